@@ -1,5 +1,4 @@
-//! Stores and clients that are wrong in one way, over a store that is right: what the checkers must
-//! catch.
+//! Stores and clients that do one thing wrong, on top of a correct store. The checkers must catch each of them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,40 +19,40 @@ use tokio::time::Instant;
 
 use crate::check::{Kind, Violation, Violations};
 
-/// What is wrong.
+/// The one thing that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Wrong {
     #[value(skip)]
     Nothing,
-    /// Whoever finds that a lease is over by its own clock takes the key.
+    /// A client takes over a key as soon as the lease is over by the client's own clock.
     ClientClock,
     /// A release frees the key, whoever holds it.
     ReleaseByKey,
     /// The fence counts the grants since the key was free.
     FenceRestarts,
-    /// A lease is counted from the answer, and not from the sending.
+    /// A lease is counted from the answer, not from the sending of the request.
     CountsFromAnswer,
-    /// A key is taken a second before the lease of its holder is over.
+    /// A key is taken over a second before the lease of its holder ends.
     TakesOverEarly,
-    /// Each client counts the permits of a limiter for itself.
+    /// Each client counts the permits of a limiter by itself.
     CountsAlone,
-    /// The ledger takes every write, whatever its fence.
+    /// The ledger accepts every write, whatever its fence.
     LooksAtNoFence,
     /// The guard of a document compares no fences.
     GuardComparesNothing,
-    /// Those that wait are granted a key in no order.
+    /// Waiters are granted a key in no order.
     ForgetsOrder,
-    /// Who wants to share a key is granted it before those that wait.
+    /// Readers are granted a key before earlier waiters.
     ReadersOvertake,
-    /// What is done is forgotten: an acquire does not look at it.
+    /// An acquire for a tick does not check which ticks are done.
     ForgetsDone,
-    /// A release says that a tick is done, and does not write it.
+    /// A release reports a tick as done without writing it.
     WritesNoDone,
-    /// A grant is believed when one member of the set has it.
-    // Not in this file: it is done to what the clients send.
+    /// A grant counts when one member of the set has acknowledged it.
+    // This is not done in this file: the network changes what the clients send.
     OneMemberAcknowledges,
-    /// A lease is over when the clock of a router says so.
-    // Not in this file: the clients take the routers for primaries, and ask them for `$$NOW`.
+    /// A lease is over when it is over by the clock of a router.
+    // This is not done in this file: the clients take the routers for primaries, and ask them for `$$NOW`.
     AsksRouters,
 }
 
@@ -75,7 +74,7 @@ impl Wrong {
         Self::WritesNoDone,
     ];
 
-    /// Whether it needs no servers.
+    /// Whether it can be tried without servers.
     pub fn is_in_a_process(self) -> bool {
         !matches!(self, Self::OneMemberAcknowledges | Self::AsksRouters)
     }
@@ -89,7 +88,7 @@ impl Wrong {
         }
     }
 
-    /// What it is caught by. What a rollback takes back may show in more than one way.
+    /// The kinds of violations that reveal it. A rollback may be seen in more than one way.
     pub fn shows_in(self) -> &'static [Kind] {
         match self {
             Self::Nothing => &[],
@@ -105,13 +104,13 @@ impl Wrong {
         }
     }
 
-    /// Whether it is among these.
+    /// Whether one of these violations reveals it.
     pub fn is_in(self, violations: &Violations) -> bool {
         let shows = |it: &Violation| self.shows_in().contains(&it.kind);
         violations.iter().any(shows)
     }
 
-    /// In words, for the report.
+    /// The description for the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -142,9 +141,9 @@ impl Wrong {
 pub struct Broken {
     store: Arc<dyn Store>,
     wrong: Wrong,
-    /// By how much the clock of this client is ahead.
+    /// How far the clock of this client is ahead.
     ahead: TimeDelta,
-    /// Of no other client.
+    /// A number that no other client has.
     number: u64,
     fences: Mutex<HashMap<Key, i64>>,
 }
@@ -160,7 +159,7 @@ impl Broken {
         }
     }
 
-    /// Whether this client takes a lease that is live for one that is over.
+    /// Whether this client takes a live lease for an expired one.
     fn takes(&self, expires_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
         match self.wrong {
             Wrong::ClientClock => expires_at <= now + self.ahead,
@@ -169,7 +168,7 @@ impl Broken {
         }
     }
 
-    /// What this client asks for instead.
+    /// The request that this client sends instead of the given one.
     fn asks(&self, request: &AcquireRequest) -> AcquireRequest {
         let overtakes = match self.wrong {
             Wrong::ForgetsOrder => true,
@@ -196,7 +195,8 @@ impl Broken {
                 grant.fence = Fence::new(*fence);
             }
             Wrong::CountsFromAnswer => {
-                // The client counts from the sending what it is told; so it is told that much more.
+                // The client counts the lease from the sending of the request. So the answer's delay is added to the
+                // expiry.
                 grant.expires_at += TimeDelta::from_std(sent.elapsed()).unwrap();
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! Whether a history may be: pure functions of what clients saw.
+//! Checks of a history, for violations: pure functions of what the clients saw.
 
 mod guarded;
 mod newest;
@@ -21,11 +21,11 @@ use crate::{
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
 
-/// How long before its fault a server may have acknowledged a release that the fault undoes. A server writes its journal
-/// to the disk every 100 ms, and the other members have a change as soon, unless the machine is busy.
+/// How long before its fault a server may have acknowledged a release that the fault undoes. A server writes its
+/// journal to the disk every 100 ms, and the other members get a change about as fast, unless the machine is busy.
 const UNDONE_WITHIN: Time = 5_000_000;
 
-/// What a violation is of.
+/// The kind of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Exclusion,
@@ -33,22 +33,22 @@ pub enum Kind {
     Reads,
     Refused,
     Permits,
-    /// Who waited was not granted the key in turn.
+    /// A waiter was not granted the key in turn.
     Order,
-    /// What is done was done again, or is not told as it is.
+    /// A tick that was done was done again, or an answer about the done tick was wrong.
     Ticks,
-    /// A guarded document was written late, or a write to it is lost.
+    /// A late write to a guarded document was accepted, or a write to it was lost.
     Guarded,
     LostWrite,
     Left,
     Unavailable,
-    /// What was acknowledged is not there any more.
+    /// Something that was acknowledged is lost.
     Forgotten,
-    /// The run is worth nothing.
+    /// The run does not count as a test.
     Run,
 }
 
-/// What must not be.
+/// Something that must not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub kind: Kind,
@@ -66,7 +66,7 @@ impl Kind {
 
 pub type Violations = Vec<Violation>;
 
-/// A grant, and up to when its holder counted on it.
+/// A grant, and the last time at which its holder relied on it.
 #[derive(Clone, Debug)]
 struct Grant<'a> {
     lease: &'a str,
@@ -79,7 +79,7 @@ struct Grant<'a> {
 
 type Keys<'a> = BTreeMap<&'a str, Vec<Grant<'a>>>;
 
-/// Everything that a history alone can show to be wrong.
+/// All violations that a history alone shows.
 pub fn all(events: &[Event]) -> Violations {
     let keys = grants(events);
     let helds = helds(events);
@@ -104,7 +104,7 @@ pub fn all(events: &[Event]) -> Violations {
     violations
 }
 
-/// Who asked for a key and was told of these fences.
+/// An answer to a request for a key: the fences of its holders.
 struct Told<'a> {
     fences: &'a [i64],
     sent: Time,
@@ -131,7 +131,7 @@ fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
     keys
 }
 
-/// How many grants and other operations there were.
+/// The number of grants and other operations.
 pub fn operations(events: &[Event]) -> u64 {
     let count = |event: &Event| match event {
         Event::Granted { .. }
@@ -170,7 +170,7 @@ fn grants(events: &[Event]) -> Keys<'_> {
                 fence: *fence,
                 sent: *sent,
                 got: *got,
-                // Of one that was killed nothing more is known than that it had the lease.
+                // Of a holder that was killed, it is only known that it had the lease.
                 last: lasts
                     .get(lease.as_str())
                     .map_or(*got, |last| *last.max(got)),
@@ -180,15 +180,15 @@ fn grants(events: &[Event]) -> Keys<'_> {
     keys
 }
 
-/// At no time do holders that count on their leases have more than there is.
+/// At no time may the holders that rely on their leases exceed the capacity of the key.
 fn exclusion(key: &str, grants: &[Grant]) -> Violations {
     let mut steps: Vec<(Time, bool, &Grant)> = Vec::new();
-    // One that was not looked at a second time was perhaps over before the next.
+    // A holder that was seen only once may have lost its lease before the next grant.
     for grant in grants.iter().filter(|grant| grant.got < grant.last) {
         steps.push((grant.got, false, grant));
         steps.push((grant.last, true, grant));
     }
-    // At one moment the one may have ended before the other began.
+    // At the same instant, an end counts before a beginning, because it may have come first.
     steps.sort_by_key(|(time, ends, _)| (*time, !ends));
     let mut inside: Vec<&Grant> = Vec::new();
     let mut violations = Vec::new();
@@ -210,8 +210,8 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
     violations
 }
 
-/// No two grants have one fence; one that was asked for after another was answered, or told of, has a
-/// greater one; and so has one whose holder worked after another had.
+/// All grants have different fences. A grant that was requested after another fence was known has a greater fence. And
+/// if one holder worked after another one, it has the greater fence.
 fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     let mut violations = Vec::new();
     let mut wrong = |text| violations.push(Kind::Fences.of(format!("{key}: {text}")));
@@ -229,7 +229,7 @@ fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
             wrong(format!("{grant:?} came after {before}"));
         }
     }
-    // As they are never beside each other, who worked later was granted it later.
+    // Exclusive holders never overlap, so a holder that worked later was granted the key later.
     let alone = |grant: &&Grant| grant.claim == Claim::All && grant.got < grant.last;
     let mut worked: Vec<_> = grants.iter().filter(alone).collect();
     worked.sort_by_key(|grant| grant.got);
@@ -241,7 +241,7 @@ fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     violations
 }
 
-/// The greatest fences of a key that anybody had been told.
+/// The greatest fence of a key that any client had been told by each time.
 fn newest(grants: &[Grant], helds: &[Told]) -> Newest {
     let granted = grants.iter().map(|grant| (grant.got, grant.fence));
     let told = helds
@@ -250,12 +250,11 @@ fn newest(grants: &[Grant], helds: &[Told]) -> Newest {
     granted.chain(told).collect()
 }
 
-/// The lock as a register whose writes are the grants of all of it, in the order of their fences: who
-/// is told of a holder is told of the last write that anybody knew of, or of one that went on at the
-/// same time.
+/// Takes the lock as a register whose writes are the exclusive grants, in the order of their fences. A client that is
+/// told of a holder must be told of the last write that any client knew of, or of a concurrent write.
 ///
-/// As every write has a number of its own, that order is the only one possible, and to look at it is
-/// to check linearizability.
+/// Every write has a different number, so this order is the only possible one, and this check is a check of
+/// linearizability.
 fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     if grants.iter().any(|grant| grant.claim != Claim::All) {
         return Violations::new();
@@ -285,7 +284,7 @@ fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     violations
 }
 
-/// Whose release was answered holds nothing any more, unless a server may have undone it.
+/// After the answer to a release, its lease is no longer a holder, unless a server may have undone the release.
 fn released(events: &[Event], helds: &BTreeMap<&str, Vec<Told>>) -> Violations {
     read_after_release(events, helds)
         .filter(|(.., undone)| !undone)
@@ -295,7 +294,7 @@ fn released(events: &[Event], helds: &BTreeMap<&str, Vec<Told>>) -> Violations {
         .collect()
 }
 
-/// How many releases the faults of servers have undone. A release counts only if somebody asked for its key before the
+/// How many releases were undone by faults of servers. A release counts only if a client asked for its key before the
 /// ttl was over.
 pub fn undone_releases(events: &[Event]) -> usize {
     let undone: BTreeSet<_> = read_after_release(events, &helds(events))
@@ -330,16 +329,16 @@ fn read_after_release<'a>(
         let released = *releases.get(&(key.to_owned(), fence))?;
         let is_undone = |(from, to, ttl): &(Time, Time, Time)| {
             let at_risk = from.saturating_sub(UNDONE_WITHIN)..=*to;
-            // The lease was not renewed after its release, so it has expired a ttl later.
+            // The lease was not renewed after its release, so it expires at most a ttl later.
             *from <= told.got && at_risk.contains(&released) && told.sent <= released + ttl
         };
         (released < told.sent).then(|| (key, fence, risks.iter().any(is_undone)))
     })
 }
 
-/// No limiter lets more through than it may, in one of its windows or in several: a limit more than
-/// there are windows where these are fixed, because their borders may be anywhere; else the burst, and what
-/// drips out of a bucket meanwhile.
+/// No limiter grants more permits than it may, in one of its windows or in several. With fixed windows, whose borders
+/// may be anywhere, that is the limit times one more than the number of windows. With smooth windows, it is the burst
+/// and the permits that come back in the meantime.
 fn permits(events: &[Event]) -> Violations {
     let mut limiters: BTreeMap<&str, Vec<(Time, Time)>> = BTreeMap::new();
     for event in events {
@@ -359,7 +358,7 @@ fn permits(events: &[Event]) -> Violations {
             for (first, (from, _)) in permits.iter().enumerate() {
                 let end = from + span;
                 let later = permits[first..].iter().take_while(|(sent, _)| *sent <= end);
-                // Whoever was answered in this time was let through in it.
+                // A permit whose answer arrived in this time was granted in it.
                 let within = later.filter(|(_, got)| *got <= end).count();
                 if within > most as usize {
                     let text = format!("{limiter}: {within} from {from} to {end}");
@@ -371,7 +370,7 @@ fn permits(events: &[Event]) -> Violations {
     violations
 }
 
-/// The longest time in a run in which nobody was granted one of these keys, which are always waited for.
+/// The longest time in a run in which none of these keys was granted, although a client always waits for each of them.
 pub fn longest_gap(keys: &[&str], events: &[Event], run: (Time, Time)) -> Duration {
     let gap = |key: &&str| {
         let granted = events.iter().filter_map(|event| match event {
@@ -383,7 +382,7 @@ pub fn longest_gap(keys: &[&str], events: &[Event], run: (Time, Time)) -> Durati
     keys.iter().map(gap).max().unwrap_or_default()
 }
 
-/// The longest time in a run between two of these, or between one and an end of the run.
+/// The longest time in a run between two of these marks, or between a mark and the beginning or the end of the run.
 pub fn longest_between(marks: impl Iterator<Item = Time>, (from, to): (Time, Time)) -> Duration {
     let mut marks: Vec<_> = marks.chain([from, to]).collect();
     marks.retain(|mark| (from..=to).contains(mark));

@@ -1,5 +1,4 @@
-//! A process that takes leases, as an application does: the program again, with its task in the
-//! environment.
+//! A process that takes leases, as an application does. It is this program, started with a task in the environment.
 
 use std::{
     env,
@@ -37,33 +36,33 @@ use crate::{
 
 const TASK: &str = "LEASEHOLD_FAULTS_CLIENT";
 
-/// What a client has to know.
+/// The settings of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// The name of the engine.
     pub engine: String,
     pub address: String,
-    /// Of the collection or alias.
+    /// The name of the collection or the alias.
     pub name: String,
     pub ledger: String,
     pub history: PathBuf,
     pub seed: u64,
     pub wrong: Wrong,
-    /// By how many minutes its clock is off.
+    /// How many minutes its clock is off.
     pub clock: i32,
     pub workers: u64,
     pub pace: Pace,
-    /// One stay in so many is about as long as the ttl, or longer.
+    /// One in this many stays lasts about as long as the ttl, or longer.
     pub dawdles: u32,
 }
 
 impl Task {
-    /// The store of the task, with a client of its own.
+    /// Opens the store of the task, with a new client.
     pub async fn store(&self) -> Result<Arc<dyn Store>> {
         self.open(false).await
     }
 
-    /// Sets the store up.
+    /// Prepares the store.
     pub async fn prepare(&self) -> Result<()> {
         self.open(true).await.map(drop)
     }
@@ -99,7 +98,7 @@ impl Task {
     }
 }
 
-/// A client that runs.
+/// A running client.
 pub struct Client {
     child: Child,
     history: PathBuf,
@@ -134,12 +133,12 @@ impl Client {
     }
 
     pub async fn kill(mut self) -> Result<()> {
-        // It may have been stopped.
+        // The process may be stopped.
         self.child.kill().await?;
         Ok(())
     }
 
-    /// An error if it has ended by itself.
+    /// Returns an error if the client has ended by itself.
     pub fn runs(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -147,7 +146,7 @@ impl Client {
         }
     }
 
-    /// Tells it to close, and waits until it has. Its history.
+    /// Tells the client to close, and waits until it has. Returns its history.
     pub async fn close(mut self) -> Result<PathBuf> {
         drop(self.child.stdin.take());
         let ended = timeout(HANGS, self.child.wait()).await;
@@ -157,15 +156,15 @@ impl Client {
     }
 }
 
-/// The task that this process was started with; `None` if it is no client.
+/// The task of this process; `None` if it is not a client.
 pub fn task() -> Option<Result<Task>> {
     let task = env::var(TASK).ok()?;
     Some(serde_json::from_str(&task).context("the task of a client"))
 }
 
-/// Does a task until the input ends.
+/// Works on a task until the input ends.
 pub async fn work(task: Task) -> Result<()> {
-    // Also one that is stopped ends with who started it.
+    // With this, a stopped process also ends together with the process that started it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
     let ahead = TimeDelta::minutes(task.clock.into());

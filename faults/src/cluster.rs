@@ -1,4 +1,4 @@
-//! The servers of a run: one, three that replace each other, or a sharded cluster.
+//! The servers of a run: a single one, three that replace each other, or a sharded cluster.
 
 mod sharded;
 
@@ -27,8 +27,8 @@ use crate::{
     server::{Server, free_port},
 };
 
-/// A member that was killed carries out again what the set did since its data was last written down, which it
-/// is to do every few seconds: after a minute of work it took most of another one.
+/// A restarted member repeats what the set did since the member's last checkpoint. The checkpoints come every few
+/// seconds, because after a minute of work this recovery took most of another minute.
 const OFTEN_WRITTEN_DOWN: [&str; 2] = ["--syncdelay", "5"];
 
 pub struct Cluster {
@@ -36,9 +36,9 @@ pub struct Cluster {
     kind: Kind,
     servers: Vec<Server>,
     network: Network,
-    /// What the members of a set call each other.
+    /// The addresses by which the members of a set know each other.
     hosts: Vec<String>,
-    /// What the routers look like to the clients, if they look like something else.
+    /// What the routers pretend to be for the clients, if anything.
     disguise: Option<Disguise>,
 }
 
@@ -87,15 +87,15 @@ impl Cluster {
         })
     }
 
-    /// How many servers there are.
+    /// The number of servers.
     pub fn members(&self) -> usize {
         self.servers.len()
     }
 
-    /// Where this client finds the servers, which gives up a call after this time.
+    /// The address of the servers for this client, which gives up a call after this time.
     pub async fn address(&self, client: usize, call_timeout: Duration) -> Result<String> {
-        // Before the call is given up, so that the driver says why. (A connection to a server that stands
-        // still is not given up by the driver.)
+        // The driver's limit is shorter than the call timeout, so that the driver reports the reason. (The driver has
+        // no limit for a connection to a server that is stopped.)
         let selection = call_timeout.mul_f64(0.9).as_millis();
         let options = format!("serverSelectionTimeoutMS={selection}&maxPoolSize=500");
         if self.kind == Kind::MongoSet {
@@ -115,7 +115,7 @@ impl Cluster {
         })
     }
 
-    /// Suffers a fault, to its end. `index` has the locks, on the search engines.
+    /// Applies a fault until its end. On the search engines, `index` holds the locks.
     pub async fn suffer(&mut self, fault: Fault, index: &str) -> Result<()> {
         match fault {
             Fault::Kill(time) => {
@@ -146,7 +146,7 @@ impl Cluster {
                     "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true,
                 };
                 let end = Instant::now() + HANGS;
-                // It may be the primary no more when it is told to.
+                // The server may no longer be the primary when it gets the command.
                 while let Err(error) = {
                     let server = self.first(index).await?;
                     admin(&self.hosts[server], step_down.clone()).await
@@ -161,12 +161,12 @@ impl Cluster {
 
     /// Ends the servers.
     pub async fn stop(&mut self) {
-        // One that is down, or cannot be ended, is not there any more or ends with this process.
+        // A server that is down, or that cannot be killed, has ended already or ends with this process.
         join_all(self.servers.iter_mut().map(Server::kill)).await;
     }
 
-    /// The server that takes the writes: the only one, the primary of the set, the node that has the primary shard,
-    /// or the shard.
+    /// The server that accepts the writes: the only one, the primary of the set, the node with the primary shard, or
+    /// the shard.
     async fn first(&self, index: &str) -> Result<usize> {
         let end = Instant::now() + HANGS;
         loop {
@@ -197,7 +197,7 @@ impl Cluster {
     }
 
     async fn node_with_primary(&self, index: &str) -> Result<usize> {
-        // Of those that are there, any knows.
+        // Any node that is up knows this.
         let up = self.servers.iter().find(|server| server.is_up());
         let target = up.context("no node is up")?.target();
         let transport = Transport::single_node(&format!("http://{target}"))?;
@@ -221,8 +221,7 @@ impl Cluster {
         Ok(node.context("no primary shard")?.parse()?)
     }
 
-    /// How many times a member took writes back that a majority did not have. `None` where there are no
-    /// members.
+    /// How many times a member rolled back writes that a majority did not have. `None` if there is no set.
     pub fn rollbacks(&self) -> Result<Option<usize>> {
         if self.kind != Kind::MongoSet {
             return Ok(None);
@@ -234,7 +233,7 @@ impl Cluster {
         Ok(Some(rollbacks))
     }
 
-    /// [`rollbacks`](Self::rollbacks), when there are more than before.
+    /// Waits until there are more [`rollbacks`](Self::rollbacks) than before, and returns their number.
     pub async fn rolls_back(&self, before: Option<usize>) -> Result<Option<usize>> {
         let end = Instant::now() + HANGS;
         loop {
@@ -254,7 +253,7 @@ async fn admin(host: &str, command: Document) -> Result<Document> {
     Ok(client.database("admin").run_command(command).await?)
 }
 
-/// Sends a command until the server has carried it out. A slow machine may not have all of the servers up yet.
+/// Sends a command until the server has carried it out. On a slow machine, some servers may not be up yet.
 async fn until_done(host: &str, command: Document) -> Result<()> {
     let end = Instant::now() + HANGS;
     while let Err(error) = admin(host, command.clone()).await {
@@ -267,7 +266,7 @@ async fn until_done(host: &str, command: Document) -> Result<()> {
     Ok(())
 }
 
-/// Makes these members a set that soon notices a lost one, and that knows a write concern of its own.
+/// Makes these members a set that soon notices a lost member, and that defines a write concern of its own.
 async fn make_set(hosts: &[String]) -> Result<()> {
     let members: Vec<_> = (0i32..)
         .zip(hosts)
@@ -291,7 +290,7 @@ async fn make_set(hosts: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Three nodes that reach each other through the network. Each is named by its number.
+/// Three nodes that reach each other through the network. Each node is named by its number.
 async fn elasticsearch_nodes(network: &Network) -> Result<Vec<Server>> {
     let mut ports = Vec::new();
     for number in 0..3 {
@@ -309,7 +308,7 @@ async fn elasticsearch_nodes(network: &Network) -> Result<Vec<Server>> {
             format!("transport.publish_port={}", proxy.port()),
             format!("discovery.seed_hosts={seeds}"),
             "cluster.initial_master_nodes=0,1,2".to_owned(),
-            // A lost node is to be noticed soon, as on the other engines.
+            // The cluster should notice a lost node as soon as the other engines do.
             "cluster.fault_detection.follower_check.interval=500ms".to_owned(),
             "cluster.fault_detection.follower_check.timeout=1s".to_owned(),
             "cluster.fault_detection.leader_check.interval=500ms".to_owned(),

@@ -1,4 +1,4 @@
-//! The clients of a run, and what they suffer.
+//! The clients of a run, and their faults.
 
 use std::path::PathBuf;
 
@@ -15,21 +15,21 @@ use crate::{
 };
 
 pub struct Crowd {
-    /// What the clients run.
+    /// The program that the clients run.
     program: PathBuf,
     task: Task,
     network: Network,
-    /// A file each.
+    /// The folder with a history file for each client.
     histories: PathBuf,
-    /// Where each finds the servers, and by how many minutes its clock is off.
+    /// The address of the servers for each client, and how many minutes its clock is off.
     places: Vec<(String, i32)>,
     clients: Vec<Option<Client>>,
-    /// How many were started.
+    /// How many clients were started.
     started: u64,
 }
 
 impl Crowd {
-    /// Starts a client with each of these addresses and clocks.
+    /// Starts a client for each of these addresses and clocks.
     pub fn start(
         program: PathBuf,
         task: Task,
@@ -64,14 +64,14 @@ impl Crowd {
             ..self.task.clone()
         };
         let client = Client::start(&self.program, &task)?;
-        // Before it connects to anybody.
+        // The network must know the process before it connects.
         self.network.knows(client.process()?, Party::Client(number));
         self.clients[number] = Some(client);
         Ok(())
     }
 
     pub async fn suffer(&mut self, number: usize, mishap: Mishap) -> Result<()> {
-        // One that ended by itself has found something that must not be.
+        // A client that has ended by itself has found a violation.
         self.clients
             .iter_mut()
             .flatten()
@@ -89,7 +89,8 @@ impl Crowd {
                 self.start_one(number)?;
             }
             Mishap::Pause(time) => {
-                // One at a time, so that the others go on. A pause is as long to a lease on slow servers.
+                // One client is paused at a time, so that the others continue. With slow servers and longer leases, the
+                // pause is longer too.
                 let slower = self.task.pace.ttl.div_duration_f64(TTL);
                 client.signal(Signal::STOP)?;
                 sleep(time.mul_f64(slower)).await;
@@ -99,7 +100,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Tells all of them to close, at the same time. The histories of those that have done so.
+    /// Tells all clients to close at the same time. Returns the histories of those that have closed.
     pub async fn close(&mut self) -> Result<Vec<PathBuf>> {
         let clients = self.clients.iter_mut().filter_map(Option::take);
         try_join_all(clients.map(Client::close)).await

@@ -1,5 +1,5 @@
-//! The documents that holders write on the engine under test: for each key one through the guard of
-//! `docs/fencing.md`, and beside it one without a guard.
+//! The documents that holders write on the engine under test. Each key has one document with the guard of
+//! `docs/fencing.md`, and one without a guard.
 
 mod memory;
 mod mongo;
@@ -24,42 +24,42 @@ use crate::{broken::Wrong, client::Task};
 /// The keys whose holders write documents.
 pub const KEYS: [&str; 2] = ["documents-0", "documents-1"];
 
-/// What is in a document.
+/// The content of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// How many writes there were, if none is lost.
+    /// The number of writes so far, if none was lost.
     pub number: i64,
     /// The fence of the last write, 0 before the first.
     pub writer: i64,
-    /// The fence of the write that this one came after.
+    /// The fence of the write that this one overwrote.
     pub over: i64,
 }
 
-/// Why there is no answer of the kind that was asked for.
+/// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// A greater fence was shown. Nothing was written.
+    /// A greater fence was shown before. Nothing was written.
     Fenced,
-    /// It is not known what the server did, or will do.
+    /// It is unknown what the server did or will do.
     Unknown,
 }
 
 /// The documents of an engine, by their ids.
 #[async_trait]
 trait Engine: Debug + Send + Sync {
-    /// Makes a document with nothing in it.
+    /// Creates an empty document.
     async fn create(&self, id: &str) -> Result<()>;
 
-    /// Shows the fence to the guard, and reads.
+    /// Shows the fence to the guard, and reads the document.
     async fn claim(&self, id: &str, fence: Fence) -> Result<Option<Content>, Error>;
 
-    /// Writes through the guard. Whether there was something to write to.
+    /// Writes through the guard. Returns whether there was a document to write.
     async fn write_guarded(&self, id: &str, fence: Fence, content: Content) -> Result<bool, Error>;
 
     /// Reads without a guard.
     async fn read(&self, id: &str) -> Result<Content>;
 
-    /// Writes without a guard. The server itself writes down whom this write comes after.
+    /// Writes without a guard. The server itself records which write this one overwrites.
     async fn write(&self, id: &str, content: Content) -> Result<()>;
 }
 
@@ -72,7 +72,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// Those of a run, with clients of their own.
+    /// The documents of a run, with new clients.
     pub async fn of(task: &Task) -> Result<Self> {
         let name = format!("{}-documents", task.name);
         let engine: Arc<dyn Engine> = match &*task.engine {
@@ -102,7 +102,7 @@ impl Documents {
         }
     }
 
-    /// Makes the documents of all keys.
+    /// Creates the documents of all keys.
     pub async fn create(&self) -> Result<()> {
         for key in KEYS {
             for guarded in [true, false] {
@@ -112,7 +112,7 @@ impl Documents {
         Ok(())
     }
 
-    /// Reads the document of a key; the guarded one is claimed.
+    /// Reads the document of a key. With a guard, this claims the document.
     pub async fn read(
         &self,
         key: &str,
@@ -145,7 +145,7 @@ impl Documents {
             return Ok(
                 match stopped(timeout(self.call_timeout, write).await.ok())? {
                     Ok(true) => Ok(()),
-                    // The filter did not match, and a failover took back the fence for which it did not.
+                    // The filter did not match, and then a failover undid the fence that had prevented the match.
                     Ok(false) => Err(Stopped::Unknown),
                     Err(stopped) => Err(stopped),
                 },
@@ -161,7 +161,7 @@ fn id(key: &str, guarded: bool) -> String {
     format!("{key}-{how}")
 }
 
-/// What a guard answered in time. An error that is no fault of a server's or the network's is passed on.
+/// The answer of a guard, if it came in time. Returns an error that is not a fault of a server or of the network.
 fn stopped<T>(answer: Option<Result<T, Error>>) -> Result<Result<T, Stopped>> {
     match answer {
         Some(Ok(answer)) => Ok(Ok(answer)),

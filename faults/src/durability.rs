@@ -1,5 +1,5 @@
-//! Standalone servers that are killed while they acknowledge grants. The guards of these stay, with a ttl
-//! that outlasts the run; and what was acknowledged is compared with what the server has when it is back.
+//! Standalone servers that are killed while they acknowledge grants. The ttl of these leases is longer than the run.
+//! After the restart, the program compares what was acknowledged with what the server has.
 
 pub mod journal;
 
@@ -31,17 +31,17 @@ use crate::{
     weather::Altered,
 };
 
-/// A server in a process, and a complete one.
+/// MongoDB's code in a process, and a complete server.
 pub const SERVERS: [&str; 2] = ["mongodb", "mongodb-standalone"];
-/// A kill comes after so many grants, and up to as many again.
+/// A kill comes after this many grants, plus a random number of up to as many again.
 const GRANTS: u64 = 60;
 const WORKERS: u64 = 8;
-/// A guard outlasts the run.
+/// The ttl of a lease, which is longer than the run.
 const TTL: Duration = Duration::from_secs(3_600);
-/// Looks that are under way at once.
+/// How many checks are in flight at once.
 const LOOKS: usize = 16;
 
-/// What was acknowledged, by whom it was asked for.
+/// What the server has acknowledged to the client that asked for it.
 #[derive(Default)]
 struct Acknowledged {
     leases: Mutex<Vec<Lease>>,
@@ -82,7 +82,7 @@ impl Killed {
         })
     }
 
-    /// The locks, through a client of its own.
+    /// The locks, through a new client.
     async fn leases(&self) -> Result<Leases> {
         let client = Client::with_uri_str(&self.address).await?;
         let database = client.database("leasehold_test");
@@ -90,7 +90,7 @@ impl Killed {
         Ok(Leases::builder(store).call_timeout(HANGS).build())
     }
 
-    /// Has grants acknowledged, kills the server meanwhile, starts it again, and looks what is there.
+    /// Collects grants, kills the server at the same time, starts it again, and checks what it has.
     async fn once_more(&mut self) -> Result<()> {
         let leases = self.leases().await?;
         let goal = self.acknowledged.count.load(Relaxed) + GRANTS + self.random.u64(..GRANTS);
@@ -123,7 +123,7 @@ impl Killed {
         Ok(())
     }
 
-    /// Compares all that was acknowledged with what is there.
+    /// Compares everything that was acknowledged with what the server has.
     async fn look(&mut self) -> Result<()> {
         let others = self.leases().await?;
         let leases = self
@@ -163,7 +163,7 @@ impl Killed {
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // There is no server any more that they could be released at.
+        // There is no server any more at which they could be released.
         let leases = self
             .acknowledged
             .leases
@@ -191,7 +191,7 @@ async fn work(leases: Leases, name: String, acknowledged: Arc<Acknowledged>) -> 
             Ok(lease) if number % 4 == 1 => lease.renew().await.map(drop),
             _ => Ok(()),
         };
-        // What was not answered was not acknowledged; what was granted before that was.
+        // A change without an answer was not acknowledged. A grant before it was.
         let answers = [changed.err(), lease.as_ref().err().cloned()];
         if let Ok(lease) = lease {
             acknowledged.leases.lock().push(lease);
@@ -206,12 +206,12 @@ async fn work(leases: Leases, name: String, acknowledged: Arc<Acknowledged>) -> 
     Ok(())
 }
 
-/// Whether what was acknowledged to a holder is there, and still keeps others out.
+/// Checks that what was acknowledged to a holder is still there, and still keeps others out.
 async fn look_at(lease: &Lease, others: &Leases) -> Result<Violations> {
     let (key, fence) = (lease.key(), lease.fence());
     let mut violations = Violations::new();
     let state = others.inspect(key).await?;
-    // Later than the server's answer, so that it is less.
+    // This is read after the server's answer, so it must be less than the time in the answer.
     let remaining = lease.remaining();
     let holder = state
         .as_ref()
@@ -241,9 +241,9 @@ async fn look_at(lease: &Lease, others: &Leases) -> Result<Violations> {
     Ok(violations)
 }
 
-/// What came of a server.
+/// The result for a server.
 pub struct Outcome {
-    /// Of the table that [`HEADER`] begins.
+    /// The row of the table with the head [`HEADER`].
     pub row: String,
     pub violations: Violations,
 }
@@ -252,7 +252,7 @@ pub const HEADER: &str = "\
 | server | kills | acknowledged grants | of these lost | keys granted to a second holder |
 |---|---|---|---|---|";
 
-/// Kills a server so often. What it had acknowledged is to be there.
+/// Kills a server this many times. Everything that it had acknowledged must survive.
 pub async fn survives(engine: &'static str, kills: u64, seed: u64) -> Result<Outcome> {
     let mut killed = Killed::start(engine, Altered::Nothing, seed).await?;
     while killed.kills < kills {
@@ -261,8 +261,8 @@ pub async fn survives(engine: &'static str, kills: u64, seed: u64) -> Result<Out
     killed.stop().await
 }
 
-/// The control: on its way to the server, what is sent loses the word that it is to be in the journal. An
-/// error if so many kills lose nothing.
+/// The control: on its way to the server, a write loses the option that waits for the journal. Returns an error if this
+/// many kills lose nothing.
 pub async fn is_caught(engine: &'static str, kills: u64, seed: u64) -> Result<Outcome> {
     let mut killed = Killed::start(engine, Altered::Unjournaled, seed).await?;
     let caught = |killed: &Killed| {

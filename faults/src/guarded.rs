@@ -1,4 +1,4 @@
-//! What one task of each client does: writes of a key the document behind a guard, and beside it the one without.
+//! One task of each client: it writes the two documents of a key, one with a guard and one without.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::{
     work::Worker,
 };
 
-/// One holder in so many pauses past its ttl between its last look at its lease and its writes.
+/// One in this many holders pauses past its ttl, between its last check of the lease and its writes.
 const PAUSES: u32 = 3;
-/// For so long a worker waits for a key. Many wait, so that a key is taken over as soon as its lease is over.
+/// How long a worker waits for a key. Many workers wait, so that a key is taken over as soon as its lease is over.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A fence that comes after all.
+/// A fence that is greater than all others.
 const AFTER_ALL: Fence = Fence::new(i64::MAX);
 
 impl Worker {
@@ -33,7 +33,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads the numbers of both documents, and writes them back greater by one.
+    /// Reads the numbers of both documents, and writes each number increased by one.
     async fn change(&mut self, key: &str, sent: Time, lease: Lease) -> Result<()> {
         self.recorder.saw(Event::Granted {
             key: key.to_owned(),
@@ -60,9 +60,9 @@ impl Worker {
         self.end(key, lease).await
     }
 
-    /// The holder counts on its lease now, if it still does.
+    /// Records that the holder relies on its lease now, if it still does.
     fn saw_live(&self, lease: &Lease) {
-        // Live at a look means live before it.
+        // A lease that is live when it is checked was live before the check.
         let last = self.recorder.clock.now();
         if lease.is_live() {
             let lease = lease.id().to_string();
@@ -80,7 +80,7 @@ impl Worker {
     }
 }
 
-/// One of the two documents of a key, whose reads and writes are taken down.
+/// One of the two documents of a key. Its reads and writes are recorded.
 #[derive(Clone, Copy)]
 struct Document<'a> {
     documents: &'a Documents,
@@ -90,7 +90,7 @@ struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// `None` if it was not read.
+    /// Reads the document; `None` if the read failed.
     async fn read(self, lease: &Lease) -> Result<Option<Content>> {
         let read = self.read_under(lease.fence()).await?;
         self.fenced_while_live(read.err(), lease);
@@ -131,7 +131,7 @@ impl Document<'_> {
             sent: self.recorder.clock.now(),
         });
         let written = self.documents.write(key, guarded, fence, content).await?;
-        // Of what is not known nothing is told.
+        // A write with an unknown outcome is not recorded as answered.
         if written != Err(Stopped::Unknown) {
             self.recorder.saw(Event::WriteAnswered {
                 key: key.to_owned(),
@@ -145,7 +145,7 @@ impl Document<'_> {
         Ok(())
     }
 
-    /// The guard may refuse only those whose leases are over.
+    /// The guard may refuse only a holder whose lease is over.
     fn fenced_while_live(self, stopped: Option<Stopped>, lease: &Lease) {
         if stopped == Some(Stopped::Fenced) && lease.is_live() {
             self.recorder.saw(Event::Refused {
@@ -156,7 +156,7 @@ impl Document<'_> {
     }
 }
 
-/// Reads all documents when no client writes any more: as a holder that comes after all.
+/// Reads all documents when no client writes any more, with a fence greater than all others.
 pub(crate) async fn read_at_the_end(documents: &Documents, recorder: &Recorder) -> Result<()> {
     for key in KEYS {
         for guarded in [true, false] {

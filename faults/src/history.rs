@@ -1,4 +1,4 @@
-//! What clients saw, and when, on one clock that all processes of this machine share.
+//! What the clients saw, and when, on a clock that all processes of this machine share.
 
 mod lines;
 
@@ -17,11 +17,11 @@ use tokio::time::Instant;
 
 use crate::documents::Content;
 
-/// A time in microseconds. No clock of day: what a process is told of that may be wrong.
+/// A time in microseconds. It is not the time of day, because a process may be given a wrong time of day.
 pub type Time = u64;
 
-/// Counts from tokio's clock, so that a test may pause it, and begins where the machine's monotonic
-/// clock stands.
+/// A clock that starts at the current time of the machine's monotonic clock and then follows tokio's clock, so that a
+/// test can pause it.
 #[derive(Clone, Copy)]
 pub struct Clock {
     started: Instant,
@@ -32,7 +32,7 @@ impl Clock {
     pub fn of_this_machine() -> Self {
         let reading = || {
             let before = Instant::now();
-            // Asked of the kernel, past any library that gives a process another clock.
+            // The time comes from the kernel directly, and not from a library that fakes the clock of a process.
             let now = clock_gettime(ClockId::Monotonic);
             let at = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
             let clock = Self {
@@ -41,7 +41,8 @@ impl Clock {
             };
             (before.elapsed(), clock)
         };
-        // A pause between the two would shift all that this process writes down.
+        // A pause between the two readings would shift all times that this process records. So the fastest of many
+        // readings is used.
         let readings = (0..100).map(|_| reading());
         readings
             .min_by_key(|it| it.0)
@@ -57,7 +58,7 @@ impl Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     All,
-    /// A share of as many.
+    /// One of this many shares.
     OneOf(u32),
 }
 
@@ -70,7 +71,7 @@ pub enum Answer {
     Refused {
         /// When the key still had a holder; 0 if it had none, and was kept for other processes.
         held: Time,
-        /// Until when the place of the process that waits counts for certain; 0 if that is not known.
+        /// Until when the place of the waiting process certainly counts; 0 if that is unknown.
         until: Time,
     },
     /// The tick of the request is done. The key was not judged, and no place was taken.
@@ -88,13 +89,13 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
-    /// The holder counted on its lease at this time. The last one of a lease is when it ended.
+    /// The holder relied on its lease at this time. The last such event of a lease is its end.
     Ended { lease: String, last: Time },
     /// The release of the lease with this fence was answered.
     Released { key: String, fence: i64, got: Time },
-    /// The ledger or a guard refused this fence, while its holder counted on its lease after that too.
+    /// The ledger or a guard refused this fence, although its holder still relied on its lease after that.
     Refused { key: String, fence: i64 },
-    /// Who asked was told that those with these fences hold the key.
+    /// The answer to a request: the leases with these fences hold the key.
     Held {
         key: String,
         fences: Vec<i64>,
@@ -103,9 +104,9 @@ pub enum Event {
     },
     /// The work for a tick began under this lease, which was live then.
     Began { tick: i64, lease: String, at: Time },
-    /// It was acknowledged that a tick is done.
+    /// The server acknowledged that a tick is done.
     TickDone { tick: i64, got: Time },
-    /// Who asked for a tick was told that this one is done, under this lease.
+    /// The answer to a request for a tick: this tick is done, under this lease.
     ToldDone {
         asked: i64,
         done: i64,
@@ -113,7 +114,7 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
-    /// A holder with this fence read a document of this key. It has claimed the guarded one by that.
+    /// A holder with this fence read a document of this key. If the document is guarded, the read was a claim.
     DocumentRead {
         key: String,
         guarded: bool,
@@ -121,16 +122,16 @@ pub enum Event {
         content: Content,
         got: Time,
     },
-    /// A holder with this fence asks for a write of a document. There may never be an answer.
+    /// A holder with this fence sent a write of a document. There may never be an answer.
     WriteAsked {
         key: String,
         guarded: bool,
         fence: i64,
-        /// What is written.
+        /// The number that is written.
         number: i64,
         sent: Time,
     },
-    /// The write under this fence was carried out, or a guard refused it.
+    /// The write with this fence was carried out, or a guard refused it.
     WriteAnswered {
         key: String,
         guarded: bool,
@@ -138,27 +139,27 @@ pub enum Event {
         written: bool,
         got: Time,
     },
-    /// Somebody was let through by this limiter.
+    /// This limiter granted a permit.
     Permit {
         limiter: String,
         sent: Time,
         got: Time,
     },
-    /// Between these times a server suffered a fault that may have undone releases which it alone acknowledged. The
-    /// leases have this ttl.
+    /// Between these times, a server had a fault that may have undone releases which only this server had acknowledged.
+    /// The leases have this ttl.
     ReleasesAtRisk { from: Time, to: Time, ttl: Time },
-    /// A client asks a store for a key. There may never be an answer.
+    /// A client sent a request for a key to a store. There may never be an answer.
     Asked {
-        /// A number of its own.
+        /// A number that no other request has.
         request: u64,
         key: String,
         lease: String,
         /// The process that waits; `None` if the request does not wait.
         waiter: Option<String>,
         claim: Claim,
-        /// Whether it may come before the processes that wait.
+        /// Whether the request may come before the waiting processes.
         overtakes: bool,
-        /// Whether a grant leaves its process the place that it has.
+        /// Whether a grant leaves the process in its place.
         keeps: bool,
         sent: Time,
     },
@@ -170,15 +171,15 @@ pub enum Event {
     },
     /// A process asks a store to give up its place.
     Leaves { waiter: String, sent: Time },
-    /// A server begins to suffer.
+    /// A fault of a server begins.
     ServerSuffers { at: Time },
     /// The servers grant leases again.
     ServersAreBack { at: Time },
-    /// Releases, and waits that came to nothing, count as operations too.
+    /// Other operations, such as releases, and waits without success.
     Operations(u64),
 }
 
-/// Takes down what clients see.
+/// Records what the clients see.
 #[derive(Clone)]
 pub struct Recorder {
     pub clock: Clock,
@@ -187,7 +188,7 @@ pub struct Recorder {
 
 enum To {
     Memory(Vec<Event>),
-    /// A line each, written at once: what a process saw before it was killed is there.
+    /// Each event is written as a line at once, so that the events of a killed process are kept.
     File(File),
 }
 
@@ -210,7 +211,7 @@ impl Recorder {
         }
     }
 
-    /// What was taken down in memory.
+    /// The events that were recorded in memory.
     pub fn events(&self) -> Vec<Event> {
         match &*self.to.lock() {
             To::Memory(events) => events.clone(),
@@ -219,7 +220,7 @@ impl Recorder {
     }
 }
 
-/// Reads a file of events. The last line of a process that was killed may be cut.
+/// Reads a file of events. The last line of a killed process may be incomplete.
 pub fn read(path: &Path) -> Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -227,7 +228,7 @@ pub fn read(path: &Path) -> Result<Vec<Event>> {
     lines.collect::<Result<_>>().context("a history")
 }
 
-/// Reads every file of a folder.
+/// Reads all files of a folder.
 pub fn read_all(folder: &Path) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     for file in std::fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! A run of the laboratory: clients, faults, and at the end the checkers.
+//! A run of the laboratory: clients, faults, and the checkers at the end.
 
 use std::{
     path::{Path, PathBuf},
@@ -39,20 +39,20 @@ pub const ENGINES: [&str; 7] = [
     "opensearch",
     "elasticsearch-three",
 ];
-/// The address of the laboratory itself, where each client has one of its own.
+/// The number under which the laboratory itself has an address. The clients have the numbers before it.
 const LABORATORY: usize = CLOCKS.len();
-/// The time between two looks of those who wait for a key.
+/// The pause between two requests of a waiter.
 const LOOKS: Duration = Duration::from_secs(1);
-/// The longest time without a grant of the key that is always waited for, against the ttl and a look: a holder
-/// may die whose grant was late, and after it another one. What comes on top is the longest time in which the
-/// laboratory was not granted its own leases either.
+/// How long a key that is always waited for may go without a grant, in multiples of a ttl and a pause: a holder whose
+/// grant was late may die, and the next holder may die too. The longest time in which the laboratory was not granted
+/// its own leases is added.
 const UNAVAILABLE: u32 = 4;
-/// In the classic dialect of `MongoStore` an operation begins anew when another one got in between. The answers that are
-/// measured before a run are of keys without contention, and so are shorter: with a time-out of four times as long, most
-/// requests of the waiters of one key timed out.
+/// The factor for the classic dialect of `MongoStore`, in which an operation starts again if another one got in
+/// between. The answer times that are measured before a run come from keys without contention, so they are shorter:
+/// with a time-out of four times as long, most requests of the waiters of one key timed out.
 const CLASSIC: u32 = 2;
 
-/// An engine, and what its clients run.
+/// An engine, and the program of its clients.
 pub struct Setup {
     engine: &'static str,
     program: PathBuf,
@@ -125,7 +125,7 @@ impl Setup {
         let happens = async {
             tokio::try_join!(clients_suffer, servers_suffer)?;
             sleep_until(start + plan.lasts).await;
-            // What is missing is told later.
+            // What is missing is reported below.
             let enough = timeout(
                 HANGS,
                 watch.until_enough(least_orders(task.pace), plan.least_late_writes()),
@@ -151,7 +151,7 @@ impl Setup {
             Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
             Ok(()) if plan.wrong == Wrong::Nothing => match crowd.close().await {
                 Ok(closed) => {
-                    // What those who were killed have sent does not arrive any more.
+                    // Requests that killed clients have sent do not arrive after this.
                     self.network.cuts_clients();
                     violations.extend(left::by(&task, &closed, report.slowest).await?);
                     let documents = Documents::of(&task).await?;
@@ -164,13 +164,13 @@ impl Setup {
             },
             Ok(()) => {}
         }
-        // Whoever was not closed is killed.
+        // Clients that were not closed are killed.
         drop(crowd);
         violations.extend(watch.found()?);
         let events = history::read_all(histories.path())?;
         report.count(&events, &ledger.accounts());
         let after = match plan.wrong {
-            // It may have been caught while the member that is to take its writes back is still cut off.
+            // The run may have ended while the member that must roll back its writes is still cut off.
             Wrong::OneMemberAcknowledges => self.cluster.rolls_back(rollbacks).await?,
             _ => self.cluster.rollbacks()?,
         };
@@ -188,7 +188,7 @@ impl Setup {
                 let text = format!("there were {late} late writes without a guard");
                 violations.push(Kind::Run.of(text));
             }
-            // Enough cuts that one of them has met writes on their way.
+            // With this many cuts, one of them must have met writes on their way.
             if report.cut_off() >= 3 && report.rollbacks == Some(0) {
                 violations.push(Kind::Run.of("there was not a rollback"));
             }
@@ -201,7 +201,7 @@ impl Setup {
         Ok(report)
     }
 
-    /// What a client has to know, whichever it is, of servers that are ready.
+    /// The settings that all clients share. The servers are ready.
     async fn task(&self, plan: &Plan, ledger: &Ledger) -> Result<Task> {
         let mut task = Task {
             engine: self.engine.to_owned(),
@@ -220,7 +220,7 @@ impl Setup {
         Documents::of(&task).await?.create().await?;
         let answers = probe::measure(task.store().await?).await?;
         let slowest = match self.engine {
-            // One that waits for the key would have been slower, where the dialect is the classic one.
+            // With the classic dialect, a waiter would have been slower.
             "mongodb-sharded" if plan.wrong == Wrong::Nothing => CLASSIC * answers,
             _ => answers,
         };
@@ -231,13 +231,13 @@ impl Setup {
     }
 }
 
-/// How many orders have to be judged in a run. Where servers are slow, most places are over before the next answer is
-/// there.
+/// The minimum number of orders that must be judged in a run. If the servers are slow, most places end before the next
+/// answer arrives, so it is 0.
 fn least_orders(pace: Pace) -> usize {
     if pace.ttl == TTL { 10 } else { 0 }
 }
 
-/// Whether nobody was granted a key for too long, by how long the laboratory was not granted its own.
+/// Checks that no key went without a grant for too long, compared with the laboratory's own leases.
 fn unavailable(report: &Report) -> Violations {
     let most = UNAVAILABLE * (report.pace.ttl + LOOKS) + report.slowest;
     if report.longest_gap <= most {

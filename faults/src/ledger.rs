@@ -1,5 +1,5 @@
-//! What the locks protect: a number a key, which a holder reads and writes back greater by one. It
-//! takes a write only from whoever has shown it the greatest fence, and no look at any lease.
+//! The data that the locks protect: a number for each key, which a holder reads, and writes back increased by one. The
+//! ledger accepts a write only with the greatest fence that was shown for the key. It does not check leases.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::broken::Wrong;
 #[derive(Clone, Default)]
 pub struct Ledger {
     accounts: Arc<Mutex<Accounts>>,
-    /// Whether it takes every write.
+    /// Whether the ledger accepts every write.
     blind: bool,
 }
 
@@ -23,14 +23,14 @@ pub struct Ledger {
 pub struct Accounts {
     numbers: HashMap<String, (i64, u64)>,
     pub written: u64,
-    /// Writes that came from a holder that had been taken over.
+    /// Refused writes of holders whose key was taken over.
     pub refused: u64,
-    /// Writes that took another one back.
+    /// Writes that undid another write.
     pub lost: u64,
 }
 
 impl Ledger {
-    /// One for this experiment.
+    /// A new ledger for this experiment.
     pub fn of(wrong: Wrong) -> Self {
         Self {
             blind: wrong == Wrong::LooksAtNoFence,
@@ -38,7 +38,7 @@ impl Ledger {
         }
     }
 
-    /// Shows the fence and reads the number; `None` if a greater one was shown before.
+    /// Shows the fence and reads the number; `None` if a greater fence was shown before.
     pub fn read(&self, key: &str, fence: i64) -> Option<u64> {
         let mut accounts = self.accounts.lock();
         let (shown, number) = accounts.numbers.entry(key.to_owned()).or_default();
@@ -50,7 +50,7 @@ impl Ledger {
         Some(*number)
     }
 
-    /// Writes the number; whether it did.
+    /// Writes the number, and returns whether it was accepted.
     pub fn write(&self, key: &str, fence: i64, value: u64) -> bool {
         let mut accounts = self.accounts.lock();
         let (shown, number) = accounts.numbers.entry(key.to_owned()).or_default();
@@ -69,7 +69,7 @@ impl Ledger {
         self.accounts.lock().clone()
     }
 
-    /// Serves other processes.
+    /// Serves the ledger to other processes.
     pub async fn serve(&self) -> Result<SocketAddr> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -104,7 +104,7 @@ impl Ledger {
     }
 }
 
-/// The ledger as a worker has it: in its process, or in another.
+/// A worker's access to the ledger, in its own process or in another one.
 pub enum Account {
     Here(Ledger),
     There(Box<BufReader<TcpStream>>),

@@ -1,4 +1,4 @@
-//! What is left when all clients have ended.
+//! The locks that are left after all clients have ended.
 
 use std::{collections::HashSet, path::PathBuf, time::Duration};
 
@@ -14,11 +14,12 @@ use crate::{
     history::{self, Event},
 };
 
-/// What requests of killed clients, which the server may still have to carry out, may add to a ttl.
+/// How much later than a ttl the leases of killed clients may end, because the server may still carry out requests of
+/// these clients.
 const ON_THEIR_WAY: Duration = Duration::from_secs(5);
 
-/// The locks of those that have closed, and all that are there a ttl later by the server's clock. The
-/// longest time that the servers took to grant anything is `slowest`.
+/// Violations: locks of clients that have closed, and all locks that still exist a ttl later, by the server's clock.
+/// `slowest` is the longest time in which the servers granted nothing.
 pub async fn by(task: &Task, closed: &[PathBuf], slowest: Duration) -> Result<Violations> {
     let mut ours = HashSet::new();
     for history in closed {

@@ -1,7 +1,7 @@
-//! A fault laboratory: the safety claims, tried on real engines while things go wrong.
+//! A fault laboratory: it tests the safety claims on real engines while faults happen.
 //!
-//! The program of the same name runs it for as long as it is told to; the tests of this package run it on each
-//! engine until enough has happened. See `docs/evidence.md`.
+//! The program of the same name runs it for a given time. The tests of this package run it on each engine until enough
+//! has happened. See `docs/evidence.md`.
 
 pub mod broken;
 pub mod check;
@@ -31,5 +31,5 @@ pub mod work;
 
 use std::time::Duration;
 
-/// Only ends what hangs: nothing that goes on takes this long on a machine that is slow.
+/// The limit for a step that hangs. On a slow machine, no working step takes this long.
 pub const HANGS: Duration = Duration::from_secs(900);

@@ -24,58 +24,58 @@ use leasehold_faults::{
     report::{HEADER, HEADER_OF_CONTROLS, Report},
 };
 
-/// Does faults to engines and to the clients of leasehold, and checks what came of it.
+/// Causes faults in engines and in clients of leasehold, and checks the results.
 ///
-/// One engine after the other. The report is Markdown; the exit code is 1 if there was a violation, or if
-/// something that is wrong on purpose was not found.
+/// The engines run one after the other. The report is Markdown. The exit code is 1 if there was a violation, or if a
+/// deliberate error was not found.
 #[derive(Parser)]
 #[command(name = "leasehold-faults", args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// An engine to try, again for more of them [default: all; with --wrong the one it is tried on]
+    /// An engine to test; may be given several times [default: all; with --wrong the engine of that error]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ENGINES))]
     engine: Vec<String>,
-    /// How long each run lasts at least; a run with --wrong ends when it is found, and fails after this time
+    /// The minimum duration of each run; a run with --wrong ends when the error is found, and fails after this time
     /// [default: 60, with --wrong 300]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// The same seed makes the same schedule
+    /// The seed of the schedule; the same seed makes the same schedule
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The servers suffer once in so many seconds [default: 60, with --wrong 20]
+    /// The servers have one fault in this time [default: 60, with --wrong 20]
     #[arg(long, value_name = "SECONDS")]
     period: Option<u64>,
-    /// What is wrong on purpose, and to be found; each of them if none is named
+    /// A deliberate error that must be found; all of them if none is named
     #[arg(long, value_name = "WHICH", value_enum, num_args = 0..)]
     wrong: Option<Vec<Wrong>>,
-    /// Checks the histories that a run has kept in this folder, and runs nothing
+    /// Only check the histories that a run has kept in this folder
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["engine", "seconds", "seed", "period", "wrong"])]
     check: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a command with a MongoDB replica set of three members that are apart, in MONGODB_THREE_URI
+    /// Run a command with a MongoDB replica set of three distant members, in MONGODB_THREE_URI
     Apart {
-        /// How long what one member tells another takes
+        /// The delay between two members
         #[arg(long, value_name = "N", default_value_t = 1)]
         millis: u64,
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Kills standalone servers while they acknowledge grants, and looks what is there afterwards
+    /// Kill standalone servers while they acknowledge grants, and check what they have afterwards
     Durability {
-        /// A server to try, again for more of them [default: all]
+        /// A server to test; may be given several times [default: all]
         #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SERVERS))]
         engine: Vec<String>,
-        /// How often each is killed; with --wrong the most until a loss is found
+        /// The number of kills of each server; with --wrong the maximum until a loss is found
         #[arg(long, value_name = "N", default_value_t = 40)]
         kills: u64,
-        /// The same seed makes the same kills
+        /// The seed of the kills; the same seed makes the same kills
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
-        /// Takes `j: true` out of what is sent, which is to be found
+        /// Remove `j: true` from the writes, which must be found
         #[arg(long)]
         wrong: bool,
     },
@@ -136,7 +136,7 @@ async fn apart(by: Duration, command: &[OsString]) -> Result<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
-/// Those of the names that were given, or all.
+/// The given names, or all names if none is given.
 fn chosen(given: &[String], all: &[&'static str]) -> Vec<&'static str> {
     let is_given = |name: &&&str| given.is_empty() || given.iter().any(|it| it == **name);
     all.iter().filter(is_given).copied().collect()
@@ -170,14 +170,14 @@ async fn run(arguments: &Arguments) -> Violations {
                 println!("{report}");
                 violations.extend(report.violations);
             }
-            // The others are to go on.
+            // The other engines still run.
             Err(error) => violations.push(Kind::Run.of(format!("{engine}: {error:#}"))),
         }
     }
     violations
 }
 
-/// Tries what is wrong on purpose. What was not found is a violation.
+/// Tries deliberate errors. An error that is not found is a violation.
 async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
     let each = if wrong.is_empty() {
         &Wrong::EACH

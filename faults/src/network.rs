@@ -1,6 +1,6 @@
-//! The network of a run: proxies between clients and servers, and between servers. Each client, and each
-//! pair of servers, has a weather of its own. Where all of them come to one port, because servers tell
-//! each other's addresses, a proxy knows whose connection it has by the process at the other end.
+//! The network of a run: proxies between clients and servers, and between servers. Each client, and each pair of
+//! servers, has its own weather. Where clients and servers connect to one port, because servers tell clients the
+//! addresses of other servers, a proxy identifies a connection by the process at its other end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use crate::{
     weather::{Altered, Weather},
 };
 
-/// Who connects.
+/// The sender of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
     Client(usize),
@@ -26,7 +26,7 @@ pub enum Party {
     Laboratory,
 }
 
-/// How often a connection is looked for in what the system tells of all of them.
+/// How often a connection is looked up in the system's table of all connections.
 const LOOKS: u32 = 5;
 
 #[derive(Clone, Default)]
@@ -34,41 +34,41 @@ pub struct Network(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// By the process, or an ancestor of it.
+    /// The parties, by their process. Its descendants belong to the party too.
     parties: Mutex<BTreeMap<i32, Party>>,
-    /// Processes that have connected.
+    /// The processes that have connected.
     connected: Mutex<BTreeSet<i32>>,
     clients: Mutex<BTreeMap<usize, Weather>>,
     between: Mutex<BTreeMap<(usize, usize), Weather>>,
-    /// What is made of what clients send.
+    /// How the writes of clients are altered.
     altered: Mutex<Altered>,
 }
 
 impl Network {
-    /// Who this process is, and every process that it starts.
+    /// Registers the party of a process and of all processes that it starts.
     pub fn knows(&self, process: i32, party: Party) {
         self.0.parties.lock().insert(process, party);
     }
 
-    /// What a client's connections go through.
+    /// The weather of a client's connections.
     pub fn client(&self, client: usize) -> Weather {
         self.0.clients.lock().entry(client).or_default().clone()
     }
 
-    /// What goes between two servers.
+    /// The weather between two servers.
     fn between(&self, one: usize, other: usize) -> Weather {
         let pair = (one.min(other), one.max(other));
         self.0.between.lock().entry(pair).or_default().clone()
     }
 
-    /// Nothing passes between this server and the others, of so many, for this long.
+    /// Passes nothing between this server and the others for this long. `servers` is the number of all servers.
     pub fn cuts_off(&self, server: usize, servers: usize, lasts: Duration) {
         for other in (0..servers).filter(|other| *other != server) {
             self.between(server, other).is_dark(lasts);
         }
     }
 
-    /// From now on what one of so many servers tells another takes this long.
+    /// Delays everything between two of this many servers from now on.
     pub fn set_distance(&self, servers: usize, by: Duration) {
         for server in 0..servers {
             for other in 0..server {
@@ -77,8 +77,8 @@ impl Network {
         }
     }
 
-    /// From now on every write of a client, on new connections, is altered like this. For
-    /// [`Altered::MajorityToOne`] the set has to know the name `just_one`.
+    /// Alters every write of a client on new connections from now on. For [`Altered::MajorityToOne`] the set must
+    /// define the write concern `just_one`.
     pub fn alters(&self, altered: Altered) {
         *self.0.altered.lock() = altered;
     }
@@ -92,13 +92,13 @@ impl Network {
             .for_each(Weather::is_fair);
     }
 
-    /// Cuts every connection of a client, with what is on its way in it.
+    /// Cuts every connection of the clients, and drops the data on its way.
     pub fn cuts_clients(&self) {
         self.0.clients.lock().values().for_each(Weather::cut);
     }
 
-    /// A port for one client that leads to any server that is there. The addresses are a host and a port,
-    /// or the path of a Unix socket.
+    /// A port for one client that leads to any server that is up. Each target is a host and a port, or the path of a
+    /// Unix socket.
     pub async fn port_of(&self, client: usize, targets: Vec<String>) -> Result<SocketAddr> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -112,7 +112,7 @@ impl Network {
         Ok(address)
     }
 
-    /// A port that leads to that server, for clients and servers.
+    /// A port for clients and servers that leads to this server.
     pub async fn port_to(&self, server: usize, target: String) -> Result<SocketAddr> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -124,7 +124,7 @@ impl Network {
                     let asked = network.clone();
                     let party =
                         spawn_blocking(move || asked.party(peer.port(), address.port())).await;
-                    // Nobody's weather would be that of a client or a server. It may try again.
+                    // An unknown process has no weather, so its connection is refused. It may try again.
                     let Some(party) = party.ok().flatten() else {
                         return;
                     };
@@ -144,12 +144,12 @@ impl Network {
         match from {
             Party::Client(client) => self.client(client),
             Party::Server(from) if from != to => self.between(from, to),
-            // The laboratory itself, or a server that looks for itself.
+            // The laboratory itself, or a server that connects to itself.
             _ => Weather::default(),
         }
     }
 
-    /// Who has a connection from this port to that one. `None` if it has ended.
+    /// The party with a connection from this port to that port; `None` if the connection has ended.
     fn party(&self, from: u16, to: u16) -> Option<Party> {
         let likely = self.0.connected.lock().clone();
         let looks = (0..LOOKS).map(|_| sockets::process_at(from, Some(to), &likely));

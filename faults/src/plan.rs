@@ -1,4 +1,4 @@
-//! What is tried in a run.
+//! The plan of a run.
 
 use std::time::Duration;
 
@@ -15,32 +15,32 @@ use crate::{
 /// The clocks of the clients, in minutes.
 pub(crate) const CLOCKS: [i32; 4] = [0, 5, -5, 0];
 
-/// Longer than a set needs to choose another primary.
+/// A time longer than a set needs to elect another primary.
 const OUTLASTS_AN_ELECTION: Duration = Duration::from_secs(12);
 
-/// What is tried, for how long.
+/// What a run tests, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// At least for this time, and until enough has happened. Where something is wrong on purpose the run
-    /// ends when it was caught, or after this time.
+    /// The minimum duration. The run also lasts until enough has happened. A run with a deliberate error ends when the
+    /// error is caught, or after this time.
     pub lasts: Duration,
     pub seed: u64,
-    /// The servers suffer once in this time; `None` if clients and servers suffer each thing once.
+    /// The servers have one fault in this time; `None` if clients and servers have each fault once.
     pub period: Option<Duration>,
-    /// Of each client.
+    /// The number of workers of each client.
     pub workers: u64,
-    /// One stay in so many is about as long as the ttl, or longer.
+    /// One in this many stays lasts about as long as the ttl, or longer.
     pub dawdles: u32,
-    /// Whether it is enough that the locks were used. Until all that a run shows has happened often enough slow servers
-    /// take minutes.
+    /// Whether it is enough that the locks were used. On slow servers it takes minutes until everything that a run can
+    /// show has happened often enough.
     pub locks_only: bool,
-    /// What is wrong on purpose.
+    /// The deliberate error.
     pub wrong: Wrong,
 }
 
 impl Plan {
-    /// How many late writes to documents without a guard have to get through, to show that there were any. A run in which
-    /// each thing happens once has few, and waits for no more.
+    /// How many late writes to documents without a guard must be accepted, to show that there were late writes. A run
+    /// with each fault once has few of them, so one is enough.
     pub(crate) fn least_late_writes(&self) -> usize {
         match (self.locks_only, self.period) {
             (true, _) => 0,
@@ -59,7 +59,7 @@ impl Plan {
     pub(crate) fn faults(&self, engine: &str) -> Vec<(Duration, Fault)> {
         match (self.period, self.wrong) {
             (None, _) => schedule::each_fault(self.seed, engine),
-            // What one member acknowledged is lost with that member.
+            // If the member is lost, writes that only this member acknowledged are lost too.
             (Some(period), Wrong::OneMemberAcknowledges) => schedule::cut_offs(self.lasts, period),
             (Some(period), _) => schedule::faults(self.seed, engine, self.lasts, period),
         }
@@ -72,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// What the routers of a sharded cluster look like to the clients.
+    /// What the routers of a sharded cluster pretend to be for the clients.
     pub(crate) fn disguise(&self) -> Option<Disguise> {
         (self.wrong == Wrong::AsksRouters).then_some(Disguise::Primary)
     }

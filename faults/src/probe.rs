@@ -1,5 +1,5 @@
-//! How fast the servers answer: the laboratory takes leases of its own all the time, which nobody else asks
-//! for, and past the faults of the clients' network.
+//! A probe of how fast the servers answer. The laboratory takes leases of its own all the time, without contention and
+//! without the faults of the clients' network.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,14 +19,14 @@ use crate::{
     work::Pace,
 };
 
-/// How fast the servers answer is asked by so many, each so often.
+/// How many tasks measure how fast the servers answer. Each task measures several times.
 const ASKERS: usize = 24;
 const ANSWERS: usize = 3;
-/// Between two leases.
+/// The pause between two leases.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Probe {
-    /// When each grant was asked for, and when it was answered.
+    /// When each grant was requested, and when its answer arrived.
     grants: watch::Receiver<Vec<(Time, Time)>>,
     leases: Leases,
     task: JoinHandle<()>,
@@ -41,12 +41,12 @@ impl Probe {
         let asking = leases.clone();
         let task = tokio::spawn(async move {
             for number in 0.. {
-                // A key that is not released yet, because a server was killed, is not asked for again soon.
+                // A key that was not released, because a server was killed, is not requested again soon.
                 let key = format!("probe-{}", number % 64);
                 let sent = clock.now();
                 if let Ok(Attempt::Acquired(lease)) = asking.try_acquire(&key, pace.ttl).await {
                     tell.send_modify(|grants| grants.push((sent, clock.now())));
-                    // What cannot be released is over by itself.
+                    // A lease that cannot be released ends by itself.
                     lease.release().await.unwrap_or_default();
                 }
                 sleep(PAUSE).await;
@@ -59,7 +59,7 @@ impl Probe {
         }
     }
 
-    /// Waits for a grant that was asked for after this time.
+    /// Waits for a grant that was requested after this time.
     pub async fn is_granted_after(&self, time: Time) -> Result<()> {
         let mut grants = self.grants.clone();
         let is_later = |grants: &Vec<(Time, Time)>| grants.last().is_some_and(|it| it.0 > time);
@@ -79,7 +79,7 @@ impl Probe {
     }
 }
 
-/// The slowest answer of servers that answer as fast as they do now, to several at once.
+/// The slowest answer to several concurrent requests, while the servers have no faults.
 pub async fn measure(store: Arc<dyn Store>) -> Result<Duration> {
     let leases = Leases::builder(store).call_timeout(HANGS).build();
     let answers = async |name: String| {
@@ -92,7 +92,7 @@ pub async fn measure(store: Arc<dyn Store>) -> Result<Duration> {
         }
         anyhow::Ok(slowest)
     };
-    // The first one of all may have to make things.
+    // The first request may have to create things.
     answers("first".to_owned()).await?;
     let askers = (0..ASKERS).map(|asker| answers(format!("measure-{asker}")));
     let slowest = try_join_all(askers).await?.into_iter().max();

@@ -1,5 +1,5 @@
-//! A store that takes down what a client asks of it for keys, and what it answers: what the order of those that wait is
-//! judged by.
+//! A store that records a client's requests for keys and their answers. The order of the waiters is judged by this
+//! record.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,19 +21,20 @@ use crate::{
     work::READERS,
 };
 
-/// What the times of places and of this machine may differ by: they are in milliseconds, and of clocks that are slewed.
+/// By how much the times of places may differ from those of this machine. They are in milliseconds, and come from
+/// clocks that are slewed.
 const UNSURE: Duration = Duration::from_millis(50);
 
-/// The clock of the servers, as a client of the laboratory may know it.
+/// What a client of the laboratory knows of the servers' clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerClock {
-    /// It is the clock of this machine. A store may estimate it, and be late where answers are.
+    /// The servers have the clock of this machine. A store may estimate it, and be behind by the delay of the answers.
     OfThisMachine,
-    /// It is read by the store itself, so that no answer is older than its request.
+    /// The store reads the clock itself, so no answer shows an earlier time than that of its request.
     OfTheStore,
 }
 
-/// A client's view of a store. There are no batches, so that each acquire comes by here.
+/// A client's view of a store. It offers no batches, so every acquire is recorded here.
 pub struct Recording {
     store: Arc<dyn Store>,
     recorder: Recorder,
@@ -49,7 +50,7 @@ impl Recording {
         }
     }
 
-    /// A refusal of a request of this turn, which was sent at this time of the machine.
+    /// The refusal of a request with this turn, which was sent at this time of the machine.
     fn refusal(&self, turn: Turn, held: &Held, (sent, by_day): (Time, DateTime<Utc>)) -> Answer {
         let judged = match self.clock {
             ServerClock::OfTheStore => Some(sent),
@@ -58,7 +59,7 @@ impl Recording {
                 sent.checked_add_signed(after_sending)
             }),
         };
-        // The place of a process that was refused has two thirds of its time left at least.
+        // The place of a refused process has at least two thirds of its time left.
         let certain = match turn {
             Turn::InTurn { stays, .. } => stays.min(MAX_PLACE_TIME) * 2 / 3,
             Turn::Barging | Turn::Behind => Duration::ZERO,
@@ -72,13 +73,13 @@ impl Recording {
     }
 }
 
-/// The server's time by which the store judged the holders and the places. It is not told without a holder.
+/// The server's time by which the store judged the holders and the places. Without a holder it is unknown.
 fn judged_at(held: &Held) -> Option<DateTime<Utc>> {
     let first = held.holders().iter().map(|it| it.expires_at).min()?;
     first.checked_sub_signed(TimeDelta::from_std(held.expires_in()).ok()?)
 }
 
-/// The clock of day of this machine, past any library that gives a process another clock.
+/// The time of day of this machine, from the kernel and not from a library that fakes the clock of a process.
 fn time_of_day() -> DateTime<Utc> {
     let now = clock_gettime(ClockId::Realtime);
     DateTime::from_timestamp(now.tv_sec, now.tv_nsec as u32).unwrap_or_default()
@@ -106,7 +107,7 @@ impl Store for Recording {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let number = fastrand::u64(..);
-        // In this order a pause between the two makes a place shorter.
+        // In this order, a pause between the two readings makes a place shorter.
         let sent = self.recorder.clock.now();
         let by_day = time_of_day();
         self.recorder.saw(Event::Asked {

@@ -1,4 +1,4 @@
-//! What came of a run, in Markdown.
+//! The result of a run, in Markdown.
 
 use std::{
     fmt::{self, Display},
@@ -22,25 +22,25 @@ pub struct Report {
     pub lasted: Duration,
     pub faults: Faults,
     pub operations: u64,
-    /// Of the operations.
+    /// How many of the operations were permits.
     pub permits: u64,
-    /// Writes that the ledger took.
+    /// Writes that the ledger accepted.
     pub written: u64,
-    /// Writes that came with an old fence.
+    /// Writes that the ledger refused because of an old fence.
     pub refused: u64,
     /// The longest time without a grant of a key that is always waited for.
     pub longest_gap: Duration,
     /// The longest time without a grant of the laboratory's own leases.
     pub slowest: Duration,
-    /// Of how many grants it is known whether one that waited before came first.
+    /// The number of pairs of a grant and an earlier waiter for which it is known which came first.
     pub orders: usize,
     /// How many ticks were acknowledged as done, and how many runs began for them.
     pub ticks: (usize, usize),
     /// How documents with and without a guard were written.
     pub guarded: Guarded,
-    /// Releases that were answered, and that somebody saw undone by the fault of a server.
+    /// Releases that were answered, but that a client saw undone by the fault of a server.
     pub undone_releases: usize,
-    /// How many times a member took back what a majority did not have.
+    /// How many times a member rolled back writes that a majority did not have.
     pub rollbacks: Option<usize>,
     pub violations: Violations,
 }
@@ -94,12 +94,12 @@ impl Report {
         self.faults.get(name).copied().unwrap_or_default()
     }
 
-    /// Whether that was caught which was wrong on purpose.
+    /// Whether the deliberate error was caught.
     pub fn is_caught(&self) -> bool {
         self.plan.wrong.is_in(&self.violations)
     }
 
-    /// The row of a run in which something was wrong on purpose.
+    /// The row for a run with a deliberate error.
     pub fn of_control(&self) -> String {
         format!(
             "| {} | {}, {:.0} s | {} | {} |",

@@ -1,4 +1,4 @@
-//! Which fault comes when: a pure function of a seed, so that a run can be repeated.
+//! The schedule of the faults: a pure function of a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use fastrand::Rng;
 
 use crate::work::TTL;
 
-/// What a client suffers.
+/// A fault of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
-    /// Its answers come this much later for a while.
+    /// Its answers are this much later for a while.
     Late(Duration),
-    /// Of its answers this many in a hundred are lost for a while.
+    /// This percentage of its answers is lost for a while.
     Lost(u32),
     /// Its connections are cut.
     Cut,
@@ -23,7 +23,7 @@ pub enum Mishap {
     Pause(Duration),
 }
 
-/// What the server suffers that takes the writes, or a router to it.
+/// A fault of the server that accepts the writes, or of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It gets SIGKILL, and starts again on its data this much later.
@@ -32,7 +32,7 @@ pub enum Fault {
     Pause(Duration),
     /// Nothing passes between it and the other servers for this long.
     CutOff(Duration),
-    /// It is told to make room for another.
+    /// It is told to step down as the primary.
     StepDown,
     /// This router gets SIGKILL, and starts again this much later.
     KillRouter(usize, Duration),
@@ -63,7 +63,7 @@ impl Fault {
         }
     }
 
-    /// Whether a release may be undone that was acknowledged before. A router keeps nothing.
+    /// Whether the fault may undo a release that was acknowledged before. A router stores nothing.
     pub fn may_undo_releases(&self) -> bool {
         !matches!(self, Self::KillRouter(..))
     }
@@ -76,7 +76,7 @@ fn millis(random: &mut Rng, most: u64) -> Duration {
     Duration::from_millis(random.u64(200..most))
 }
 
-/// What so many clients suffer, each with the time from the start of the run.
+/// The faults of this many clients, each with its time since the start of the run.
 pub fn mishaps(seed: u64, lasts: Duration, clients: usize) -> Vec<(Duration, usize, Mishap)> {
     let mut random = Rng::with_seed(seed);
     let mut schedule = Vec::new();
@@ -97,7 +97,7 @@ pub fn mishaps(seed: u64, lasts: Duration, clients: usize) -> Vec<(Duration, usi
     schedule
 }
 
-/// Each of what clients suffer, once: one soon after the other.
+/// Each fault of the clients once, with short pauses.
 pub fn each_mishap(seed: u64, clients: usize) -> Vec<(Duration, usize, Mishap)> {
     let mut random = Rng::with_seed(seed);
     let mut each = [
@@ -106,7 +106,7 @@ pub fn each_mishap(seed: u64, clients: usize) -> Vec<(Duration, usize, Mishap)> 
         Mishap::Cut,
         Mishap::Dark(Duration::from_secs(2)),
         Mishap::Kill,
-        // Longer than a lease lasts.
+        // The pause is longer than a lease.
         Mishap::Pause(TTL.mul_f64(1.4)),
     ];
     random.shuffle(&mut each);
@@ -117,17 +117,17 @@ pub fn each_mishap(seed: u64, clients: usize) -> Vec<(Duration, usize, Mishap)> 
         .collect()
 }
 
-/// How many kinds of faults the servers of an engine suffer.
+/// How many kinds of faults the servers of an engine have.
 fn kinds(engine: &str) -> usize {
     match engine {
         "mongodb-three" => 4,
         "elasticsearch-three" | "mongodb-sharded" => 3,
-        // One that stands still is to clients as one that is cut off from them.
+        // For clients, a stopped server is the same as one that is cut off.
         _ => 1,
     }
 }
 
-/// What the servers of this engine suffer in their turn, for about this time.
+/// The fault with this number for the servers of this engine. It lasts for about this time.
 fn fault(engine: &str, turn: usize, time: Duration) -> Fault {
     match (engine, turn) {
         (_, 0) => Fault::Kill(time / 4),
@@ -138,17 +138,17 @@ fn fault(engine: &str, turn: usize, time: Duration) -> Fault {
     }
 }
 
-/// Each of what the servers of this engine suffer, once: the next one when they have come back.
+/// Each fault of the servers of this engine once. The next fault begins when the servers are back.
 pub fn each_fault(seed: u64, engine: &str) -> Vec<(Duration, Fault)> {
     let (kinds, first) = (kinds(engine), Rng::with_seed(seed).usize(..kinds(engine)));
-    // Long enough for the others to put another in its place.
+    // Long enough for the other servers to replace the one with the fault.
     let fault = |turn| fault(engine, (first + turn) % kinds, Duration::from_secs(4));
     (0..kinds)
         .map(|turn| (Duration::from_secs(1), fault(turn)))
         .collect()
 }
 
-/// What the servers suffer: each of what this engine can once in a while, one in every `period`.
+/// The faults of the servers: one in every `period`, so that each kind occurs in turn.
 pub fn faults(
     seed: u64,
     engine: &str,
@@ -169,8 +169,7 @@ pub fn faults(
     schedule
 }
 
-/// Again and again the one that takes the writes is cut off from the others, for longer than they need to
-/// put another in its place.
+/// Repeatedly cuts off the server that accepts the writes, for longer than the other servers need to replace it.
 pub fn cut_offs(lasts: Duration, period: Duration) -> Vec<(Duration, Fault)> {
     let times = (0..).map(|turn| period / 2 + turn * period);
     let times = times.take_while(|at| *at < lasts);

@@ -1,4 +1,4 @@
-//! A server that can be killed and started again on its data, or made to stand still.
+//! A server that can be killed and restarted on its data, or stopped for a while.
 
 use std::{
     collections::BTreeSet, fs, net::TcpListener, os::unix::fs::PermissionsExt, path::PathBuf,
@@ -20,24 +20,24 @@ use crate::{
 };
 
 pub struct Server {
-    /// Which one of a cluster it is.
+    /// The number of the server in a cluster.
     number: usize,
     engine: &'static str,
     data: TempDir,
     /// A port, or the path of a Unix socket.
     place: String,
-    /// For its own command line.
+    /// The arguments of its command line.
     arguments: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
     network: Network,
     child: Option<Child>,
 }
 
-/// How often a server is started before it is taken for broken.
+/// How often a server is started before it counts as broken.
 const ATTEMPTS: usize = 3;
 
-/// A port that nobody uses at the moment, out of those that the system gives to nobody who does not ask for
-/// them: one of the others may be somebody's when the server starts, or starts again.
+/// A free port outside the range from which the system picks ports by itself. Otherwise another program might have the
+/// port when the server starts or restarts.
 pub fn free_port() -> Result<u16> {
     let ports = (0..100).map(|_| fastrand::u16(16_000..32_000));
     let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
@@ -54,7 +54,7 @@ impl Server {
         Self::start_with(engine, number, arguments, Vec::new(), network).await
     }
 
-    /// With these in its environment.
+    /// Starts a server with these variables in its environment.
     pub async fn start_with(
         engine: &'static str,
         number: usize,
@@ -63,7 +63,7 @@ impl Server {
         network: &Network,
     ) -> Result<Self> {
         let data = TempDir::new()?;
-        // The search engines refuse to be root, and run as another user then.
+        // The search engines refuse to run as root, so they run as another user.
         fs::set_permissions(data.path(), fs::Permissions::from_mode(0o777))?;
         let place = match engine {
             "mongodb" => format!("{}/mongodb.sock", data.path().display()),
@@ -83,7 +83,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, for a client.
+    /// The address of the server, for a client.
     pub fn uri(&self) -> String {
         let place = self.target().replace('/', "%2F");
         format!("mongodb://{place}/?directConnection=true")
@@ -94,7 +94,7 @@ impl Server {
         &self.place
     }
 
-    /// Where it listens, for a proxy.
+    /// The address of the server, for a proxy.
     pub fn target(&self) -> String {
         if self.place.starts_with('/') {
             self.place.clone()
@@ -103,13 +103,13 @@ impl Server {
         }
     }
 
-    /// Starts it where it was, with other arguments.
+    /// Restarts the server at the same place with other arguments.
     pub async fn run_with(&mut self, arguments: Vec<String>) -> Result<()> {
         self.arguments = arguments;
         self.run().await
     }
 
-    /// Starts it where it was. The port may be somebody's for a while who has connected to somewhere.
+    /// Starts the server at the same place. An outgoing connection of another program may use the port for a while.
     pub async fn run(&mut self) -> Result<()> {
         for _ in 1..ATTEMPTS {
             match self.runs().await {
@@ -139,7 +139,7 @@ impl Server {
             .kill_on_drop(true)
             .spawn()?;
         let process = child.id().context("it has ended")?.try_into()?;
-        // Before it connects to anybody.
+        // The network must know the process before it connects.
         self.network.knows(process, Party::Server(self.number));
         let output = child.stdout.take().context("its output is not there")?;
         self.child = Some(child);
@@ -151,7 +151,7 @@ impl Server {
             .with_context(|| format!("{} did not start, see its messages", self.engine))
     }
 
-    /// What it has told since its first start.
+    /// Its log since its first start.
     pub fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(self.data.path().join("engine.log"))?)
     }
@@ -160,16 +160,16 @@ impl Server {
         self.child.is_some()
     }
 
-    /// Kills it hard. Its data stays.
+    /// Kills the server with SIGKILL. Its data remains.
     pub async fn kill(&mut self) -> Result<()> {
         let mut child = self.child.take().context("it does not run")?;
-        // The script kills the engine when nobody holds its input any more.
+        // The script kills the engine when its standard input is closed.
         drop(child.stdin.take());
         child.wait().await?;
         Ok(())
     }
 
-    /// Makes it stand still, or go on.
+    /// Sends a signal, to stop the server or to continue it.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let process = sockets::process_at(self.place.parse()?, None, &BTreeSet::new())?;
         kill_process(Pid::from_raw(process).context("no process")?, signal)?;

@@ -1,14 +1,14 @@
-//! Which process is at the other end of a connection on this machine, as Linux tells in `/proc`.
+//! Finds the process at the other end of a connection on this machine, with `/proc` of Linux.
 //!
-//! By hand, because it is asked for each connection: a library that reads all there is of every socket
-//! and process took most of a core.
+//! This is written by hand, because it runs for each connection: a library that reads everything about every socket and
+//! process took most of a core.
 
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context, Result};
 
-/// The process that has a socket on this port, connected to that one or listening. Those that are
-/// likely are looked at first.
+/// The process that has a socket on this port, connected to that port or listening. The likely processes are searched
+/// first.
 pub fn process_at(port: u16, to: Option<u16>, likely: &BTreeSet<i32>) -> Result<i32> {
     let socket = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -21,7 +21,7 @@ pub fn process_at(port: u16, to: Option<u16>, likely: &BTreeSet<i32>) -> Result<
     Ok(*owner.context("no process has the socket")?)
 }
 
-/// Whether the process is one of these, or a descendant of one; and of which.
+/// The nearest of these processes that is this process or an ancestor of it.
 pub fn ancestor_in(mut process: i32, these: impl Fn(i32) -> bool) -> Option<i32> {
     while process > 1 {
         if these(process) {
@@ -34,11 +34,11 @@ pub fn ancestor_in(mut process: i32, these: impl Fn(i32) -> bool) -> Option<i32>
     None
 }
 
-/// In a table of sockets, that from this port to that one.
+/// The inode of the socket from this port to that port, in a table of sockets.
 fn inode(table: &str, port: u16, to: u16) -> Option<String> {
     let (port, to) = (format!(":{port:04X}"), format!(":{to:04X}"));
     table.lines().find_map(|line| {
-        // Most lines are of others.
+        // Most lines belong to other sockets.
         if !line.contains(&port) {
             return None;
         }
@@ -46,7 +46,7 @@ fn inode(table: &str, port: u16, to: u16) -> Option<String> {
         let [_, local, remote, _, _, _, _, _, _, inode, ..] = words[..] else {
             return None;
         };
-        // What is closed and waits has none.
+        // A closed socket in the state TIME_WAIT has no inode.
         let it = local.ends_with(&port) && remote.ends_with(&to) && inode != "0";
         it.then(|| inode.to_owned())
     })
@@ -60,7 +60,8 @@ fn processes() -> Result<Vec<i32>> {
         .collect())
 }
 
-/// It may end while it is looked at, and those of other users are not for everybody to see.
+/// Whether a process has this socket. The process may end during the search, and processes of other users cannot be
+/// read.
 fn has(process: i32, socket: &str) -> bool {
     fs::read_dir(format!("/proc/{process}/fd")).is_ok_and(|files| {
         files

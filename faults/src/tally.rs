@@ -1,4 +1,4 @@
-//! What has happened in a run so far.
+//! Counts what has happened in a run so far.
 
 use std::{
     collections::HashMap,
@@ -15,10 +15,10 @@ use crate::{
     work::{CAPACITY, CONTENDED, READERS},
 };
 
-/// How often what a run shows has to happen in it.
+/// How often each thing that a run shows must happen in it.
 pub const LEAST: u64 = 10;
 
-/// How often what happened.
+/// The counts.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     exclusive: u64,
@@ -30,14 +30,14 @@ pub struct Counts {
     releases: u64,
     /// Ticks that were acknowledged as done.
     ticks: u64,
-    /// Requests for ticks that were done.
+    /// Answers that a tick is done.
     told_done: u64,
     /// Permits of limiters.
     limited: u64,
-    /// Writes that a guard took, and late ones that it refused.
+    /// Writes that a guard accepted, and late writes that it refused.
     guarded: u64,
     fenced: u64,
-    /// Writes that the ledger took.
+    /// Writes that the ledger accepted.
     pub written: u64,
 }
 
@@ -80,9 +80,9 @@ impl Counts {
         self.refusals
     }
 
-    /// What did not happen often enough, so that the run shows nothing; with how many grants of the key
-    /// that is always waited for there were when the last server had come back. For `locks_only` it is enough that the
-    /// locks were used.
+    /// What did not happen often enough, so that the run shows nothing. `before` is the number of grants of the key
+    /// that is always waited for when the last server came back. With `locks_only` it is enough that the locks were
+    /// used.
     pub fn missing(&self, before: u64, locks_only: bool) -> Violations {
         let locks = [
             ("exclusive grants", self.exclusive),
@@ -114,7 +114,7 @@ impl Counts {
 /// Reads the histories of a run while they are written.
 pub struct Tally {
     folder: PathBuf,
-    /// How much of each was read.
+    /// How many bytes of each file were read.
     read: HashMap<PathBuf, u64>,
     counts: Counts,
 }
@@ -136,7 +136,7 @@ impl Tally {
             file.seek(SeekFrom::Start(*read))?;
             let mut text = String::new();
             file.read_to_string(&mut text)?;
-            // The last line may be half there.
+            // The last line may be incomplete.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             for line in text[..whole].lines() {
                 self.counts.add(&line.parse()?);

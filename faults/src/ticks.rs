@@ -1,4 +1,4 @@
-//! What one task of each client does: a job that is to be done once a tick, for which all clients race.
+//! One task of each client: a job that must be done once per tick, for which all clients race.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::{
 
 /// The key of the job.
 const KEY: &str = "job";
-/// A tick begins once in this time, by the clock that all clients share.
+/// The time between two ticks, by the clock that all clients share.
 const TICK: Duration = Duration::from_millis(700);
-/// One run in so many lasts about as long as the ttl, or longer.
+/// One in this many runs lasts about as long as the ttl, or longer.
 const LASTS_LONG: u32 = 10;
 
-/// The tick of this time.
+/// The tick at this time.
 fn tick_at(time: Time) -> i64 {
     (time / TICK.as_micros() as Time) as i64
 }
@@ -49,7 +49,7 @@ impl Worker {
         Ok(())
     }
 
-    /// By how many ticks this client is late. One that is done is done, however late.
+    /// How many ticks this client is late. A tick that is done remains done, however late the client is.
     fn ticks_ago(&mut self) -> i64 {
         match self.random.u32(..8) {
             0 => self.random.i64(1..4),
@@ -67,7 +67,7 @@ impl Worker {
             got,
         });
         if self.random.u32(..4) == 0 {
-            // A client that asks at once again.
+            // Sometimes the client asks again almost at once, and not at the next tick.
             sleep(LOOK * 10).await;
         } else {
             let since = got % TICK.as_micros() as Time;
@@ -87,7 +87,7 @@ impl Worker {
             sent,
             got,
         });
-        // Live at a look means live before it.
+        // A lease that is live when it is checked was live before the check.
         if lease.is_live() {
             self.recorder.saw(Event::Began {
                 tick,
@@ -104,7 +104,7 @@ impl Worker {
         loop {
             let last = clock.now();
             if !lease.is_live() {
-                // A slow run, which comes to its end when another has the key.
+                // A slow run, which ends when another holder has the key.
                 sleep(Duration::from_millis(self.random.u64(..1_000))).await;
                 break;
             }
@@ -137,7 +137,7 @@ impl Worker {
                 self.recorder.saw(Event::Released { key, fence, got });
             }
             Err(Error::Lost { .. }) => self.recorder.saw(Event::Operations(1)),
-            // On its way in the background.
+            // The release continues in the background.
             Err(error) => anyhow::ensure!(error.is_retryable(), error),
         }
         Ok(())

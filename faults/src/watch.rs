@@ -1,4 +1,4 @@
-//! What is seen of a run while it goes on.
+//! Observes a run while it goes on.
 
 use std::{
     collections::BTreeMap,
@@ -18,14 +18,14 @@ use crate::{
     tally::{Counts, Tally},
 };
 
-/// Between two looks at whether enough has happened.
+/// The pause between two checks whether enough has happened.
 const LOOK: Duration = Duration::from_millis(200);
-/// Between two looks at whether what is wrong was caught, which reads all histories.
+/// The pause between two checks whether the deliberate error was caught. Each check reads all histories.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Between two lines of progress.
+/// The pause between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// How often each thing was suffered.
+/// How often each fault occurred.
 pub type Faults = BTreeMap<&'static str, usize>;
 
 pub struct Watch {
@@ -33,11 +33,11 @@ pub struct Watch {
     started: Instant,
     histories: PathBuf,
     ledger: Ledger,
-    /// Whether the run is to show nothing but locks.
+    /// Whether the run only has to show that the locks were used.
     locks_only: bool,
     tally: Mutex<Tally>,
     faults: Mutex<Faults>,
-    /// Grants of the key that is always waited for when the last server had come back.
+    /// How many grants of the key that is always waited for there were when the last server came back.
     before: Mutex<u64>,
 }
 
@@ -81,7 +81,8 @@ impl Watch {
         Ok(self.counts()?.missing(before, self.locks_only))
     }
 
-    /// Waits until nothing is missing, as many orders are judged, and enough late writes without a guard got through.
+    /// Waits until nothing is missing: this many orders are judged, and this many late writes without a guard were
+    /// accepted.
     pub async fn until_enough(&self, orders: usize, late: usize) -> Result<()> {
         while !self.missing()?.is_empty() {
             sleep(LOOK).await;
@@ -97,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// What the histories and the ledger show to be wrong.
+    /// The violations that the histories and the ledger show.
     pub fn found(&self) -> Result<Violations> {
         let mut violations = check::all(&history::read_all(&self.histories)?);
         let lost = self.ledger.accounts().lost;
@@ -107,7 +108,7 @@ impl Watch {
         Ok(violations)
     }
 
-    /// Waits until that is caught which is wrong on purpose.
+    /// Waits until the deliberate error is caught.
     pub async fn until_caught(&self, wrong: Wrong) -> Result<()> {
         if wrong == Wrong::Nothing {
             std::future::pending::<()>().await;
@@ -118,7 +119,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells now and then how far the run is, until it is dropped.
+    /// Prints the progress regularly, until it is dropped.
     pub async fn tell_progress(&self) -> Result<()> {
         loop {
             sleep(PROGRESS).await;

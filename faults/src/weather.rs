@@ -1,5 +1,5 @@
-//! The weather between two parties: what is between them is slow, loses answers, cuts connections, or
-//! passes nothing on for a while.
+//! The weather between two parties, which is the state of the network between them: it can be slow, lose answers, cut
+//! connections, or pass nothing on for a while.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Between two looks at whether the weather is better.
+/// The pause between two checks whether the weather is better.
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Default)]
@@ -19,20 +19,20 @@ pub struct Weather(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// How long everything takes from one party to the other, in good weather too.
+    /// The delay from one party to the other, also in good weather.
     distance: Mutex<Duration>,
     bad: Mutex<Bad>,
     cuts: watch::Sender<()>,
 }
 
-/// What is wrong, and until when.
+/// What is wrong with the network, and until when.
 #[derive(Clone, Copy, Default)]
 struct Bad {
-    /// By how much answers are late.
+    /// How late answers are.
     late: Option<(Duration, Instant)>,
-    /// How many of a hundred answers are lost, with their connection.
+    /// The percentage of answers that are lost, together with their connection.
     lost: Option<(u32, Instant)>,
-    /// Nothing passes, and nothing is lost.
+    /// Nothing passes, but nothing is lost.
     dark: Option<Instant>,
 }
 
@@ -45,12 +45,12 @@ impl Weather {
         self.0.bad.lock().lost = Some((percent, Instant::now() + lasts));
     }
 
-    /// From now on everything takes this long, each way.
+    /// Delays everything by this long, in each direction.
     pub fn set_distance(&self, by: Duration) {
         *self.0.distance.lock() = by;
     }
 
-    /// A longer darkness is not ended by a shorter one.
+    /// Passes nothing on for this long. A longer darkness is not shortened.
     pub fn is_dark(&self, lasts: Duration) {
         let mut bad = self.0.bad.lock();
         bad.dark = bad.dark.max(Some(Instant::now() + lasts));
@@ -65,7 +65,7 @@ impl Weather {
         *self.0.bad.lock() = Bad::default();
     }
 
-    /// Passes a connection on to the first of these servers that is there.
+    /// Connects the client with the first of these servers that is up.
     pub async fn pass(self, client: TcpStream, targets: Vec<String>, altered: Altered) {
         let mut cuts = self.0.cuts.subscribe();
         tokio::select! {
@@ -118,7 +118,7 @@ impl Weather {
         loop {
             let read = from.read(&mut bytes).await.unwrap_or(0);
             if read == 0 {
-                // An end does not pass either.
+                // The end of a connection is also held back.
                 self.daylight().await;
                 return Ok(());
             }
@@ -166,7 +166,7 @@ impl Weather {
     }
 
     async fn daylight(&self) {
-        // Looked at again and again: it may be declared fair before.
+        // This checks repeatedly, because the darkness may be ended early.
         while self.0.bad.lock().dark > Some(Instant::now()) {
             sleep(LOOK).await;
         }
@@ -178,21 +178,21 @@ fn still<T>(bad: Option<(T, Instant)>) -> Option<T> {
         .map(|(what, _)| what)
 }
 
-/// What is made of that which a client of MongoDB sends.
+/// How a write of a MongoDB client is altered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Altered {
     #[default]
     Nothing,
-    /// A write for a majority becomes one that a single member acknowledges.
+    /// A write with the write concern `majority` becomes one that a single member acknowledges.
     MajorityToOne,
-    /// A write that waits for the journal becomes one that does not.
+    /// A write that waits for the journal becomes one that does not wait.
     Unjournaled,
 }
 
-/// A string of BSON by the name `w`, and another one of the same length.
+/// The BSON string `w`, and a replacement of the same length.
 const MAJORITY: &[u8] = b"\x02w\0\x09\0\0\0majority\0";
 const JUST_ONE: &[u8] = b"\x02w\0\x09\0\0\0just_one\0";
-/// A truth of BSON by the name `j`, and its contrary.
+/// The BSON boolean `j`, and its opposite.
 const JOURNALED: &[u8] = b"\x08j\0\x01";
 const UNJOURNALED: &[u8] = b"\x08j\0\0";
 

@@ -1,5 +1,4 @@
-//! What a client does all the time: takes leases of every kind, works under them, and takes down what
-//! it sees.
+//! The work of a client: it takes leases of every kind, works under them, and records what it sees.
 
 use std::time::Duration;
 
@@ -16,28 +15,28 @@ use crate::{
 };
 
 pub const TTL: Duration = Duration::from_secs(3);
-/// A request without an answer is soon sent again.
+/// How long a request waits for its answer. It is short, so that a request is soon sent again.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The key that every client always waits for.
 pub const CONTENDED: &str = "contended";
-/// The key that every client always waits for with several tasks, to have it alone or to share it.
+/// The key for which several tasks of every client always wait, for an exclusive or a shared lease.
 pub const QUEUED: &str = "queued";
-/// Keys that are only ever held alone, shared, or by permits.
+/// The number of keys that have only exclusive leases, only shared leases, or only permits.
 const ALONE: usize = 24;
 const SHARED: usize = 2;
 const PERMITS: usize = 2;
 pub const CAPACITY: u32 = 3;
-/// A capacity of readers that nobody reaches.
+/// A number of readers that is never reached.
 pub const READERS: u32 = 1_000;
-/// Between two looks at a lease.
+/// The pause between two checks of a lease.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
-/// The limiters, of both kinds.
+/// The limiters of both kinds.
 pub const SMOOTH: &str = "smooth";
 const FIXED: &str = "fixed";
 pub const LIMIT: u32 = 20;
 pub const WINDOW: Duration = Duration::from_secs(1);
 pub const BURST: u32 = 5;
-/// How often a holder says that it counts on its lease.
+/// How often a holder records that it relies on its lease.
 pub(crate) const OFTEN: Duration = Duration::from_millis(50);
 
 /// How long leases last, and how long an answer may take.
@@ -53,8 +52,8 @@ impl Pace {
         call_timeout: CALL_TIMEOUT,
     };
 
-    /// For servers of which the slowest answer took this long: where requests are given up before their
-    /// answers can be there nothing happens.
+    /// The pace for servers whose slowest answer took this long. If requests were given up before their answers could
+    /// arrive, nothing would happen.
     pub fn of(slowest: Duration) -> Self {
         let call_timeout = CALL_TIMEOUT.max(4 * slowest);
         Self {
@@ -72,7 +71,7 @@ pub struct Worker {
     pub random: Rng,
     pub role: Role,
     pub ttl: Duration,
-    /// One stay in so many is about as long as the ttl, or longer.
+    /// One in this many stays lasts about as long as the ttl, or longer.
     pub dawdles: u32,
 }
 
@@ -80,20 +79,20 @@ pub struct Worker {
 pub enum Role {
     /// Takes leases of every kind.
     Takes,
-    /// Waits for the one key only.
+    /// Waits only for [`CONTENDED`].
     Contends,
-    /// Waits for the other one.
+    /// Waits for [`QUEUED`].
     Queues,
-    /// Asks the limiters.
+    /// Asks the limiters for permits.
     Calls,
-    /// Does what is to be done once a tick.
+    /// Does a job once per tick.
     Ticks,
     /// Writes documents, with and without a guard.
     Writes,
 }
 
 impl Role {
-    /// The roles of a client's workers.
+    /// The role of the worker with this number.
     pub fn of(number: u64) -> Self {
         match number {
             0 => Self::Contends,
@@ -137,7 +136,7 @@ impl Worker {
             limiter = limiter.smooth(BURST);
         }
         let sent = self.recorder.clock.now();
-        // The time of a single request tells more than that of a wait.
+        // The time of a single request says more than the time of a wait.
         let permit = if self.random.bool() {
             limiter.try_permit().await
         } else {
@@ -156,7 +155,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is no fault of a client's is to be tried again.
+    /// Passes over an error that is not a fault of the client, so that the client tries again.
     pub(crate) async fn pass_over(&mut self, error: Error) -> Result<()> {
         anyhow::ensure!(error.is_retryable(), error);
         sleep(Duration::from_millis(self.random.u64(10..100))).await;
@@ -187,12 +186,12 @@ impl Worker {
         let keeps = self.random.bool();
         let is_one_request = match self.role {
             Role::Contends => false,
-            // Who asks once must not come before those that wait either.
+            // A request that does not wait must not come before waiters either.
             Role::Queues => self.random.u32(..8) == 0,
             Role::Takes | Role::Calls | Role::Ticks | Role::Writes => self.random.bool(),
         };
         if is_one_request {
-            // The time of a single request tells more than that of a wait.
+            // The time of a single request says more than the time of a wait.
             let mut ask = self.leases.try_acquire(key, self.ttl);
             match claim {
                 Claim::All => {}
@@ -245,7 +244,7 @@ impl Worker {
             got,
         });
         let dawdles = match self.role {
-            // What is always waited for shows how soon it is granted again.
+            // A key that is always waited for shows how soon it is granted again.
             Role::Contends | Role::Queues => self.random.u32(..self.dawdles * 5) == 0,
             _ => self.random.u32(..self.dawdles) == 0,
         };
@@ -263,13 +262,13 @@ impl Worker {
         }
         let mut told = got;
         loop {
-            // Live at a look means live before it.
+            // A lease that is live when it is checked was live before the check.
             let now = clock.now();
             if !lease.is_live() {
                 break;
             }
             let ends = now - got >= stays.as_micros() as Time;
-            // Now and then, so that it is known of one that is killed too.
+            // This is recorded regularly, so that it is also known of a client that is killed.
             if ends || now - told > OFTEN.as_micros() as Time {
                 told = now;
                 self.recorder.saw(Event::Ended {
@@ -280,7 +279,7 @@ impl Worker {
             if ends {
                 if let Some(number) = read {
                     if dawdles && self.random.bool() {
-                        // A pause between the look at the lease and the write.
+                        // A pause between the check of the lease and the write.
                         sleep(self.ttl.mul_f64(self.random.f64())).await;
                     }
                     if !self.account.write(key, fence, number + 1).await? {
@@ -302,7 +301,7 @@ impl Worker {
     /// Releases the lease, or drops it.
     pub(crate) async fn end(&mut self, key: &str, lease: Lease) -> Result<()> {
         if !lease.is_live() {
-            // A slow holder, which comes to its release when another has the key.
+            // A slow holder, which releases its lease when another holder has the key.
             sleep(Duration::from_millis(self.random.u64(..1_000))).await;
         }
         if self.random.u32(..3) == 0 {
@@ -317,13 +316,13 @@ impl Worker {
                 got: self.recorder.clock.now(),
             }),
             Err(Error::Lost { .. }) => self.recorder.saw(Event::Operations(1)),
-            // On its way in the background.
+            // The release continues in the background.
             Err(error) => anyhow::ensure!(error.is_retryable(), error),
         }
         Ok(())
     }
 
-    /// The ledger has refused a fence. That is as it must be, unless the holder still has its lease.
+    /// Records that the ledger has refused a fence. That is right, unless the holder still has its lease.
     fn refused(&self, key: &str, lease: &Lease) {
         if lease.is_live() {
             self.recorder.saw(Event::Refused {
@@ -334,7 +333,7 @@ impl Worker {
     }
 }
 
-/// What a reader asks for; one in so many writes.
+/// The claim of a reader. One in this many asks to write.
 fn reads_unless_one_in(many: u32, random: &mut Rng) -> Claim {
     match random.u32(..many) {
         0 => Claim::All,

@@ -1,11 +1,14 @@
-//! Whether the guards of documents let no late write through, as those saw it that read and wrote under leases.
+//! Checks that the guards of documents let no late write through, by what the clients saw that read and wrote under
+//! leases.
 //!
 //! Invariants:
 //!
-//! - A write is late if a greater fence than its own has read or written the document before. It is judged by two things
-//!   only: it was sent after the answer to the other one, or the document itself says what it came after.
-//! - Of a write without an answer nothing is known: it may have been carried out, may never be, or may be still.
-//! - All fences of a document are different, and each reads and writes it once.
+//! - A write is late if a greater fence than its own has read or written the document before. Only two things show
+//!   this: the write was sent after the answer to the other fence, or the document itself says which write this one
+//!   came after.
+//! - The outcome of a write without an answer is unknown: it may have been carried out, it may be carried out later, or
+//!   never.
+//! - All fences of a document are different. Each fence reads the document once and writes it once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +21,16 @@ use crate::{
 /// How the documents of a history were written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Guarded {
-    /// How many writes the guard took.
+    /// How many writes the guard accepted.
     pub written: usize,
-    /// How many it refused.
+    /// How many writes the guard refused.
     pub refused: usize,
     /// How many late writes there were to documents without a guard.
     pub late_without: usize,
     pub violations: Violations,
 }
 
-/// Judges all documents of a history.
+/// Checks all documents of a history.
 pub fn guarded(events: &[Event]) -> Guarded {
     let mut guarded = Guarded::default();
     for ((key, is_guarded), document) in documents(events) {
@@ -51,7 +54,7 @@ pub fn guarded(events: &[Event]) -> Guarded {
 /// What is known of a document.
 #[derive(Default)]
 struct Document {
-    /// What a fence was told, and when.
+    /// What each fence read, and when.
     reads: BTreeMap<i64, (Content, Time)>,
     writes: BTreeMap<i64, Write>,
 }
@@ -59,7 +62,7 @@ struct Document {
 struct Write {
     number: i64,
     sent: Time,
-    /// Whether it was carried out, and when that was told.
+    /// Whether the write was carried out, and when the answer arrived.
     answer: Option<(bool, Time)>,
 }
 
@@ -111,7 +114,7 @@ fn documents(events: &[Event]) -> BTreeMap<(&str, bool), Document> {
 }
 
 impl Document {
-    /// How many writes were carried out, or refused.
+    /// How many writes were answered: as carried out, or as refused.
     fn answered(&self, carried_out: bool) -> usize {
         let answers = self.writes.values().filter_map(|write| write.answer);
         answers
@@ -119,7 +122,7 @@ impl Document {
             .count()
     }
 
-    /// The fences whose writes were late and got through.
+    /// The fences whose late writes were accepted.
     fn late(&self) -> BTreeSet<i64> {
         let reads = self.reads.iter().map(|(fence, (_, got))| (*got, *fence));
         let writes = self.writes.iter().filter_map(|(fence, write)| {
@@ -139,12 +142,12 @@ impl Document {
             .collect()
     }
 
-    /// What claims read that they may not have read. The guard carries claims out in the order of their fences, and after a
-    /// claim no write of one before it. So each claim reads what the claim before it has written, or what that has
-    /// read.
+    /// Claims that read something that they cannot have read. The guard carries out claims in the order of their
+    /// fences, and after a claim it accepts no write of an earlier fence. So each claim reads what the claim before it
+    /// has written, or what that claim has read.
     fn lost(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        // The number and its writer.
+        // The number and the fence of its writer.
         let mut possible = vec![(0, 0)];
         for (fence, (content, _)) in &self.reads {
             let read = (content.number, content.writer);

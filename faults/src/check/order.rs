@@ -1,11 +1,11 @@
-//! Whether those that wait are granted a key in the order in which they came, as their requests and the answers show.
+//! Checks that waiters are granted a key in the order in which they came, by their requests and the answers.
 //!
 //! Invariants:
 //!
-//! - What counts is what the document of a lock must have said, whoever lives. A place was there when a request in turn
-//!   was refused, counts for a time that the answer tells, and goes with a grant that is not to keep it, or when its
-//!   process asks for that. So it makes no difference that a process was killed or stopped.
-//! - Where the histories leave anything open, no order is judged.
+//! - The check uses what the document of a lock must have contained, whether or not a process lives. A place exists
+//!   since the refusal of a request in turn. It counts for a time that the answer states. It ends with a grant that
+//!   does not keep it, or when its process gives it up. So a killed or stopped process makes no difference.
+//! - If the histories leave an order uncertain, it is not judged.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,17 +17,17 @@ use leasehold::rules::turn::LONGEST;
 use super::{Kind, Violation, Violations};
 use crate::history::{Answer, Claim, Event, Time};
 
-/// For how long a key that had a holder is kept for the places for certain, even if it was free since.
+/// How long a key that had a holder is certainly kept for the places, even if it has been free since.
 const BINDS: Time = LONGEST
     .saturating_sub(Duration::from_millis(500))
     .as_micros() as Time;
-/// How long after a server has come back another one may still answer as if nothing had happened.
+/// How long after a server has come back another server may still answer as if nothing had happened.
 const SETTLES: Time = 5_000_000;
 
-/// How the orders of a history are.
+/// The result of the check of a history.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// Of how many grants it is known whether a place that was there before was served before, each with each place.
+    /// The number of pairs of a grant and an earlier place for which it is known whether the place was served first.
     pub judged: usize,
     pub violations: Violations,
 }
@@ -39,7 +39,7 @@ struct Request<'a> {
     waiter: Option<&'a str>,
     claim: Claim,
     overtakes: bool,
-    /// Whether a grant leaves its process the place that it has.
+    /// Whether a grant leaves the process in its place.
     keeps: bool,
     sent: Time,
     answer: Option<(Answer, Time)>,
@@ -47,26 +47,26 @@ struct Request<'a> {
 
 /// A process that waits for a key.
 struct Waiter<'a> {
-    /// In the order in which they were sent.
+    /// The requests, in the order in which they were sent.
     requests: Vec<&'a Request<'a>>,
-    /// The longest time until an answer.
+    /// The longest time until an answer arrived.
     slowest: Time,
-    /// When the first request was sent that has no answer.
+    /// When the first request without an answer was sent.
     unanswered: Time,
-    /// When the process asked for its place to be given up.
+    /// When the process asked to give up its place.
     leaves: Time,
 }
 
-/// A grant whose place in the order is to be judged.
+/// A grant whose order is to be judged.
 struct Granted<'a> {
     request: &'a Request<'a>,
     fence: i64,
     got: Time,
-    /// When the first request was sent that may have given its process the place that it had at the grant.
+    /// When the first request was sent that may have given the process the place that it had at the time of the grant.
     since: Time,
 }
 
-/// A time during which a process has a place for certain.
+/// A time during which a process certainly has a place.
 #[derive(Clone, Copy)]
 struct Stay<'a> {
     refused: &'a Request<'a>,
@@ -141,7 +141,7 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
     keys
 }
 
-/// The times in which a server may have forgotten something, or not know of it.
+/// The times in which a server may have lost data, or may not know of recent data.
 fn troubles(events: &[Event]) -> Vec<(Time, Time)> {
     let backs: Vec<_> = events
         .iter()
@@ -160,7 +160,7 @@ fn troubles(events: &[Event]) -> Vec<(Time, Time)> {
 }
 
 impl Request<'_> {
-    /// When it was answered; never, if it was not.
+    /// When the answer arrived; `Time::MAX` if there is none.
     fn got(&self) -> Time {
         self.answer.map_or(Time::MAX, |(_, got)| got)
     }
@@ -172,7 +172,7 @@ impl Request<'_> {
         }
     }
 
-    /// The place that its refusal shows. A request that overtakes takes none.
+    /// The place that the refusal of this request shows. A request that overtakes takes no place.
     fn stay(&self) -> Option<Stay<'_>> {
         match self.answer? {
             (Answer::Refused { until, .. }, got) if self.waiter.is_some() && !self.overtakes => {
@@ -186,7 +186,7 @@ impl Request<'_> {
         }
     }
 
-    /// Whether it is certain that the two are not granted a key together.
+    /// Whether the two requests certainly cannot be granted together.
     fn conflicts(&self, other: &Self) -> bool {
         self.claim == Claim::All || other.claim == Claim::All
     }
@@ -196,7 +196,7 @@ impl Request<'_> {
 struct Queue<'a> {
     requests: &'a [Request<'a>],
     waiters: HashMap<&'a str, Waiter<'a>>,
-    /// The times at each of which the places keep the key for certain: in order, and apart.
+    /// The times at which the places certainly keep the key, in order and without overlaps.
     bound: Vec<(Time, Time)>,
     troubles: &'a [(Time, Time)],
 }
@@ -238,7 +238,7 @@ impl<'a> Queue<'a> {
         let mut stays = stays.into_iter().peekable();
         let mut places = BTreeMap::new();
         for grant in grants {
-            // Who was told before the process of this grant began to ask had its place before.
+            // A process whose refusal arrived before the process of this grant began to ask had its place earlier.
             while let Some(stay) = stays.next_if(|stay| stay.got < grant.since) {
                 places.insert(stay.refused.waiter, stay);
             }
@@ -254,7 +254,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// The grants that have to be in order: the first answer for each lease that tells of its grant.
+    /// The grants whose order is judged: for each lease, the first answer that contains its grant.
     fn grants(&self) -> Vec<Granted<'_>> {
         let since = self.since();
         let mut leases = HashMap::<_, (Time, bool, Option<Granted>)>::new();
@@ -279,8 +279,8 @@ impl<'a> Queue<'a> {
             .collect()
     }
 
-    /// For each request when the first one was sent that may have given its process the place that it has. A grant ends
-    /// the place, if it was not to keep it and no other request was under way at that time.
+    /// For each request, when the first request was sent that may have given its process its current place. A grant
+    /// ends the place if it does not keep it and no other request was in flight at that time.
     fn since(&self) -> Vec<Time> {
         let mut began = HashMap::<_, (Time, Time)>::new();
         let mut ended: HashMap<_, Option<Time>> = HashMap::new();
@@ -305,7 +305,7 @@ impl<'a> Queue<'a> {
         since.collect()
     }
 
-    /// Whether the process that had this place was granted the key before the other.
+    /// Whether the process with this place was granted the key before this grant.
     fn judge_pair(&self, stay: &Stay, grant: &Granted) -> Judgement {
         let name = stay.refused.waiter;
         let Some(waiter) = name.and_then(|name| self.waiters.get(name)) else {
@@ -320,23 +320,23 @@ impl<'a> Queue<'a> {
         let first = waiter.requests.partition_point(first);
         let meanwhile = waiter.requests[first..]
             .iter()
-            // What was sent at the instant of the grant may have come before it.
+            // A request that was sent at the instant of the grant may have come before it.
             .take_while(|it| it.sent <= grant.got)
             .filter(|it| it.got() >= from);
-        // What one place asks for may change with the task that waits.
+        // Different tasks may wait in one place, so the place may change what it asks for.
         if !meanwhile.clone().all(|it| it.conflicts(grant.request)) {
             return Judgement::Open;
         }
-        // Who was granted the key with a smaller fence was granted it before.
+        // A smaller fence shows that the process was granted the key before.
         let before = |it: &&&Request| it.granted().is_some_and(|(fence, _)| fence < grant.fence);
         let served = meanwhile.clone().find(before);
-        // The order is judged only if it would be seen that it is broken.
+        // The order is judged only if a violation would be visible.
         let to = served.map_or(grant.got, |it| it.sent);
         let is_trouble = |(begin, end): &(Time, Time)| *begin <= to && from <= *end;
         if self.troubles.iter().any(is_trouble) || !self.is_bound(stay.got, to) {
             return Judgement::Open;
         }
-        // The place is the same one for as long as each answer came before it could be over.
+        // It is the same place as long as each answer arrived before the place could end.
         let mut until = stay.until;
         let mut stays: Vec<_> = meanwhile.filter_map(|it| it.stay()).collect();
         stays.sort_by_key(|stay| stay.got);
@@ -352,7 +352,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Whether the places keep the key at each of these times.
+    /// Whether the places keep the key during the whole time.
     fn is_bound(&self, from: Time, to: Time) -> bool {
         let next = self.bound.partition_point(|(begin, _)| *begin <= from);
         let span = next.checked_sub(1).and_then(|last| self.bound.get(last));
@@ -360,14 +360,14 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// The times at each of which it was known that the key had had a holder a moment before.
+/// The times at which it was certain that the key had had a holder shortly before.
 fn bound(requests: &[Request]) -> Vec<(Time, Time)> {
     let mut spans: Vec<_> = requests
         .iter()
         .filter_map(|request| match request.answer? {
             (Answer::Refused { held, .. }, got) => Some((got, held + BINDS)),
             (Answer::Granted { .. }, got) => Some((got, request.sent + BINDS)),
-            // It tells nothing of the holders.
+            // This answer says nothing about the holders.
             (Answer::Done, _) => None,
         })
         .filter(|(begin, end)| begin < end)

@@ -1,4 +1,4 @@
-//! Histories that may be, and histories that may not.
+//! Histories that are possible, and histories that are violations.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn fences_that_do_not_rise_are_seen() {
         ];
         assert_eq!(!all(&history).is_empty(), wrong, "{fence}");
     }
-    // Of two at the same time either may be the first.
+    // Of two concurrent grants, either may be the first.
     let history = [one, ended("a", 10), granted("b", Claim::All, 4, (9, 12))];
     assert_eq!(all(&history), Violations::new());
 }
@@ -137,7 +137,7 @@ fn what_was_released_is_not_read() {
         let history = suffered(from, to, ttl);
         assert_eq!((all(&history), undone_releases(&history)), (vec![], 1));
     }
-    // The last one is read when its ttl is over.
+    // In the last case, the lease is read after its ttl is over.
     for (from, to, ttl) in [(5, 9, 5), (21, 30, 5), (12, 15, 0)] {
         let history = suffered(from, to, ttl);
         assert_eq!(all(&history)[0].kind, Kind::Reads);
@@ -168,6 +168,6 @@ fn a_gap_is_measured() {
     let gap = |run| longest_gap(&["k"], &history, run).as_micros();
     assert_eq!(gap((10, 100)), 70);
     assert_eq!(gap((15, 80)), 60);
-    // Never again is a gap too.
+    // If no grant follows at all, that is a gap too.
     assert_eq!(gap((10, 200)), 100);
 }

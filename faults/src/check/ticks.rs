@@ -1,18 +1,18 @@
-//! Whether no tick was done twice, as those saw it that did it and that asked for it.
+//! Checks that no tick was done twice, by what the clients saw that did the ticks or asked for them.
 //!
 //! Invariants:
 //!
-//! - What is done is known from the moment at which somebody was told so: by the answer to the release that wrote it, or to
-//!   a request for a tick.
-//! - A run counts from its beginning, at which it had its lease. It does not count when its lease was asked for, nor when it
-//!   ended.
+//! - A tick is known to be done from the moment at which any client was told so: by the answer to the release that
+//!   wrote it, or to a request for a tick.
+//! - A run counts from its beginning, when it had its lease. The times at which its lease was requested and at which it
+//!   ended do not count.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Kind, Newest, Violations};
 use crate::history::Event;
 
-/// How the ticks of a history are.
+/// The result of the check of a history.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
     /// How many ticks were acknowledged as done.
@@ -22,7 +22,7 @@ pub struct Ticks {
     pub violations: Violations,
 }
 
-/// Judges all ticks of a history.
+/// Checks all ticks of a history.
 pub fn ticks(events: &[Event]) -> Ticks {
     let mut ticks = Ticks::default();
     let mut wrong = |text| ticks.violations.push(Kind::Ticks.of(text));
@@ -78,7 +78,7 @@ pub fn ticks(events: &[Event]) -> Ticks {
     ticks
 }
 
-/// The newest ticks that anybody knew to be done.
+/// The newest tick that any client knew to be done at each time.
 fn newest_done(events: &[Event]) -> Newest {
     let done = events.iter().filter_map(|event| match event {
         Event::TickDone { tick, got } => Some((*got, *tick)),

@@ -1,5 +1,5 @@
-//! A sharded cluster: a config server and a shard, each a set of one member, and two routers, of which the second has a
-//! clock that is ahead.
+//! A sharded cluster: a config server and a shard, each a set of one member, and two routers. The clock of the second
+//! router is ahead.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,15 @@ use tokio::time::sleep;
 use super::{Cluster, Kind, OFTEN_WRITTEN_DOWN, until_done};
 use crate::{HANGS, network::Network, server::Server};
 
-/// Their numbers among the servers.
+/// The indexes among the servers.
 const CONFIG: usize = 0;
 pub(super) const SHARD: usize = 1;
 pub(super) const ROUTERS: [usize; 2] = [2, 3];
 
-/// By how much the second router is ahead: longer than any lease lasts, because no clock of a router is to matter.
+/// How far the clock of the second router is ahead. This is longer than any lease lasts, because the clock of a router
+/// must not matter.
 const AHEAD: &str = "+1m";
-/// The same where it matters and is to be caught: a few seconds are enough.
+/// How far it is ahead if the clock of a router matters and this must be caught: a few seconds are enough.
 const LITTLE_AHEAD: &str = "+5s";
 
 pub(super) async fn start(network: &Network) -> Result<Vec<Server>> {
@@ -51,7 +52,7 @@ pub(super) async fn start(network: &Network) -> Result<Vec<Server>> {
     Ok([config, shard].into_iter().chain(routers).collect())
 }
 
-/// What a router has to be told.
+/// The arguments of a router.
 fn router_of(config: &Server, clock: Option<&str>) -> Vec<String> {
     let clock = clock.into_iter().flat_map(|clock| ["--clock", clock]);
     [config.port()]
@@ -69,7 +70,7 @@ async fn make_set(name: &str, member: &Server, more: Document) -> Result<()> {
     until_done(&host, doc! { "replSetInitiate": set }).await
 }
 
-/// A router refuses commands until it knows its config server and its shard.
+/// Waits until a router accepts writes. It refuses commands until it knows its config server and its shard.
 async fn until_it_takes_writes(router: &Server) -> Result<()> {
     let client = Client::with_uri_str(router.uri()).await?;
     let database = client.database("leasehold_test");
@@ -83,8 +84,8 @@ async fn until_it_takes_writes(router: &Server) -> Result<()> {
 }
 
 impl Cluster {
-    /// Makes the addresses that are asked for from now on those of routers that look like this, on a sharded cluster. The
-    /// second router is ahead by a few seconds only while it looks like something else.
+    /// On a sharded cluster, makes all later addresses those of routers with this disguise. Only while the routers are
+    /// disguised is the second router just a few seconds ahead.
     pub async fn disguise_routers(&mut self, disguise: Option<Disguise>) -> Result<()> {
         if self.kind != Kind::Sharded || self.disguise == disguise {
             return Ok(());
@@ -100,8 +101,9 @@ impl Cluster {
         second.run_with(arguments).await
     }
 
-    /// Where a client finds routers. The first two clients have one each, as if it ran on their machine, and all others
-    /// have both. A disguised router looks like a deployment of its own, so there each has one.
+    /// The address of the routers for a client. Each of the first two clients has one router, as if it ran on the
+    /// client's machine, and all other clients have both. A disguised router looks like a separate deployment, so each
+    /// client then has one router.
     pub(super) async fn address_of_routers(&self, client: usize, options: &str) -> Result<String> {
         let (one, is_disguised) = (ROUTERS[client % 2], self.disguise.is_some());
         let behind = match client {

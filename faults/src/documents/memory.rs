@@ -1,5 +1,5 @@
-//! Documents in this process, behind a short way. They compare fences as the guards do, so that the checkers can be tried
-//! without an engine.
+//! Documents in this process, which answer after a short delay. They compare fences as the guards do, so that the
+//! checkers can be tried without an engine.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,7 +24,7 @@ impl Memory {
         answer
     }
 
-    /// Acts on a document that was shown no greater fence.
+    /// Changes a document that was shown no greater fence.
     async fn guarded<T>(
         &self,
         id: &str,

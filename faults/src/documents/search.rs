@@ -1,5 +1,5 @@
-//! Documents in Elasticsearch and OpenSearch. Both speak the same here, so that one client serves both where there is no
-//! guard.
+//! Documents in Elasticsearch and OpenSearch. Both have the same interface here, so one client serves both if there is
+//! no guard.
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Content, Engine};
 
-/// A write as it is without a guard.
+/// A write without a guard.
 const WRITE: &str = "
     ctx._source.over = ctx._source.writer;
     ctx._source.number = params.number;
@@ -24,7 +24,7 @@ const WRITE: &str = "
 pub(super) struct Plain {
     transport: Transport,
     address: String,
-    /// Leads to an index.
+    /// The alias of an index.
     alias: String,
 }
 
@@ -57,7 +57,7 @@ impl Plain {
             .await
             .is_err()
         {
-            // With a replica, where there are several nodes.
+            // If there are several nodes, the index has a replica.
             let index = json!({
                 "settings": { "index": { "number_of_shards": 1, "auto_expand_replicas": "0-1" } },
                 "aliases": { alias.as_str(): {} },
@@ -86,7 +86,7 @@ impl Plain {
     }
 }
 
-/// A macro, because the trait that both clients have is not public.
+/// This is a macro because the trait that both clients implement is not public.
 macro_rules! engine {
     ($name:ident, $client:ident, $transport:ident) => {
         #[derive(Debug)]
@@ -122,7 +122,7 @@ macro_rules! engine {
                 fence: Fence,
                 content: Content,
             ) -> Result<bool, Error> {
-                // Either way to write.
+                // The writes alternate between the two ways to write.
                 if content.number % 2 == 0 {
                     return self.guarded(fence).update(id, &content).await;
                 }

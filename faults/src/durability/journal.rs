@@ -1,5 +1,5 @@
-//! What a write waits for, without luck: a server whose journal stands still acknowledges nothing that is
-//! to be in it.
+//! What a write waits for, shown without depending on chance: while its journal is stopped, a server does not
+//! acknowledge a write that must be in the journal.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -16,28 +16,28 @@ use tokio::time::{sleep, timeout};
 
 use super::{HANGS, Network, Server, TTL};
 
-/// Where the thread that writes the journal stops, in a server that knows such places.
+/// The failpoint at which the journal thread stops, in a server that has failpoints.
 const PAUSE: &str = "pauseJournalFlusherBeforeFlush";
-/// What holds back the writes to the journal of one that does not.
+/// The library that holds back the journal's writes, for a server without failpoints.
 const HOLD_BACK: &str = include_str!("hold_back.c");
 const LOOK: Duration = Duration::from_millis(20);
-/// So many writes that do not wait for the journal are acknowledged meanwhile.
+/// How many writes that do not wait for the journal are acknowledged in the meantime.
 const MEANWHILE: i32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deployment {
-    /// The engine in a process, of a newer version than the others.
+    /// MongoDB's code in a process, which is of a newer version than the others.
     Newer,
     Standalone,
     /// A set of one member, with this `writeConcernMajorityJournalDefault`.
     Set(bool),
 }
 
-/// A server whose journal can be made to stand still.
+/// A server whose journal can be stopped.
 struct Stoppable {
     deployment: Deployment,
     client: Client,
-    /// While a file of this name is there nothing is written to the journal.
+    /// While this file exists, nothing is written to the journal.
     held: PathBuf,
     server: Server,
     _folder: TempDir,
@@ -135,7 +135,7 @@ async fn until_there(collection: &Collection<Document>, id: &str) -> Result<()> 
     timeout(HANGS, there).await.context("it was not written")?
 }
 
-/// While the journal of such a server stands still, it acknowledges nothing that is to be in it.
+/// Checks that a server whose journal is stopped acknowledges no write that must be in it.
 pub async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
     let mut server = Stoppable::start(deployment).await?;
     let database = server.client.database("leasehold_test");
@@ -162,8 +162,8 @@ pub async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
     for _ in 0..MEANWHILE {
         insert(&data, least.clone()).await?;
     }
-    // What a majority is worth where it does not mean the journal: without `j` in such a set, and even with
-    // it on a newer server that stands alone.
+    // Some majority writes do not wait for the journal: a write without `j` in a set that does not imply it, and any
+    // majority write on a newer standalone server, even with `j`.
     let majority = |journal| {
         let concern = WriteConcern::builder().w(Some(Acknowledgment::Majority));
         concern.journal(journal).build()
@@ -173,7 +173,7 @@ pub async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
         Deployment::Set(false) => insert(&data, majority(None)).await?,
         Deployment::Standalone | Deployment::Set(true) => {}
     }
-    // A server that is slow may have said meanwhile that the majority did not confirm it in time.
+    // A slow server may have answered in the meantime that the majority did not confirm the write in time.
     let (early, hasty) = (acquired.is_finished(), written.is_finished());
     server.go_on().await?;
     let acquired = timeout(HANGS, acquired).await.context("no grant")??;

@@ -1,4 +1,4 @@
-//! An event as a line of a file, and read back from it.
+//! The conversion of an event to a line of a file, and back.
 
 use std::{
     fmt::{self, Display},
@@ -10,11 +10,11 @@ use anyhow::{Result, bail};
 use super::{Answer, Claim, Event};
 use crate::documents::Content;
 
-/// The word for no waiter in a history.
+/// The word for the absence of a waiter.
 const NOBODY: &str = "-";
 
 impl Claim {
-    /// The size as a number: 1 for all of a key.
+    /// The number of shares; 1 for all of a key.
     fn of(self) -> u32 {
         match self {
             Self::All => 1,
@@ -157,7 +157,7 @@ impl FromStr for Event {
             },
             ["held", key, fences, sent, got] => Self::Held {
                 key: key.to_owned(),
-                // A broken store may say that nobody holds it.
+                // A broken store may say that the key is held but name no holder.
                 fences: fences
                     .split_terminator(',')
                     .map(str::parse)

@@ -1,5 +1,5 @@
-//! The checkers see what is wrong: the work of the laboratory in one process, over a store in memory
-//! and a slow network, under paused time.
+//! Tests that the checkers find what is wrong. The laboratory's work runs in one process, with a store in memory, a
+//! slow network, and paused time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use leasehold_faults::{
     work::{CALL_TIMEOUT, Role, TTL, Worker},
 };
 
-/// A network whose answers are late now and then.
+/// A network that delays some answers.
 #[derive(Debug)]
 struct Slow(MemoryStore);
 
@@ -98,7 +98,7 @@ impl Store for Slow {
     }
 }
 
-/// What came of some work.
+/// The result of some work.
 struct Outcome {
     violations: Violations,
     operations: u64,
@@ -108,9 +108,9 @@ struct Outcome {
     guarded: Guarded,
 }
 
-/// A minute of work with one thing wrong.
+/// Works for a minute with one deliberate error.
 async fn work(wrong: Wrong, seed: u64) -> Outcome {
-    // Of everything that is left to chance on this thread.
+    // The seed for all random numbers on this thread.
     fastrand::seed(seed);
     let memory = MemoryStore::new();
     let recorder = Recorder::in_memory(Clock::of_this_machine());
@@ -138,7 +138,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
         }
     }
     while let Some(done) = workers.join_next().await {
-        // It is dropped at the end, wherever it is.
+        // The work is dropped at the end, wherever it is.
         done.unwrap().unwrap_or(Ok(())).unwrap();
     }
     let events = recorder.events();
@@ -175,7 +175,7 @@ async fn what_is_right_is_found_right() {
 async fn what_is_wrong_is_found_wrong() {
     for wrong in Wrong::EACH.into_iter().filter(|it| it.is_in_a_process()) {
         let mut caught = 0;
-        // Most are caught within the first minute.
+        // Most errors are caught within the first minute.
         for minute in 1..=5 {
             let worked = work(wrong, minute).await;
             let shown = worked

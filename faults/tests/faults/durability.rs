@@ -1,4 +1,4 @@
-//! What was acknowledged is there after a kill.
+//! What was acknowledged survives a kill.
 
 use futures::future::try_join_all;
 use leasehold_faults::{
@@ -29,7 +29,7 @@ async fn what_a_standalone_server_has_acknowledged_is_there_after_a_kill() {
 async fn a_server_that_acknowledges_too_early_is_caught() {
     let _alone = alone().await;
     println!("{HEADER}");
-    // Some two kills lose something; that as many lose nothing is no chance.
+    // About two kills are enough to lose something, so it is no accident if this many kills lose nothing.
     let outcomes = try_join_all(SERVERS.map(|server| is_caught(server, 100, SEED)));
     for outcome in outcomes.await.unwrap() {
         println!("{}", outcome.row);

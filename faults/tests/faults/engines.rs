@@ -1,4 +1,4 @@
-//! On every engine: nothing that must not be, whatever goes wrong.
+//! Tests that no violation occurs on any engine, whatever faults happen.
 
 use std::{path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ use leasehold_faults::{
 
 use crate::alone;
 
-/// Everything that goes wrong happens once.
+/// A plan in which each fault happens once.
 const EACH_ONCE: Plan = Plan {
     lasts: Duration::ZERO,
     seed: 1,
@@ -67,7 +67,7 @@ async fn on_three_nodes_of_elasticsearch() {
     each_once_on("elasticsearch-three").await;
 }
 
-/// And on the same servers it is found when one of them acknowledges a write alone, which cannot be tried without
+/// The same servers also show that a write acknowledged by a single member is caught. This cannot be tested without
 /// servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_replica_set_of_three_members() {
@@ -85,13 +85,13 @@ async fn on_a_replica_set_of_three_members() {
     let report = setup.run(one_member_acknowledges).await.unwrap();
     println!("{HEADER_OF_CONTROLS}\n{}", report.of_control());
     assert!(report.is_caught(), "it was not caught");
-    // Without one it would not have been shown to be caught.
+    // Without a rollback, this run would not show that the error is caught.
     assert_ne!(report.rollbacks, Some(0));
     setup.stop().await;
 }
 
-/// One router is a minute ahead. And on the same servers it is found when the clients ask the routers for the time, as a
-/// store does that takes them for primaries, and one of them is 5 s ahead.
+/// The clock of one router is a minute ahead. The same servers also show that an error is caught: the clients ask the
+/// routers for the time, as a store does that takes them for primaries, and one router is 5 s ahead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_sharded_cluster() {
     let _alone = alone().await;

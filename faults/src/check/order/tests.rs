@@ -1,11 +1,11 @@
-//! Histories of processes that wait. Times are in milliseconds. In each the key has a holder at first.
+//! Histories of processes that wait. Times are in milliseconds. At the beginning of each history, the key has a holder.
 
 use super::*;
 
 #[derive(Clone)]
 struct History(Vec<Event>);
 
-/// What is asked for: by whom, and to have the key alone or not.
+/// Who asks, and how much of the key it asks for.
 #[derive(Clone, Copy)]
 struct Ask {
     waiter: Option<&'static str>,
@@ -40,7 +40,7 @@ impl History {
         Self(Vec::new()).granted(first, 1, (0, 1))
     }
 
-    /// A request of its own lease.
+    /// Adds a request for a new lease.
     fn asked(mut self, ask: Ask, sent: Time) -> Self {
         let request = self.0.len() as u64;
         self.0.push(Event::Asked {
@@ -81,14 +81,14 @@ impl History {
         self
     }
 
-    /// How many orders are judged, and how many of them are broken.
+    /// How many orders are judged, and how many of them are violated.
     fn judged(&self) -> (usize, usize) {
         let orders = orders(&self.0);
         (orders.judged, orders.violations.len())
     }
 }
 
-/// The first process waits before the second one asks.
+/// A history in which the first process waits before the second one asks.
 fn a_waits() -> History {
     History::new().refused(A, (10, 11), 600)
 }
@@ -100,7 +100,7 @@ fn an_order_is_kept() {
         .granted(A, 2, (50, 51))
         .granted(B, 3, (60, 61));
     assert_eq!(history.judged(), (1, 0));
-    // Both were under way at the same time, and the fences tell which was first.
+    // Both requests were in flight at the same time, and the fences show which was granted first.
     let history = a_waits().granted(B, 3, (20, 80)).granted(A, 2, (50, 90));
     assert_eq!(history.judged(), (1, 0));
 }
@@ -112,9 +112,9 @@ fn an_order_is_broken() {
         .granted(B, 2, (50, 51))
         .granted(A, 3, (60, 61));
     assert_eq!(history.judged(), (1, 1));
-    // The first one is never granted it.
+    // The first process is never granted the key.
     assert_eq!(a_waits().granted(B, 2, (50, 51)).judged(), (1, 1));
-    // Nor may one come first that does not wait.
+    // A process that does not wait may not come first either.
     let once = Ask { waiter: None, ..B };
     assert_eq!(a_waits().granted(once, 2, (50, 51)).judged(), (1, 1));
     let found = super::super::all(&a_waits().granted(B, 2, (50, 51)).0);
@@ -126,7 +126,7 @@ fn who_asked_before_the_place_was_there_may_be_first() {
     let history = History::new().refused(B, (5, 6), 600);
     let history = history.refused(A, (10, 11), 600).granted(B, 2, (50, 51));
     assert_eq!(history.judged(), (0, 0));
-    // What became of a request is not known, nor whether it has taken a place.
+    // The outcome of the request is unknown, so it is unknown whether it has taken a place.
     let history = History::new().asked(B, 5).refused(A, (10, 11), 600);
     assert_eq!(history.granted(B, 2, (50, 51)).judged(), (0, 0));
 }
@@ -139,7 +139,7 @@ fn a_grant_ends_a_place() {
     };
     let again = granted_before(8).granted(B, 3, (20, 21));
     assert_eq!(again.judged(), (1, 1));
-    // The second request was under way at the first grant, and may have taken a place after it.
+    // The second request was in flight at the first grant, and may have taken a place after it.
     let beside = granted_before(12).refused(B, (9, 13), 600);
     assert_eq!(beside.granted(B, 3, (20, 21)).judged(), (0, 0));
     let history = a_waits().granted(A, 2, (12, 13)).granted(B, 3, (20, 21));
@@ -150,7 +150,7 @@ fn a_grant_ends_a_place() {
 fn a_place_that_may_be_over_is_passed() {
     let short = || History::new().refused(A, (10, 11), 40);
     assert_eq!(short().granted(B, 2, (20, 51)).judged(), (0, 0));
-    // One that asks again in time keeps it; one that asks too late gets another.
+    // A process that asks again in time keeps its place. A process that asks too late gets a new one.
     let again = short().refused(A, (30, 39), 600);
     assert_eq!(again.granted(B, 2, (20, 51)).judged(), (1, 1));
     let late = short().refused(A, (30, 41), 600);
@@ -161,7 +161,7 @@ fn a_place_that_may_be_over_is_passed() {
     });
     assert_eq!(left.clone().granted(B, 2, (20, 51)).judged(), (0, 0));
     assert_eq!(left.granted(B, 2, (20, 39)).judged(), (1, 1));
-    // It may have been granted the key, and be dead.
+    // The process may have been granted the key and then have died.
     let unanswered = a_waits().asked(A, 12);
     assert_eq!(unanswered.granted(B, 2, (20, 51)).judged(), (0, 0));
 }
@@ -174,7 +174,7 @@ fn readers_go_together() {
     assert_eq!(reader_waits.granted(B, 2, (20, 21)).judged(), (1, 1));
     let before_a_writer = a_waits().granted(reads(B), 2, (20, 21));
     assert_eq!(before_a_writer.judged(), (1, 1));
-    // The place is a reader's meanwhile.
+    // In the meantime, a reader of the process has the place.
     let changed = a_waits().refused(reads(A), (12, 13), 600);
     assert_eq!(changed.granted(reads(B), 2, (20, 21)).judged(), (0, 0));
 }
@@ -206,13 +206,13 @@ fn a_handoff_within_a_process_overtakes() {
         })
     };
     assert_eq!(handed(a_waits()).judged(), (0, 0));
-    // Who asks like all others then is in the order again.
+    // A request that does not overtake is judged again.
     let again = handed(a_waits()).granted(B, 90, (60, 61));
     assert_eq!(again.judged(), (1, 1));
-    // A handoff ends the place of its process too.
+    // A handoff also ends the place of its process.
     let handed = a_waits().granted(hands_off(A), 2, (30, 31));
     assert_eq!(handed.granted(B, 3, (20, 51)).judged(), (1, 0));
-    // It takes none if it is refused.
+    // A handoff that is refused takes no place.
     let refused = History::new().refused(hands_off(A), (10, 11), 600);
     assert_eq!(refused.granted(B, 2, (20, 21)).judged(), (0, 0));
 }
@@ -259,10 +259,10 @@ fn who_is_told_that_its_tick_is_done_takes_no_place() {
     let told = |history: History, (sent, got)| history.asked(A, sent).answered(Answer::Done, got);
     let history = told(History::new(), (10, 11)).granted(B, 2, (20, 21));
     assert_eq!(history.judged(), (0, 0));
-    // A place that was there before stays.
+    // An earlier place remains.
     let history = told(a_waits(), (20, 21)).granted(B, 2, (50, 51));
     assert_eq!(history.judged(), (1, 1));
-    // It is no longer there than it was told before.
+    // The answer does not extend the place.
     let history = told(a_waits(), (500, 510)).granted(B, 2, (700, 701));
     assert_eq!(history.judged(), (0, 0));
 }

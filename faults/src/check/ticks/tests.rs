@@ -1,4 +1,4 @@
-//! Histories of a job that is done once a tick. The lease of a run has a name for its tick.
+//! Histories of a job that is done once per tick. Each lease of a run has a name for its tick.
 
 use super::*;
 use crate::history::Time;
@@ -22,7 +22,7 @@ fn told(asked: i64, (lease, done): (&str, i64), (sent, got): (Time, Time)) -> Ev
     }
 }
 
-/// How many violations there are, all of which have to be of ticks.
+/// The number of violations. All of them must concern ticks.
 fn wrong(history: &[Event]) -> usize {
     let found = super::super::all(history);
     assert!(found.iter().all(|it| it.kind == Kind::Ticks), "{found:?}");
@@ -37,7 +37,7 @@ fn ticks_are_done_one_after_the_other() {
         done(1, 20),
         told(1, ("a", 1), (15, 19)),
         told(0, ("a", 1), (21, 22)),
-        // One that failed, or of which no answer is known, may be done again.
+        // A tick whose run failed, or has no known answer, may be done again.
         began("b", 3, 30),
         began("c", 3, 40),
         done(3, 50),
@@ -55,14 +55,14 @@ fn a_run_after_its_tick_was_done_is_seen() {
         (5, 21, 1),
         (4, 21, 1),
         (6, 21, 0),
-        // Who began before may have lost its lease.
+        // A run that began before may have lost its lease.
         (5, 20, 0),
         (5, 15, 0),
     ] {
         let history = [began("a", 5, 10), done(5, 20), began("b", tick, at)];
         assert_eq!(wrong(&history), found, "{tick} at {at}");
     }
-    // A tick is done also if only somebody else was told so.
+    // A tick is also done if only another client was told so.
     let history = |at| {
         [
             began("a", 5, 10),
@@ -71,7 +71,7 @@ fn a_run_after_its_tick_was_done_is_seen() {
         ]
     };
     assert_eq!([20, 21].map(|at| wrong(&history(at))), [0, 1]);
-    // The newest one counts, whenever it was written down.
+    // The newest tick counts, whenever it was recorded.
     let history = [
         began("b", 5, 40),
         done(6, 30),
@@ -108,7 +108,7 @@ fn what_is_done_is_not_told_as_older() {
         wrong(&history)
     };
     for known in [done(6, 20), told(4, ("b", 6), (12, 20))] {
-        // Who asked before may have been answered late.
+        // A request that was sent before may have been answered late.
         assert_eq!([20, 21].map(|sent| read(known.clone(), sent)), [0, 1]);
     }
 }
@@ -118,7 +118,7 @@ fn what_nobody_has_begun_is_not_done() {
     let history = |run, got| [run, told(5, ("a", 5), (1, got))];
     for (run, got, found) in [
         (began("a", 5, 10), 10, 0),
-        // And its run begins when it is known to be done.
+        // In addition, the run begins after its tick is known to be done.
         (began("a", 5, 10), 9, 2),
         (began("a", 4, 10), 20, 1),
         (began("b", 5, 10), 20, 1),
