@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# The same Elasticsearch, locked down: with users, roles and API keys, over plain HTTP, and without
-# inline scripts. Its address has the name and password of the superuser in it.
+# The same Elasticsearch with security: with users, roles and API keys, over plain HTTP, and without inline scripts. Its
+# address contains the name and the password of the superuser.
 
 : "${scripts:?is set by the script that sources this file}"
 # shellcheck source=scripts/engines/elasticsearch.sh
@@ -13,7 +13,7 @@ engine_package=elasticsearch
 engine_start() {
     local data=$2 search_password
     need_node
-    # Kept data comes back with its password.
+    # Kept data keeps its password.
     if [[ ! -s $data/password ]]; then
         (umask 077 && node -p 'require("crypto").randomBytes(12).toString("hex")' >"$data/password") || return 1
     fi

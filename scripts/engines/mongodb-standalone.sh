@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# The complete mongod 7.0 without a replica set, out of the same packages as the set of one member.
+# The complete mongod 7.0 without a replica set, from the same packages as the set of one member.
 
 : "${scripts:?is set by the script that sources this file}"
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# MongoDB's own code in a Node.js process, from npm: small and quick, so it is the engine of
-# most tests. It is a standalone server without sessions, transactions and authentication, and
-# its TTL monitor does not run: mongodb-replset is for what needs those.
+# MongoDB's own code in a Node.js process, from npm. It is small and fast, so most tests use it. It is a standalone
+# server without sessions, transactions and authentication, and its TTL monitor does not run. Tests that need those use
+# mongodb-replset.
 
 : "${scripts:?is set by the script that sources this file}"
 
@@ -9,11 +9,11 @@ engine_about='MongoDB in a Node.js process, a standalone server on a Unix socket
 engine_env=MONGODB_URI
 engine_listens=socket
 
-# The oldest C library that the npm package runs with, and where a newer one comes from.
+# The oldest C library with which the npm package runs, and the source of a newer one.
 mongodb_libc=2.38
 mongodb_libc_packages='trixie: libc6'
 
-# Is the system's C library older than that?
+# Checks whether the system's C library is older than that.
 mongodb_libc_is_old() {
     local have
     have=$(getconf GNU_LIBC_VERSION 2>/dev/null) ||
@@ -42,13 +42,13 @@ engine_start() {
     node=(node)
     if mongodb_libc_is_old; then
         node=("$home"/libc/usr/lib/*/ld-linux-*.so.*)
-        # The folders of the system come second, for the libraries that Node.js itself needs.
+        # The system's folders come second. They have the libraries that Node.js itself needs.
         node+=(--library-path "$(dirname "${node[0]}"):/lib/$(uname -m)-linux-gnu:/usr/lib/$(uname -m)-linux-gnu:/lib64:/usr/lib64")
         # 'node' may be a wrapper script, which the loader cannot start.
         node+=("$(node -p process.execPath)")
     fi
     mkdir -p "$data/db"
-    # The package makes its socket in TMPDIR; serve.js moves it to where it is wanted.
+    # The package creates its socket in TMPDIR; serve.js moves it to the wanted place.
     NODE_PATH=$home/node_modules TMPDIR=$work engine_spawn "$log" \
         "${node[@]}" "$scripts/engines/mongodb/serve.js" "$data/db" "$socket" "$work/ready"
     engine_await "$work/ready" || return 1

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# OpenSearch 2.5. Its plugins, security among them, are left out.
+# OpenSearch 2.5, without its plugins, such as security.
 
 : "${scripts:?is set by the script that sources this file}"
 # shellcheck source=scripts/lib/search-engines.sh
@@ -9,15 +9,15 @@ engine_about='OpenSearch 2.5, one node on a TCP port, without security (starts i
 engine_env=OPENSEARCH_URL
 engine_pins=('without plugins')
 
-# Prints the path of a Java that OpenSearch 2.5 runs with: this machine's own, or the one that
-# Elasticsearch brings along.
+# Prints the path of a Java that can run OpenSearch 2.5: the one of this machine, or the one that Elasticsearch
+# contains.
 opensearch_java() {
     local java version home
     for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)"; do
         [[ -n $java ]] || continue
-        # As the user that is to run it; a Java in root's home is none for that one.
+        # Java is tried as the user that will run it, because that user cannot use a Java in root's home.
         version=$(setpriv "${engine_as[@]}" "$java" -version 2>&1) || continue
-        # 8 is too old for OpenSearch, and newer ones have no security manager any more.
+        # Java 8 is too old for OpenSearch, and versions that are too new have no security manager any more.
         [[ $version =~ version\ \"([0-9]+) ]] || continue
         if ((BASH_REMATCH[1] >= 11 && BASH_REMATCH[1] <= 21)); then
             printf '%s\n' "$java"
@@ -39,9 +39,9 @@ engine_fetch() {
     for name in LICENSE.txt NOTICE.txt config lib modules; do
         mv "$target/$name" "$1/"
     done
-    # Without these, empty or not, it does not start.
+    # Without these folders, which may be empty, it does not start.
     mkdir "$1"/{bin,plugins}
-    # The settings of the plugins that are left out.
+    # These are the settings of the plugins that are left out.
     rm -rf "$1"/config/opensearch-*
     rm -rf "$1/node_modules"
     search_publish "$1"
@@ -54,7 +54,7 @@ search_spawn() {
     home=$(engine_home)
     java=$(opensearch_java) || return 1
     for name in "${!search_setting[@]}"; do settings+=(-E "$name=${search_setting[$name]}"); done
-    # Java 11 does not know this option. Newer ones than 17 need it.
+    # Java 11 does not know this option. Versions after 17 need it.
     if "$java" -Djava.security.manager=allow -version >/dev/null 2>&1; then
         options=(-Djava.security.manager=allow)
     fi

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# The entry point of the images that scripts/containers makes: runs an engine in the foreground,
-# as the official image of the same name would. It takes the same command or settings in the
-# environment, answers on the same port at every address, and prints the same line once it is
-# ready. Only in a container.
+# The entry point of the images that scripts/containers makes. It runs an engine in the foreground, as the official
+# image of the same name would: it takes the same command or the same settings from the environment, answers on the same
+# port at every address, and prints the same line when it is ready. It runs only in a container.
 #
 #   container-entry.sh ENGINE [COMMAND...]
 set -euo pipefail
@@ -13,12 +12,12 @@ scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 engine_load "$1"
 shift
 
-# Where scripts/containers puts the engines.
+# The folder in which scripts/containers puts an engine.
 engine_home() {
     printf '/engine/%s\n' "$engine_name"
 }
 
-# The engine takes the place of this process, and the output of the container is its log.
+# The engine replaces this process, so the output of the container is its log.
 engine_spawn() {
     shift
     exec "$@" 0<>"$engine_input"
@@ -30,7 +29,7 @@ mongod_run() {
     shift
     mkdir -p /data/db
     mongod_command "$(engine_home)" mongod
-    # As scripts/engines/mongodb-replset.sh has it: small, and without samples for diagnoses.
+    # The options are those of scripts/engines/mongodb-replset.sh: a small cache, and no diagnostic samples.
     exec "${command[@]}" --wiredTigerCacheSizeGB 0.25 \
         --setParameter diagnosticDataCollectionEnabled=false "$@"
 }
@@ -45,13 +44,13 @@ search_run() {
         [path.logs]=$folder/logs
         [network.host]=0.0.0.0
     )
-    # Elasticsearch prints JSON in a container, OpenSearch does not.
+    # In a container, Elasticsearch prints JSON, and OpenSearch does not.
     local layout='PatternLayout
 appender.console.layout.pattern = [%d{ISO8601}][%-5p][%-25c{1.}] [%node_name]%marker %m%n'
     if [[ $engine_name == elasticsearch ]]; then
         layout='ECSJsonLayout
 appender.console.layout.dataset = elasticsearch.server'
-        # The keys for it are not part of what is tested.
+        # Encryption between nodes is not tested, so it needs no keys.
         search_setting[xpack.security.transport.ssl.enabled]=false
     fi
     cat >"$folder/config/log4j2.properties" <<END
@@ -62,8 +61,8 @@ appender.console.layout.type = $layout
 rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 END
-    # A variable with a dot in its name is a setting. Bash has no such variables, but the
-    # kernel tells what this process was started with.
+    # An environment variable with a dot in its name is a setting. Bash cannot read such variables, so this reads the
+    # environment of the process from the kernel.
     while IFS= read -r -d '' entry; do
         case $entry in
         ELASTIC_PASSWORD=*) search_password=${entry#*=} ;;

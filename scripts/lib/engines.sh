@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# What scripts/engine and the files in scripts/engines share. Sourced, never run.
+# What scripts/engine and the files in scripts/engines share. Other scripts source it; it is not run.
 #
 # An engine is one file, scripts/engines/NAME.sh (its npm pins, if any, are in the folder
 # scripts/engines/NAME, or in that of engine_package). It sets
 #   engine_about     one line for 'scripts/engine list'
 #   engine_env       the environment variable that holds its address for the tests
 #   engine_listens   tcp or socket
-#   engine_pins      an array: everything beside the npm pins that decides what is fetched
-# and, where the usual does not fit,
-#   engine_package   the engine whose pins and folder in the cache it uses
-#   engine_rootless  not empty: it refuses to run as root (see engine_user)
+#   engine_pins      an array: everything, besides the npm pins, that decides what is fetched
+# and, if the default does not fit,
+#   engine_package   the engine whose pins and cache folder it uses
+#   engine_rootless  not empty if it refuses to run as root (see engine_user)
 # and defines
 #   engine_fetch FOLDER
 #       fills the empty FOLDER; any failing command ends it
@@ -61,9 +61,9 @@ engine_load() {
     if [[ -n $engine_rootless && $(id -u) == 0 ]]; then engine_user; fi
 }
 
-# Makes engine_spawn start the processes of an engine that refuses to be root as the user
-# "nobody", which every system has, so that no account has to be made. That user gets a data
-# folder of its own; what it runs belongs to root and is only readable for it.
+# Makes engine_spawn start an engine that refuses to run as root as the user "nobody". Every system has that user, so no
+# account must be created. The user gets its own data folder. The programs that it runs belong to root, and it can only
+# read them.
 engine_user() {
     local uid gid
     { uid=$(id -u nobody) && gid=$(id -g nobody); } 2>/dev/null ||
@@ -71,19 +71,19 @@ engine_user() {
     engine_as=(--reuid "$uid" --regid "$gid" --clear-groups --no-new-privs)
 }
 
-# engine_reachable FOLDER WHAT-TO-DO: dies when the user of engine_as may not enter the folder.
+# engine_reachable FOLDER WHAT-TO-DO: fails if the user of engine_as may not enter the folder.
 engine_reachable() {
     if ((${#engine_as[@]} == 0)); then return; fi
     setpriv "${engine_as[@]}" test -x "$1" ||
         die "$engine_name refuses to run as root, so it runs as the user nobody, which may not enter $1: $2, or run this as an ordinary user."
 }
 
-# The folder of the loaded engine in the cache. A hash of all the pins is part of its name, so
-# changed pins are another folder, and checkouts with different pins can share one cache.
+# Prints the cache folder of the loaded engine. Its name contains a hash of all pins, so changed pins use another
+# folder, and checkouts with different pins can share one cache.
 #
-# Nobody else may enter root's home, and its permissions are not ours to change. So what is run
-# as another user is kept where a system has its caches, not in that of root's home. (Bind
-# mounts or user namespaces would do as well, but containers forbid both.)
+# Other users cannot enter root's home, and this script must not change its permissions. So an engine that runs as
+# another user is kept in the system's folder for caches, not in root's home. (Bind mounts or user namespaces would also
+# work, but containers forbid both.)
 engine_home() {
     local cache hash
     if [[ -n ${LEASEHOLD_CACHE:-} ]]; then
@@ -103,13 +103,13 @@ engine_home() {
     printf '%s/engines/%s-%s\n' "$cache" "$engine_package" "${hash:0:16}"
 }
 
-# Fills the folder of what is loaded in the cache, unless it is there.
+# Fetches the loaded engine into its cache folder, unless it is there.
 engine_fetch_once() {
     local cache home lock temporary
     home=$(engine_home)
     if [[ -d $home ]]; then return; fi
 
-    # What is run as another user has to be readable for it, whatever this user's umask.
+    # A program that runs as another user must be readable for that user, whatever this user's umask is.
     umask 022
     cache=$(dirname "$home")
     mkdir -p "$cache" || die "cannot create the cache folder $cache: set LEASEHOLD_CACHE to a folder that you may write to."
@@ -119,35 +119,35 @@ engine_fetch_once() {
         say "another process is fetching $engine_name: waiting for it."
         flock "$lock"
     fi
-    # The other process may just have finished the work.
+    # Another process may just have finished the same work.
     if [[ -d $home ]]; then return; fi
 
     say "fetching $engine_name into $home"
-    # With the lock held, any such folder is what an interrupted fetch left behind.
+    # This process holds the lock, so such a folder was left behind by an interrupted fetch.
     rm -rf "$cache/.$engine_package.tmp".*
     temporary=$(mktemp -d "$cache/.$engine_package.tmp.XXXXXX")
     # shellcheck disable=SC2064  # the folder as it is called now
     trap "rm -rf '$temporary'" EXIT
     engine_fetch "$temporary"
-    # Renamed only when complete, so a folder with the final name is always whole.
+    # The folder is renamed only when it is complete, so a folder with the final name is never incomplete.
     mv -T "$temporary" "$home"
 }
 
-# The folder for temporary folders. The path of a Unix socket has to fit into about 100 bytes,
-# so a long TMPDIR cannot be used.
+# Prints the folder for temporary folders. The path of a Unix socket must fit into about 100 bytes, so a long TMPDIR
+# cannot be used.
 engine_tmp() {
     local tmp=${TMPDIR:-/tmp}
     if ((${#tmp} > 50)); then tmp=/tmp; fi
     printf '%s\n' "${tmp%/}"
 }
 
-# Removes the temporary folders of runs that were killed before they could do it themselves:
-# those whose lock nobody holds any more.
+# Removes the temporary folders of runs that were killed before they could remove them. Their locks are not held any
+# more.
 engine_sweep() {
     local lock fd
     for lock in "$(engine_tmp)"/leasehold-*/lock; do
         [[ -O $lock ]] || continue
-        # A run that is just starting may have made its lock, but not have taken it yet.
+        # A run that is just starting may have created its lock, but not locked it yet.
         [[ -n $(find "$lock" -mmin +1 2>/dev/null) ]] || continue
         { exec {fd}<"$lock"; } 2>/dev/null || continue
         if flock --nonblock "$fd"; then rm -rf "$(dirname "$lock")"; fi
@@ -156,9 +156,9 @@ engine_sweep() {
 }
 
 # engine_spawn LOG COMMAND...: starts a process of the engine in the background.
-# The kernel kills it when this shell dies, even when this shell is killed by SIGKILL. (A change
-# of the user makes the kernel forget that. setpriv asks for it after the change.)
-# It reads from engine_input: opened for writing too, so that a pipe has no end.
+# The kernel kills it when this shell dies, even if this shell is killed by SIGKILL. (A change of the user cancels this
+# in the kernel, so setpriv asks for it after the change.)
+# The process reads from engine_input, which is also opened for writing, so that a pipe never ends.
 engine_spawn() {
     local log=$1
     shift
@@ -166,8 +166,7 @@ engine_spawn() {
     engine_pids+=($!)
 }
 
-# engine_await FILE: waits until the file is there; fails when a process of the engine has
-# ended or the time is up.
+# engine_await FILE: waits until the file exists. Fails if a process of the engine has ended or the time is over.
 engine_await() {
     local pid end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-600}))
     until [[ -s $1 ]]; do
@@ -193,11 +192,10 @@ engine_log_tail() {
 
 # ---- npm ------------------------------------------------------------------------------------
 
-# Node.js and npm are the only things that the engines take from the system.
+# The engines use only Node.js and npm from the system.
 need_node() {
     if command -v node >/dev/null && command -v npm >/dev/null; then return; fi
-    # On a throw-away CI machine nobody is there to be asked; on any other, nothing is
-    # installed unasked.
+    # On a temporary CI machine, nobody can be asked. On other machines, nothing is installed without a question.
     if [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         say "installing Node.js and npm (CI=true)"
         { apt-get update && apt-get install -y --no-install-recommends nodejs npm; } >&2 || true
@@ -206,8 +204,8 @@ need_node() {
     die "Node.js and npm are missing: install them (Debian packages nodejs and npm)."
 }
 
-# npm_unpack FOLDER: what the engine's package-lock.json pins, into FOLDER/node_modules. npm
-# checks every package against the hash in the lock. Nothing of the packages is run.
+# npm_unpack FOLDER: unpacks what the engine's package-lock.json pins into FOLDER/node_modules. npm checks every package
+# against the hash in the lock file. No code of the packages is run.
 npm_unpack() {
     need_node
     cp "$scripts/engines/$engine_package/"{package.json,package-lock.json,.npmrc} "$1/"
@@ -217,16 +215,15 @@ npm_unpack() {
 
 # ---- Debian ---------------------------------------------------------------------------------
 
-# The address of a Debian mirror, as this machine's apt has it.
+# Prints the address of a Debian mirror, from the settings of this machine's apt.
 debian_mirror() {
     if [[ -n ${LEASEHOLD_DEBIAN_MIRROR:-} ]]; then
         printf '%s\n' "$LEASEHOLD_DEBIAN_MIRROR"
         return
     fi
     local uri
-    # What an update would fetch is known on a fresh machine too, which has no lists yet. By the
-    # name of the release: other repositories, and security updates, which are kept at another
-    # address, have other names there.
+    # apt tells what an update would fetch even on a new machine without package lists. The name of the release selects
+    # the right line: other repositories, and security updates, which have another address, use other names.
     while IFS="'" read -r _ uri _; do
         if [[ $uri =~ ^(.+)/dists/(bullseye|bookworm|trixie|forky|sid|testing|(old)*stable)/InRelease$ ]]; then
             printf '%s\n' "${BASH_REMATCH[1]}"
@@ -236,12 +233,12 @@ debian_mirror() {
 }
 
 # debian_unpack FOLDER ARCHITECTURE "SUITE: PACKAGE..."...
-# Unpacks these packages and all that they depend on into FOLDER. The packages named get the
-# suite that they are named with; what else they need comes from the first suite.
+# Unpacks these packages and all their dependencies into FOLDER. The named packages come from the suite that is given
+# with them; all other dependencies come from the first suite.
 #
-# apt does it, with a package status, sources and caches of its own: so the signatures of the
-# lists and the hashes of the packages are checked as in any installation, the system's own
-# packages and lists stay untouched, and root is not needed.
+# apt does this, with its own package status, sources and caches. So it checks the signatures of the lists and the
+# hashes of the packages as in any installation, the system's own packages and lists do not change, and root is not
+# needed.
 debian_unpack() {
     local folder=$1 architecture=$2 apt mirror keyring suite packages=() deb group
     shift 2
@@ -254,7 +251,7 @@ debian_unpack() {
     [[ -r $keyring ]] ||
         die "the keys of the Debian archive are missing: install the package debian-archive-keyring."
 
-    # Beside the folder that it fills: removed with it if this process is interrupted.
+    # This folder is next to the one to fill, so it is also removed if this process is interrupted.
     apt=$folder.apt
     mkdir -p "$folder" "$apt"/{lists/partial,archives/partial}
     : >"$apt/status"
@@ -266,8 +263,8 @@ debian_unpack() {
         packages+=("${group[@]}")
     done
     printf 'Package: *\nPin: release n=%s\nPin-Priority: 900\n' "${1%%:*}" >>"$apt/preferences"
-    # The system's other settings, such as a proxy, hold. What it does after an update (and
-    # would do to the system's own caches) does not.
+    # The system's other settings, such as a proxy, are used. The commands that it runs after an update are not, because
+    # they would change the system's own caches.
     cat >"$apt/apt.conf" <<EOF
 #clear APT::Architectures;
 #clear APT::Update::Pre-Invoke;

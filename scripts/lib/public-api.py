@@ -7,12 +7,12 @@ method is, and an item that other places name is not repeated there.
 import re
 import sys
 
-# What the compiler and the standard library decide by themselves: traits that no code can name, and those of unwinding.
-# Send, Sync and Unpin stay.
+# Lines that the compiler and the standard library determine: traits that no code can name, and the traits of unwinding.
+# Send, Sync and Unpin are kept.
 DECIDED = re.compile(
     r"^impl.* !?core::(marker::(Freeze|StructuralPartialEq|UnsafeUnpin)|panic::unwind_safe::(Ref)?UnwindSafe) for "
 )
-# rustdoc names the type of another crate by the module that defines it. That of leasehold is private.
+# rustdoc names a type of another crate by the module that defines it. For leasehold that module is private.
 PRIVATE = re.compile(r"\bleasehold::model::(?:[a-z_]+::)*(?=[A-Z])")
 
 

@@ -1,19 +1,19 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # scripts/engine reads what it sets, and sets what it reads
-# What the engines Elasticsearch and OpenSearch, of one origin, share. Sourced by their files in
-# scripts/engines, after lib/engines.sh.
+# What the engines Elasticsearch and OpenSearch, which have a common origin, share. The files of both engines in
+# scripts/engines source it after lib/engines.sh.
 #
-# Both are started without the scripts that they come with: those start one or two more Java
-# virtual machines for what is done here, which takes seconds; and that of Elasticsearch stays as
-# the parent of the node, so that the node would outlive a hard kill.
+# Both engines are started without their own scripts. Those scripts start one or two more Java virtual machines for what
+# is done here, which takes seconds. The script of Elasticsearch also stays as the parent of the node, so the node would
+# survive a SIGKILL.
 
 : "${scripts:?is set by the script that sources this file}"
 
 engine_listens=tcp
 engine_rootless=yes
 
-# Small and quick to start rather than quick in the long run: the nodes of a test live for
-# seconds, many of them at the same time. Those that the whole suite shares have some hundred indices
-# at its end, and refuse requests when the heap is full of them and of what the collector left for later.
+# These options are for a small node that starts fast, not for one that is fast in the long run: the nodes of a test
+# live for seconds, and many run at the same time. The nodes that the whole suite shares have some hundred indices at
+# the end. They refuse requests when the heap is full of these and of garbage that was not collected yet.
 search_java_options=(
     -Xms512m -Xmx1g -Xss1m
     -XX:+UseSerialGC
@@ -33,15 +33,15 @@ search_java_options=(
     -Dlog4j2.formatMsgNoLookups=true
 )
 
-# search_publish FOLDER: for the end of engine_fetch.
+# search_publish FOLDER: makes the folder readable, at the end of engine_fetch.
 search_publish() {
-    # The archives have folders that only their owner may enter. (The folder itself is made by
-    # mktemp, for its owner only.)
+    # The archives contain folders that only their owner may enter. (mktemp made the folder itself, also for its owner
+    # only.)
     chmod -R u+w,go-w,a+rX "$1"
 }
 
-# search_settings ARGUMENT...: adds the settings on the command line, '-E name=value', to the
-# associative array search_setting. A later one wins.
+# search_settings ARGUMENT...: adds the settings on the command line, '-E name=value', to the associative array
+# search_setting. A later setting replaces an earlier one.
 search_settings() {
     while (($#)); do
         case $1 in
@@ -60,24 +60,24 @@ search_settings() {
     done
 }
 
-# search_start CONFIG DATA WORK LOG PORT [ARGUMENT...]: starts the node and waits until it takes
-# writes. CONFIG is the configuration to copy. The caller defines
+# search_start CONFIG DATA WORK LOG PORT [ARGUMENT...]: starts the node and waits until it accepts writes. CONFIG is the
+# configuration to copy. The caller defines
 #   search_spawn FOLDER WORK LOG
 #       starts the node with the settings in search_setting, its configuration in FOLDER/config
-# and may set search_password, that of the user elastic.
+# and may set search_password, the password of the user elastic.
 search_start() {
     local config=$1 data=$2 work=$3 log=$4 port=$5 node=$2/node host address search_password=${search_password:-}
     shift 5
     need_node
-    # Kept data comes back at its address.
+    # Kept data gets its former address.
     if [[ -z $port && -s $data/port ]]; then port=$(<"$data/port"); fi
 
-    # What a former node on the same data left there.
+    # A former node with the same data may have left these folders.
     rm -rf "$node"/{config,logs,tmp}
     if ! mkdir -p "$node"/{data,logs,tmp} || ! cp -R "$config" "$node/config"; then
         die "cannot write to the data folder $data: make room there, or give one that you may write to."
     fi
-    # To standard output only, which is the engine's log.
+    # The node logs only to its standard output, which is the engine's log.
     cat >"$node/config/log4j2.properties" <<'END'
 status = error
 appender.console.type = Console
@@ -88,7 +88,7 @@ rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 END
     if ((${#engine_as[@]})); then
-        # These folders were made for us alone.
+        # mktemp made these folders for this user only.
         chmod o+x "$work" "$data"
         chown -R "${engine_as[1]}:${engine_as[3]}" "$node"
         engine_reachable "$node" 'set TMPDIR, or --data, to a folder that everyone may enter'
@@ -99,20 +99,20 @@ END
         [path.data]=$node/data
         [path.logs]=$node/logs
         [network.host]=127.0.0.1
-        # 0 is any free port, and the node tells in a file which.
+        # With 0 the node takes any free port, and writes it into a file.
         [http.port]=${port:-0}
         [transport.port]=0
         [node.portsfile]=true
-        # A full disk should not turn a test's index read-only.
+        # A full disk must not make the index of a test read-only.
         [cluster.routing.allocation.disk.threshold_enabled]=false
     )
     search_settings "$@"
-    # A node of a larger cluster is told how to find the others, or who makes the first one.
+    # A node of a larger cluster is told how to find the other nodes, or which nodes form the cluster first.
     if [[ " ${!search_setting[*]}" != *' '@(discovery.|cluster.initial_)* ]]; then
         search_setting[discovery.type]=single-node
     fi
 
-    # Kept data has a log from before.
+    # Kept data has an older log.
     local seen
     seen=$(wc -c 2>/dev/null <"$log" || echo 0)
     search_spawn "$node" "$work" "$log" || return 1
@@ -133,7 +133,7 @@ END
     engine_uri=$address
 }
 
-# engine_spawn, but as this user.
+# Like engine_spawn, but as this user.
 engine_rootful_spawn() {
     local engine_as=() engine_input=/dev/null
     engine_spawn "$@"

@@ -1,4 +1,4 @@
-// Waits until a node of Elasticsearch or OpenSearch takes writes, and says so in a file.
+// Waits until a node of Elasticsearch or OpenSearch accepts writes, and says so in a file.
 //
 //   node search-ready.js FILE ADDRESS
 'use strict';
@@ -33,7 +33,7 @@ function ask(method, path, body) {
   });
 }
 
-// An answer of the health API does not say that an index can be made yet.
+// An answer of the health API does not show that an index can be created already.
 async function check() {
   const index = `/leasehold-ready-${process.pid}`;
   const settings = { number_of_shards: 1, number_of_replicas: 0 };
@@ -44,10 +44,9 @@ async function check() {
     ['DELETE', `${index}`],
   ]) {
     const { status, text } = await ask(method, path, body);
-    // Security was switched on by an argument: the node does answer, and it is for the one who
-    // did that to know a user.
+    // An argument switched security on. The node does answer, and the caller that added this argument must know a user.
     if (status === 401 && !username) return;
-    // The attempt before this one may have got as far as making the index.
+    // An earlier attempt may have created the index already.
     if (status >= 300 && !text.includes('resource_already_exists_exception')) {
       throw new Error(`${method} ${path}: ${status} ${text}`);
     }
@@ -60,7 +59,7 @@ async function check() {
       await check();
       break;
     } catch (error) {
-      // Into the engine's log, which is shown if the time for starting runs out.
+      // This goes into the engine's log, which is shown if the time limit for the start is exceeded.
       if (error.message !== last) console.error(`not ready yet: ${error.message}`);
       last = error.message;
       await new Promise((resolve) => { setTimeout(resolve, 50); });

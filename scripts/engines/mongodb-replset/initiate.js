@@ -1,7 +1,7 @@
-// Makes the mongod processes on these ports of 127.0.0.1 the replica set rs0 (one that kept its
-// data already is one) and waits until the set takes majority writes; then writes its address
-// into READY-FILE. With MONGOD_KEY, the key that a set with access control has for its members, it
-// makes the superuser "leasehold" with this password.
+// Makes the mongod processes on these ports of 127.0.0.1 the replica set rs0, unless their kept data says that they are
+// one already. Waits until the set accepts majority writes, and then writes its address into READY-FILE. With
+// MONGOD_KEY, the key that a set with access control has for its members, it creates the superuser "leasehold" with
+// this password.
 // Usage: [MONGOD_KEY=KEY] node initiate.js READY-FILE PORT...
 'use strict';
 
@@ -12,7 +12,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const NOT_YET_INITIALIZED = 94;
 
 const key = process.env.MONGOD_KEY;
-// Whoever knows the key may do everything, also where there are no users yet.
+// A client that knows the key may do everything, even before there are users.
 const member = { auth: { username: '__system', password: key }, authSource: 'local' };
 const options = { serverSelectionTimeoutMS: 1000, heartbeatFrequencyMS: 500, ...(key && member) };
 
@@ -20,7 +20,7 @@ async function main([ready, ...ports]) {
   const hosts = ports.map((port) => `127.0.0.1:${port}`);
   const members = hosts.map((host, _id) => ({ _id, host }));
 
-  // A set is not made of members that are still on their way.
+  // A set cannot be made of members that are still starting.
   for (const host of hosts.slice(1)) {
     await (await connect(`mongodb://${host}/?directConnection=true`)).close();
   }
@@ -28,14 +28,14 @@ async function main([ready, ...ports]) {
   const admin = first.db('admin');
   try {
     const { config } = await admin.command({ replSetGetConfig: 1 });
-    // Kept data, but another port: the set would not find itself in its own configuration.
+    // With kept data on another port, the set would not find itself in its own configuration.
     if (config.members.map(({ host }) => host).join() !== hosts.join()) {
       const changed = { ...config, version: config.version + 1, members };
       await admin.command({ replSetReconfig: changed, force: true });
     }
   } catch (error) {
     if (error.code !== NOT_YET_INITIALIZED) throw error;
-    // Short times, for the tests that wait for the set to notice a lost member.
+    // The times are short, for the tests that wait for the set to notice a lost member.
     const settings = { electionTimeoutMillis: 2000, heartbeatIntervalMillis: 500 };
     await admin.command({ replSetInitiate: { _id: 'rs0', members, settings } });
   }
@@ -43,7 +43,7 @@ async function main([ready, ...ports]) {
 
   let uri = `mongodb://${hosts.join()}/?replicaSet=rs0`;
   const set = await connect(uri);
-  // A majority write that leaves no collection behind.
+  // This majority write leaves no collection behind.
   await set.db('admin').command({
     appendOplogNote: 1,
     data: { started: true },
@@ -58,12 +58,12 @@ async function main([ready, ...ports]) {
   }
   await set.close();
 
-  // Renamed, so that nobody reads half of it.
+  // The file is renamed when it is complete, so that nobody reads an incomplete file.
   fs.writeFileSync(`${ready}.part`, uri);
   fs.renameSync(`${ready}.part`, ready);
 }
 
-// Whoever started this ends it when it takes too long.
+// There is no time limit: the caller ends this program when it takes too long.
 async function connect(uri) {
   for (;;) {
     const client = new MongoClient(uri, options);

