@@ -153,8 +153,7 @@ impl Cleanup {
         at_work_until(end, at_work, cleaning).await;
     }
 
-    async fn until_answered(mut self, limit: Duration, end: Option<Instant>) {
-        let mut silent = false;
+    async fn until_answered(mut self, mut limit: Duration, end: Option<Instant>) {
         loop {
             if self.left != Leftover::Nothing {
                 self.release().await;
@@ -163,7 +162,7 @@ impl Cleanup {
                 return self.give_up_place().await;
             }
             // Only after the answer: a release that the server carries out before the acquire frees nothing.
-            let answer = if silent {
+            let answer = if end.is_some_and(|end| Instant::now() >= end) {
                 self.calls.next_at_last().await
             } else {
                 self.calls.next(limit).await
@@ -171,8 +170,10 @@ impl Cleanup {
             match answer {
                 Some((_, answer)) => self.left = self.take_in(&answer),
                 // No answer: the server may have granted the request, and the connection may be dead without an error.
+                // A server that stood still may also carry the request out later. So the release is repeated, after
+                // pauses that double, until a lease that was granted would have expired.
                 None => {
-                    silent = true;
+                    limit = limit.saturating_mul(2);
                     self.release_aside(end);
                 }
             }

@@ -172,6 +172,25 @@ async fn an_acquire_whose_answers_never_come() {
     assert!(until_free(&store).await <= LIMIT + MOMENT);
 }
 
+/// As of a server that stood still for long, on a connection that broke without a sign.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_carried_out_long_after_and_never_answered() {
+    for late in [LIMIT * 4, LIMIT * 9, TTL * 8] {
+        let (store, leases) = setup();
+        store.next([Fate::LateWithoutAnswer(late)]);
+        let acquire = leases.acquire("key", TTL * 10).into_future();
+        timeout(MOMENT, acquire).await.unwrap_err();
+        sleep(late).await;
+        // It is free twice as long after the request as the request was late, at the latest.
+        assert!(until_free(&store).await <= late + LIMIT * 2);
+        // The releases end with the ttl.
+        sleep(TTL * 20).await;
+        store.calls();
+        sleep(TTL * 20).await;
+        assert_eq!(store.calls(), [""; 0]);
+    }
+}
+
 /// The acquire gives the request up as lost. The request arrives after that, with or without an answer.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_is_carried_out_after_it_was_given_up() {

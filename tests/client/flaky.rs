@@ -43,6 +43,8 @@ pub enum Fate {
     Late(Duration),
     /// It is carried out at once, and answered this much later.
     AnswerLate(Duration),
+    /// It is carried out this much later, and never answered.
+    LateWithoutAnswer(Duration),
     /// It is refused for good.
     Denied,
     /// The driver panics.
@@ -193,6 +195,11 @@ impl FlakyStore {
                 let answer = work.await;
                 sleep(by).await;
                 answer
+            }
+            Some(Fate::LateWithoutAnswer(by)) => {
+                sleep(by).await;
+                let _ = work.await;
+                std::future::pending().await
             }
             Some(Fate::Denied) => Err(Error::Denied {
                 store,
