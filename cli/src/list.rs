@@ -23,7 +23,8 @@ impl Which {
     }
 }
 
-pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
+/// Lists the locks of the store at this place.
+pub async fn ls(ls: Ls, leases: &Leases, place: &str) -> Result<Code, Failure> {
     let filter = if ls.all {
         ls.which.filter()
     } else {
@@ -34,7 +35,7 @@ pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
         out::json(&locks.iter().map(state::json).collect::<Value>())
     } else if locks.is_empty() {
         // The message is for people. It goes to standard error, so that a program reads no row.
-        out::say("nobody holds anything here");
+        out::say(&format!("nobody holds anything in {place}"));
         Ok(Code::Done)
     } else {
         out::line(&state::table(&locks))

@@ -111,7 +111,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     let outcome = match args.task {
         Task::Run(run) => run::run(run, &leases, opened.store.clock_margin()).await,
         Task::Lead(lead) => lead::lead(lead, &leases, opened.store.clock_margin()).await,
-        Task::Ls(ls) => list::ls(ls, &leases).await,
+        Task::Ls(ls) => list::ls(ls, &leases, &opened.place).await,
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
         Task::Evict(evict) => evict::evict(evict, &leases).await,
         Task::Watch(watch) => watch::watch(watch, &leases).await,

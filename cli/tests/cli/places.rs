@@ -37,7 +37,14 @@ fn a_collection_of_another_name() {
     assert_eq!(locks[0]["key"], "report");
     assert_eq!(locks[0]["fence"], lease.fence().get());
     place.leasehold(["run", "report", "--", "true"]).saying(75);
-    assert_eq!(usual.leasehold(["ls"]).with(0), "");
+    // Whoever names the wrong collection sees where nothing is held.
+    let empty = usual.leasehold(["ls"]);
+    assert_eq!(empty.with(0), "");
+    assert!(
+        empty.err.contains(&format!("{database}.locks")),
+        "{}",
+        empty.err
+    );
     runtime.block_on(lease.release()).unwrap();
     let run = place.leasehold(["run", "report", "--", "echo", "ran"]);
     assert_eq!(run.with(0), "ran");
