@@ -27,7 +27,7 @@ use crate::model::Error;
 /// How long a router may take to say to which cluster it belongs. One that is being replaced may never answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 impl MongoStore {
-    /// Asks the routers from time to time. What fails is asked again by the next operation.
+    /// Asks the routers to which cluster they belong, if that is due. After a failure the next operation asks again.
     pub(super) async fn check_routers_when_due(&self) -> Result<(), Error> {
         let now = Instant::now();
         let before = *self.routers.lock();
@@ -59,8 +59,8 @@ impl MongoStore {
         }
         let asked = routers.iter().map(|router| self.ask_cluster(router));
         let clusters = join_all(asked).await;
-        let mut told = routers.iter().zip(clusters);
-        let mut told = told.by_ref().filter_map(|(it, of)| Some((it, of?)));
+        let told = routers.iter().zip(clusters);
+        let mut told = told.filter_map(|(router, cluster)| Some((router, cluster?)));
         let Some((one, cluster)) = told.next() else {
             return Ok(());
         };
