@@ -37,7 +37,7 @@ fn a_collection_of_another_name() {
     assert_eq!(locks[0]["key"], "report");
     assert_eq!(locks[0]["fence"], lease.fence().get());
     place.leasehold(["run", "report", "--", "true"]).saying(75);
-    // Whoever names the wrong collection sees where nothing is held.
+    // A user who names the wrong collection sees in which one nothing is held.
     let empty = usual.leasehold(["ls"]);
     assert_eq!(empty.with(0), "");
     assert!(
