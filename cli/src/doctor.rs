@@ -1,6 +1,7 @@
 //! `doctor`: whether the store can be reached and used, step by step.
 
 mod finding;
+mod routers;
 mod trials;
 
 use std::time::Instant;
@@ -26,6 +27,8 @@ use super::{
 
 /// The indexes that `MongoStore::prepare` makes.
 const TTL_INDEXES: [&str; 2] = ["leasehold_cleanup_at", "leasehold_over_at"];
+/// The topology of a sharded cluster, as [`server`] tells it.
+const SHARDED: &str = "sharded";
 /// How many round trips are measured.
 const TRIPS: usize = 5;
 
@@ -34,7 +37,12 @@ pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code
     findings.push(reach(opened).await);
     // The other checks need a store that can be reached.
     if findings.iter().all(|finding| finding.grade != Grade::Bad) {
-        findings.push(server(&opened.backend).await);
+        let server = server(&opened.backend).await;
+        let is_sharded = server.value.get("topology").is_some_and(|it| it == SHARDED);
+        findings.push(server);
+        if is_sharded && let Backend::MongoDb(_, locks) = &opened.backend {
+            findings.push(routers::clocks(locks.client()).await);
+        }
         findings.push(indexes(&opened.backend).await);
         let allowed = trials::allowed(leases).await;
         // A race needs a user who may acquire.
@@ -138,7 +146,7 @@ fn of_mongodb(hello: &Document) -> Finding {
         }
         (_, Ok("isdbgrid")) => {
             let text = "a sharded MongoDB: a grant survives a failover of its shard".to_owned();
-            (Grade::Good, text, "sharded")
+            (Grade::Good, text, SHARDED)
         }
         _ => {
             let text =

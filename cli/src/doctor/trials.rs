@@ -19,7 +19,7 @@ const RACERS: usize = 8;
 const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// A difference between the clocks from which on the doctor warns. No lease depends on it, because the server's clock
 /// decides.
-const FAR_OFF: TimeDelta = TimeDelta::seconds(2);
+pub(super) const FAR_OFF: TimeDelta = TimeDelta::seconds(2);
 
 /// Acquires a lock, renews, inspects, releases and removes it, to see whether this user may.
 pub(super) async fn allowed(leases: &Leases) -> Vec<Finding> {
