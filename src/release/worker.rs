@@ -90,11 +90,12 @@ impl Releaser {
         // No renewal is sent any more, so at this instant the lease has expired on the server. An error after this
         // instant ends the release.
         let expired = start.checked_add(job.ttl);
-        // Until this instant an acquire request may still be on its way to the server.
-        let settled = start.checked_add(self.call_timeout);
+        // An acquire request may still be on its way to the server until a call timeout after this instant. It is that
+        // of the first answer and not of the start: a server that stood still carries out what was sent meanwhile in any
+        // order, also the request of a connection that broke.
+        let mut first_answer = None;
         let mut tries = Tries::default();
         let mut unclear = false;
-        let mut released = false;
         let mut pauses = 0;
         let waited_for = reply.is_some();
         if job.can_hand_off() {
@@ -117,7 +118,7 @@ impl Releaser {
             let mut request = if pauses == 0 {
                 job.first_request()
             } else {
-                job.repeated_request(released)
+                job.repeated_request(first_answer.is_some())
             };
             // A change stream reports a release when a majority has it. So if this release leaves the key to other
             // processes, a majority has to confirm it. Otherwise the waiters of this process would send their requests
@@ -128,20 +129,22 @@ impl Releaser {
             let outcome = self.send(request, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
-                    if !released || answer == ReleaseAnswer::Released {
+                    let is_first = first_answer.is_none();
+                    if is_first || answer == ReleaseAnswer::Released {
                         self.queues.released(&job.key, job.lease);
                     }
-                    if !released {
+                    if is_first {
                         telemetry::released(job.fields(waited_for), answer.into());
                     }
-                    released = true;
+                    let first = *first_answer.get_or_insert(Instant::now());
                     if let Some(reply) = reply.take() {
                         // This fails if the caller has dropped its future meanwhile.
                         let _ = reply.send(Ok(Released { answer, unclear }));
                     }
-                    let over = settled.is_none_or(|at| now >= at);
+                    // `now` is before this request was sent, so the last request is sent after that time.
+                    let settled = now.saturating_duration_since(first) >= self.call_timeout;
                     // An acquire request that reaches the server later may be granted the same lease again.
-                    if !job.maybe_in_flight || over {
+                    if !job.maybe_in_flight || settled {
                         return;
                     }
                     None

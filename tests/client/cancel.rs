@@ -1,6 +1,6 @@
 //! Every operation, dropped at every point at which it waits for the store. It must leave no lock behind.
 
-use leasehold::{Error, Lease, Leases};
+use leasehold::{Error, Lease, Leases, store::AcquireAnswer};
 use tokio::time::{sleep, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};
@@ -202,4 +202,23 @@ async fn an_acquire_that_is_carried_out_after_it_was_given_up() {
     assert_eq!(store.calls()[..2], ["acquire", "release"]);
     sleep(MOMENT).await;
     assert!(until_free(&store).await < MOMENT);
+}
+
+/// The server stands still for longer than the time limit of a call. Then it carries out the release first, and the
+/// request of a connection that broke before after it.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_carried_out_after_its_release_by_a_server_that_stood_still() {
+    let (store, leases) = setup();
+    store.next([Fate::CutAndKept]);
+    store.next([Fate::NotSent; 1_000]);
+    leases.try_acquire("key", TTL * 100).await.unwrap_err();
+    sleep(LIMIT * 3).await;
+    store.fates_now([]);
+    store.calls();
+    while !store.calls().contains(&"release") {
+        sleep(MOMENT).await;
+    }
+    let granted = store.carry_out_kept().await;
+    assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
+    assert!(until_free(&store).await < TTL);
 }

@@ -51,6 +51,9 @@ pub enum Fate {
     Panic,
     /// The connection breaks while the request, an acquire, is on its way. It is carried out this much later.
     CutAndLate(Duration),
+    /// The connection breaks while the request, an acquire, is on its way. The server carries it out when the test
+    /// [tells it to](FlakyStore::carry_out_kept).
+    CutAndKept,
 }
 
 /// How the store tells of keys that become free.
@@ -80,6 +83,7 @@ pub struct FlakyStore {
     /// Whether a failover may undo each of the releases that came outside of a batch.
     pub undoable: Arc<Mutex<Vec<bool>>>,
     hanging: Arc<Mutex<Option<Key>>>,
+    kept: Arc<Mutex<Option<AcquireRequest>>>,
     reads_fail: Arc<AtomicBool>,
     news: Arc<Mutex<News>>,
     told: broadcast::Sender<Key>,
@@ -99,6 +103,7 @@ impl FlakyStore {
             batched: Arc::default(),
             undoable: Arc::default(),
             hanging: Arc::default(),
+            kept: Arc::default(),
             reads_fail: Arc::default(),
             news: Arc::default(),
             told: broadcast::Sender::new(64),
@@ -138,6 +143,12 @@ impl FlakyStore {
     /// Replaces the fates that are still to come by these.
     pub fn fates_now(&self, fates: impl IntoIterator<Item = Fate>) {
         *self.fates.lock() = fates.into_iter().collect();
+    }
+
+    /// Carries out the acquire whose connection broke.
+    pub async fn carry_out_kept(&self) -> AcquireAnswer {
+        let request = self.kept.lock().take().unwrap();
+        self.memory.acquire(&request).await.unwrap()
     }
 
     /// Sets whether reads of a key fail from now on.
@@ -205,7 +216,7 @@ impl FlakyStore {
                 store,
                 source: source(),
             }),
-            Some(Fate::CutAndLate(_)) => unreachable!("it is for acquires"),
+            Some(Fate::CutAndLate(_) | Fate::CutAndKept) => unreachable!("it is for acquires"),
             Some(Fate::Panic) => panic!("the driver has a bad day"),
         }
     }
@@ -218,10 +229,15 @@ impl Store for FlakyStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let late = match self.fates.lock().front() {
-            Some(Fate::CutAndLate(by)) => Some(*by),
+        let fate = self.fates.lock().front().copied();
+        let late = match fate {
+            Some(Fate::CutAndLate(by)) => Some(by),
             _ => None,
         };
+        if let Some(Fate::CutAndKept) = fate {
+            *self.kept.lock() = Some(request.clone());
+            *self.fates.lock().front_mut().unwrap() = Fate::AnswerCut;
+        }
         if let Some(by) = late {
             let (memory, request) = (self.memory.clone(), request.clone());
             tokio::spawn(async move {
