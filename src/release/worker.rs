@@ -90,9 +90,9 @@ impl Releaser {
         // No renewal is sent any more, so at this instant the lease has expired on the server. An error after this
         // instant ends the release.
         let expired = start.checked_add(job.ttl);
-        // An acquire request may still be on its way to the server until a call timeout after this instant. It is that
-        // of the first answer and not of the start: a server that stood still carries out what was sent meanwhile in any
-        // order, also the request of a connection that broke.
+        // When the first of the release requests was answered. Until a call timeout later, an acquire request may still
+        // be on its way to the server. That time does not begin with the start of the release: a server that stood still
+        // for long carries out the waiting requests in any order, also the acquire request of a connection that broke.
         let mut first_answer = None;
         let mut tries = Tries::default();
         let mut unclear = false;

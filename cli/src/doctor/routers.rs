@@ -18,9 +18,10 @@ use super::{
     trials::FAR_OFF,
 };
 
-/// How often the driver is asked which routers it knows, and the pause between. It may not have found all routers of the
-/// address when it finds the first.
+/// How often the driver is asked which routers it knows. It may not have found all routers of the address when it finds
+/// the first.
 const LOOKS: usize = 5;
+/// The pause between two of these questions.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How often each router is asked for its time. The answer that came fastest counts.
 const PROBES: usize = 3;
@@ -45,7 +46,7 @@ impl Probe {
     }
 }
 
-/// Shows how far the clock of each router is from this host's. A router that does not answer has no clock here.
+/// Finds out how far the clock of each router is from this host's. A router that the driver cannot reach is left out.
 pub(super) async fn clocks(client: &Client) -> Finding {
     let routers = known(client).await;
     let probes = join_all(routers.iter().map(|router| ask(client, router))).await;
@@ -77,7 +78,7 @@ async fn known(client: &Client) -> Vec<ServerAddress> {
         let ping = admin
             .run_command(doc! { "ping": 1 })
             .selection_criteria(any);
-        // A router that fails is shown without a clock.
+        // A failure leaves out no router: the driver has shown them before it sent the command.
         let _ = timeout(ANSWER_TIMEOUT, ping).await;
     }
     let seen = seen.lock();
