@@ -18,5 +18,5 @@ pub use self::{
     list::{Filter, ListRequest, Page},
     permit::{PermitAnswer, PermitRequest},
     release::{DoneTick, MinHold, ReleaseAnswer, ReleaseRequest},
-    renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest},
+    renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest, Usage},
 };

@@ -49,7 +49,7 @@ pub(crate) use self::decision::{is_last, no_next_fence};
 pub(crate) use self::permit::YEAR;
 pub use self::{
     admin::{answer_evict, evict, inspect, matches, remove_expired},
-    decision::{Decision, Write, next_fence},
+    decision::{Decision, Write, last_of_next, next_fence},
     done::answer_release_done,
     grant::{acquire, answer_acquire, is_full},
     lease::{answer_convert, answer_renew, convert, release, renew},

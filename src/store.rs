@@ -46,7 +46,7 @@ pub use crate::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, DoneTick, Eviction, Grant, KnownGrant, KnownPlace, ListRequest, MAX_BATCH,
         MAX_RENEWALS, MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswer, RenewAnswers, RenewRequest, Turn,
+        RenewAnswer, RenewAnswers, RenewRequest, Turn, Usage,
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Place,
@@ -197,6 +197,27 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// document was cleaned up.
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error>;
 
+    /// Those of these keys for which a process waits: which have a live [place](Place) in their queue. Keys without a
+    /// document, and documents that are no locks, are not among them. There are at most
+    /// [`MAX_RENEWALS`](MAX_RENEWALS) keys.
+    ///
+    /// A client asks for the keys that it keeps although it does not need them, about once a second. The answer is a
+    /// hint, so a store may read a copy that lags behind.
+    ///
+    /// The provided method inspects each key, all at the same time.
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        let states = join_all(keys.iter().map(|key| self.inspect(key))).await;
+        let mut waited_for = Vec::new();
+        for (key, state) in keys.iter().zip(states) {
+            match state {
+                Ok(Some(state)) if !state.waiters.is_empty() => waited_for.push(key.clone()),
+                Ok(_) | Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(waited_for)
+    }
+
     /// A page of the locks that [match](crate::rules::matches) a filter, in the order of their keys.
     ///
     /// A lock that begins or ceases to match between two pages may be shown or missed. A lock that matches all the time
@@ -340,6 +361,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
         (**self).inspect(key).await
+    }
+
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        (**self).waited_for(keys).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -1,6 +1,6 @@
 //! The request for a lease, and its answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
@@ -58,6 +58,9 @@ pub struct AcquireRequest {
     /// Whether the process keeps its place after a grant, because other tasks of the process wait in it and can hold
     /// the key beside this lease. The grant of an exclusive lease ends the place in any case.
     pub keeps_place: bool,
+    /// How many fences in a row a grant takes. The grant has the last of them, so the next grant is above all of them.
+    /// The client gives the others to leases that it grants from its memory.
+    pub fences: NonZeroU16,
 }
 
 /// How a request relates to the processes that wait for its key.
@@ -118,6 +121,7 @@ impl AcquireRequest {
             turn: Turn::Behind,
             place: KnownPlace::None,
             keeps_place: false,
+            fences: NonZeroU16::MIN,
         }
     }
 
@@ -181,6 +185,12 @@ impl AcquireRequest {
     /// The same request, whose process [keeps its place](AcquireRequest#structfield.keeps_place) after a grant.
     pub fn keeping_place(mut self) -> Self {
         self.keeps_place = true;
+        self
+    }
+
+    /// The same request for a grant that takes this many [fences](AcquireRequest#structfield.fences).
+    pub fn fences(mut self, fences: NonZeroU16) -> Self {
+        self.fences = fences;
         self
     }
 

@@ -1,5 +1,7 @@
 //! `Decision`: the result of a rule; and values that several rules compute from a record.
 
+use std::num::NonZeroU16;
+
 use chrono::{DateTime, Utc};
 
 use crate::{
@@ -32,14 +34,31 @@ pub enum Write<R = LockRecord> {
 ///
 /// `None` if `previous` is the last fence that there is. No key reaches it by itself, but a document may contain it.
 pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Option<Fence> {
+    last_of_next(previous, NonZeroU16::MIN, now)
+}
+
+/// The last fence of a grant that takes this many fences in a row. The first of them is the [next fence](next_fence).
+///
+/// `None` if there are not so many fences left.
+pub fn last_of_next(
+    previous: Option<Fence>,
+    fences: NonZeroU16,
+    now: DateTime<Utc>,
+) -> Option<Fence> {
     let following = previous.map_or(0, |fence| fence.get().saturating_add(1));
-    let next = following.max(now.timestamp_millis());
-    (next < FENCE_END).then_some(Fence::new(next))
+    let first = following.max(now.timestamp_millis());
+    let last = first.saturating_add(i64::from(fences.get()) - 1);
+    (last < FENCE_END).then_some(Fence::new(last))
 }
 
 /// Whether no fence comes after this one, at any time.
 pub(crate) fn is_last(fence: Fence) -> bool {
-    fence.get() >= FENCE_END - 1
+    !has_next(fence, NonZeroU16::MIN)
+}
+
+/// Whether this many fences come after this one.
+pub(crate) fn has_next(fence: Fence, fences: NonZeroU16) -> bool {
+    fence.get() < FENCE_END - i64::from(fences.get())
 }
 
 /// The error if a key that has had its last fence needs another one.

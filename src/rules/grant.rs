@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     decision::{
-        Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+        Decision, Write, grant, has_next, holder, last_of_next, latest_expiry, live, no_next_fence,
     },
     done, turn,
 };
@@ -29,13 +29,16 @@ use crate::{
 /// **Ticks.** A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick or a later one is done,
 /// even if the key is free. It then takes no place.
 ///
+/// **Fences.** A grant takes as many fences in a row as the request [asks for](AcquireRequest#structfield.fences), and
+/// has the last of them.
+///
 /// **Replacement.** The lease to [replace](AcquireRequest::in_place_of) is removed in the same step, whether it is live
 /// or not. If it is not among the holders, it was released or taken over. Its holder has to learn of that, so nothing
 /// is granted.
 ///
 /// # Errors
 ///
-/// The answer is [`Error::NotALock`] for a key that has had the [last fence](next_fence), unless the lease is live
+/// The answer is [`Error::NotALock`] for a key that has no [fence](last_of_next) left for the request, unless the lease is live
 /// already; and for a request with a tick if the document does not tell which tick is done. It is
 /// [`Error::OtherTickKind`] if the two ticks cannot be compared.
 pub fn acquire(
@@ -70,14 +73,14 @@ pub fn acquire(
                 || holders.len() >= MAX_HOLDERS
                 || conflicts(&holders, request)
                 || turn::outlook(record, request, now).is_behind;
-            if refused && !mine && !is_last(record.fence) {
+            if refused && !mine && has_next(record.fence, request.fences) {
                 return refuse(record, request, now);
             }
             (mine || refused).then(|| answer_acquire(record, request, now))
         }
     };
     let newest = record.map(|record| record.fence);
-    let next = next_fence(newest, now).ok_or_else(|| no_next_fence(&request.key));
+    let next = last_of_next(newest, request.fences, now).ok_or_else(|| no_next_fence(&request.key));
     let next = match (answer, next) {
         (Some(answer), _) => return kept(answer),
         (None, Err(error)) => return kept(Err(error)),
@@ -178,7 +181,7 @@ pub fn answer_acquire(
     match live(record, request.lease, now) {
         Some(holder) => Ok(AcquireAnswer::Granted(grant(holder, now))),
         None => done::refusal(record, request).unwrap_or_else(|| {
-            if is_last(record.fence) {
+            if !has_next(record.fence, request.fences) {
                 return Err(no_next_fence(&record.key));
             }
             let held = turn::outlook(record, request, now).held(record, now);

@@ -1,10 +1,10 @@
 //! Acquires: which request is granted a key, and which one is refused.
 
-use std::time::Duration;
+use std::{num::NonZeroU16, time::Duration};
 
 use super::{
-    TTL, acquire, ask, at, convert, granted, holders, put, try_acquire, try_convert, try_evict,
-    try_put,
+    TTL, acquire, ask, at, convert, evict, granted, holders, put, try_acquire, try_convert,
+    try_evict, try_put,
 };
 use crate::{
     messages::{
@@ -233,4 +233,34 @@ fn a_key_has_no_more_live_holders_than_it_may_have() {
     record.holders[7].expires_at = at(1);
     let left = put(acquire(Some(&record), &reader, at(1)).write);
     assert_eq!(left.holders.len(), MAX_HOLDERS);
+}
+
+#[test]
+fn a_grant_that_takes_several_fences_has_the_last_of_them() {
+    let several = |lease| ask(lease).fences(NonZeroU16::new(100).unwrap());
+    let first = put(acquire(None, &several(LeaseId::random()), at(5_000)).write);
+    // The first of the fences is the time of the server, as for any grant without a document.
+    assert_eq!(first.fence.get(), 5_099);
+    assert_eq!(first.holders[0].fence, first.fence);
+    let free = at(5_000 + 10_000);
+    let next = put(acquire(Some(&first), &several(LeaseId::random()), free).write);
+    assert_eq!(next.fence.get(), 15_099);
+    let soon = put(evict(Some(&first), at(5_001)).write);
+    let next = put(acquire(Some(&soon), &several(LeaseId::random()), at(5_001)).write);
+    assert_eq!(next.fence.get(), soon.fence.get() + 100);
+}
+
+#[test]
+fn a_grant_needs_as_many_fences_as_it_takes() {
+    let mut record = granted(LeaseId::random(), None, 0);
+    record.fence = Fence::new(FENCE_END - 100);
+    let fences = |n| {
+        let request = ask(LeaseId::random()).fences(NonZeroU16::new(n).unwrap());
+        try_acquire(Some(&record), &request, at(20_000))
+    };
+    let last = fences(99).answer.unwrap();
+    assert!(matches!(last, AcquireAnswer::Granted(grant) if grant.fence.get() == FENCE_END - 1));
+    let too_many = fences(100);
+    assert!(matches!(too_many.answer, Err(Error::NotALock { .. })));
+    assert_eq!(too_many.write, Write::Keep);
 }
