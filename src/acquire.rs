@@ -6,12 +6,14 @@ mod backpressure;
 mod builder;
 mod cleanup;
 mod context;
+mod here;
 mod once;
 mod operation;
 mod options;
 mod refused;
 mod resume;
 mod start;
+mod sticky_shared;
 mod with;
 
 pub use self::{
@@ -20,6 +22,7 @@ pub use self::{
     builder::{Acquire, TryAcquire},
     once::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
     resume::{Resume, Resumed},
+    sticky_shared::AcquireShared,
     with::WithError,
 };
 pub(crate) use self::{context::AcquireContext, refused::RefusedKeys};

@@ -4,12 +4,17 @@
 mod complete;
 mod convert;
 mod guard;
+mod local;
+mod looks;
 mod registry;
 mod requests;
 mod set;
+mod shared;
 mod ticket;
 #[cfg(feature = "mongodb")]
 mod transaction;
 
 pub(crate) use self::registry::LeaseRegistry;
-pub use self::{convert::Upgrade, guard::Lease, set::LeaseSet, ticket::Ticket};
+pub use self::{
+    convert::Upgrade, guard::Lease, set::LeaseSet, shared::SharedLease, ticket::Ticket,
+};

@@ -8,10 +8,12 @@
 //! - The state reports a loss to telemetry at most once, and never after the end.
 //! - No event is made under the lock of the status, because the subscriber is code of the application.
 
+mod behind;
 mod holds;
 mod number;
 mod status;
 pub(crate) mod timing;
+mod usage;
 mod validity;
 mod watcher;
 
@@ -30,9 +32,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::{number::LeaseNumber, status::EndReason, watcher::LossWatcher};
+pub(crate) use self::{
+    behind::Behind, number::LeaseNumber, status::EndReason, watcher::LossWatcher,
+};
 use self::{
     status::{Phase, Status, Upgrades},
+    usage::KnownUsage,
     validity::{Validity, deadline, granted_at},
 };
 use crate::{
@@ -55,6 +60,8 @@ pub(crate) struct GrantTerms {
 pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
+    /// The lease in the store, if this one was granted from memory.
+    behind: Option<Behind>,
     acquired_at: DateTime<Utc>,
     /// When the lease was granted, on the clock of this process. The maximum hold counts from here.
     granted_at: Instant,
@@ -68,6 +75,8 @@ pub(crate) struct LeaseState {
     done: OnceLock<DoneTick>,
     /// Whether the lease is renewed in the background.
     kept: AtomicBool,
+    /// What the renewals of the lease say about the use of the key.
+    usage: KnownUsage,
     /// Whether other processes wait for the release, so that a majority has to confirm it.
     is_awaited: AtomicBool,
     /// Whether another acquire request for the lease may still be on its way to the server.
@@ -85,21 +94,37 @@ impl LeaseState {
         if !validity.is_live(since) {
             return None;
         }
-        let state = Status::new(validity, terms.request.access.mode(), grant.fence);
-        Some(Self {
+        let granted_at = granted_at(sent, grant);
+        let at = (grant.acquired_at, granted_at, since);
+        Some(Self::with(terms, validity, grant.fence, at, None))
+    }
+
+    /// The state of a lease that was granted at this time of the server, and this instant of this process, and whose
+    /// grant is applied `since` now.
+    fn with(
+        terms: GrantTerms,
+        validity: Validity,
+        fence: Fence,
+        (acquired_at, granted_at, since): (DateTime<Utc>, Instant, Instant),
+        behind: Option<Behind>,
+    ) -> Self {
+        let state = Status::new(validity, terms.request.access.mode(), fence);
+        Self {
             number: LeaseNumber::next(),
             terms,
-            acquired_at: grant.acquired_at,
-            granted_at: granted_at(sent, grant),
+            behind,
+            acquired_at,
+            granted_at,
             since,
             state: Sender::new(state),
             min_hold: OnceLock::new(),
             done: OnceLock::new(),
             kept: AtomicBool::new(false),
+            usage: KnownUsage::default(),
             is_awaited: AtomicBool::new(false),
             maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
-        })
+        }
     }
 
     pub(crate) fn request(&self) -> &AcquireRequest {
@@ -149,19 +174,29 @@ impl LeaseState {
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
-        self.state.borrow().validity.is_live(now)
+        let is_live = self.state.borrow().validity.is_live(now);
+        is_live && self.behind.as_ref().is_none_or(|it| it.is_live(now))
     }
 
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
-        self.state.borrow().validity.loss(now)
+        let loss = self.state.borrow().validity.loss(now);
+        loss.or_else(|| self.behind.as_ref().and_then(|it| it.loss(now)))
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        self.state.borrow().validity.remaining(now)
+        let remaining = self.state.borrow().validity.remaining(now);
+        match &self.behind {
+            None => remaining,
+            Some(behind) => remaining.min(behind.remaining(now)),
+        }
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.state.borrow().validity.deadline()
+        let deadline = self.state.borrow().validity.deadline();
+        match &self.behind {
+            None => deadline,
+            Some(behind) => deadline.min(behind.deadline()),
+        }
     }
 
     /// The fields of the spans and events of this lease.
@@ -183,6 +218,7 @@ impl LeaseState {
 
     pub(crate) fn renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
+        let request = request.usage(self.usage.get());
         let state = self.state.borrow();
         if self.terms.asked_once
             && state.mode == Mode::Exclusive
@@ -243,7 +279,7 @@ impl LeaseState {
     /// what it has left when its renewal is due. `None` if the lease is not kept alive.
     fn unrenewed(&self) -> Option<Duration> {
         let left = timing::after_renewal(self.ttl()).saturating_sub(self.terms.clock_margin);
-        self.is_kept().then_some(left / 2)
+        (self.is_kept() && !self.is_local()).then_some(left / 2)
     }
 
     /// Records why a renewal that is due is not sent. If the lease expires, this is the reason of its loss. The error
@@ -299,7 +335,7 @@ impl LeaseState {
                 state.clear_risk();
             }
             (loss, risk) = (
-                state.take_unreported_loss(now),
+                state.take_unreported_loss(None, now),
                 state.take_unreported_risk(self.ttl(), now),
             );
         });
@@ -319,12 +355,19 @@ impl LeaseState {
 
     /// Reports the loss of the lease to telemetry, if the lease is lost and its loss was not reported before.
     pub(crate) fn check_loss(&self) {
+        let now = Instant::now();
+        let behind = self.loss_behind(now);
         let mut loss = None;
         self.state.send_if_modified(|state| {
-            loss = state.take_unreported_loss(Instant::now());
+            loss = state.take_unreported_loss(behind, now);
             false
         });
         self.report_loss(loss);
+    }
+
+    /// Why the lease in the store is lost, if this one was granted from memory.
+    fn loss_behind(&self, now: Instant) -> Option<LossReason> {
+        self.behind.as_ref().and_then(|behind| behind.loss(now))
     }
 
     fn report_loss(&self, loss: Option<LossReason>) {
@@ -363,7 +406,7 @@ impl LeaseState {
         self.state.send_modify(|state| {
             let now = Instant::now();
             first = state.validity.lose(reason, now);
-            loss = state.take_unreported_loss(now);
+            loss = state.take_unreported_loss(None, now);
         });
         self.report_loss(loss);
         first
@@ -372,10 +415,11 @@ impl LeaseState {
     /// Ends the lease: its holder does not count on it any more. Returns whether this was the first such call. The
     /// caller of the first one must release the lease, if it ends as [`EndReason::Released`].
     pub(crate) fn end(&self, end: EndReason, now: Instant) -> bool {
+        let behind = self.loss_behind(now);
         let mut loss = None;
         let first = self.state.send_if_modified(|state| {
             // A loss by expiry is reported only when a call checks the lease, and this may be the first such call.
-            loss = state.take_unreported_loss(now);
+            loss = state.take_unreported_loss(behind, now);
             let first = state.phase == Phase::Held;
             if first {
                 state.phase = match end {
@@ -433,27 +477,39 @@ impl LeaseState {
     /// Waits until the lease is at risk, or lost.
     pub(crate) async fn at_risk(&self) {
         let mut states = self.state.subscribe();
+        let mut behind = self.behind.as_ref().map(Behind::subscribe);
         loop {
+            if !self.is_live(Instant::now()) {
+                return;
+            }
             let (risk, deadline) = {
                 let Status { validity, .. } = &*states.borrow_and_update();
-                if !validity.is_live(Instant::now()) {
-                    return;
-                }
                 (
                     validity.risk(self.ttl(), self.unrenewed()),
                     validity.deadline(),
                 )
             };
+            let behind_at = self.behind.as_ref().map(|behind| {
+                let risk = behind.risk();
+                risk.unwrap_or_else(|| behind.deadline())
+            });
             let at = risk.unwrap_or(deadline);
+            let at = behind_at.map_or(at, |behind| at.min(behind));
             if Instant::now() >= at {
                 return;
             }
-            let _ = timeout_at(at, states.changed()).await;
+            let _ = timeout_at(at, watcher::changed(&mut states, behind.as_mut())).await;
+            if let Some(behind) = &mut behind {
+                behind.mark_unchanged();
+            }
         }
     }
 
     /// Returns a watcher, which does not keep the state of the lease in memory.
     pub(crate) fn watch(&self) -> LossWatcher {
-        LossWatcher(self.state.subscribe())
+        LossWatcher {
+            lease: self.state.subscribe(),
+            behind: self.behind.as_ref().map(Behind::subscribe),
+        }
     }
 }

@@ -137,6 +137,7 @@ mod renewal;
 mod retry;
 pub mod rules;
 mod runtime;
+mod sticky;
 pub mod store;
 mod telemetry;
 #[cfg(feature = "testing")]
@@ -155,11 +156,11 @@ pub use crate::store::sqlite::SqliteStore;
 pub use crate::telemetry::describe_metrics;
 pub use crate::{
     acquire::{
-        Acquire, AcquireAll, Attempt, Once, OnceAttempt, OnceError, OnceLease, Resume, Resumed,
-        RunOnce, TryAcquire, WithError,
+        Acquire, AcquireAll, AcquireShared, Attempt, Once, OnceAttempt, OnceError, OnceLease,
+        Resume, Resumed, RunOnce, TryAcquire, WithError,
     },
     client::{Leader, Leading, Leases, LeasesBuilder, Term},
-    lease::{Lease, LeaseSet, Ticket, Upgrade},
+    lease::{Lease, LeaseSet, SharedLease, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,
     model::{

@@ -11,6 +11,7 @@ pub(crate) mod in_flight;
 pub(crate) mod inline_task;
 mod inline_tasks;
 pub(crate) mod lifecycle;
+pub(crate) mod suspension;
 
 #[cfg(feature = "sqlite")]
 pub(crate) use self::call::no_outcome;

@@ -30,6 +30,7 @@ mod lease;
 mod limiter;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod sticky;
 mod store;
 mod tick;
 mod turn;
@@ -46,6 +47,7 @@ pub(crate) use self::{
         renewals_late, renewals_sent, renewed, resume, resumed,
     },
     limiter::PermitSpan,
+    sticky::{SentBack, looked, sent_back, stays},
     store::{
         call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
         purged, released_owner, removed, store_failed,

@@ -176,7 +176,7 @@ impl AcquireAll {
         }
         if !self.options.keep_alive {
             for lease in taken.leases() {
-                lease.state().keep(false);
+                lease.keep_no_longer();
             }
         }
         match self.refresh(&taken, start).await {

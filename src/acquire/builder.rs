@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    options::{LeaseOptions, lease_options},
+    options::{FromMemory, LeaseOptions, lease_options},
     start,
     with::{self, WithError},
 };
@@ -148,9 +148,9 @@ impl IntoFuture for TryAcquire {
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
-    key: Result<Key, Error>,
-    options: LeaseOptions,
-    wait_policy: WaitPolicy,
+    pub(super) key: Result<Key, Error>,
+    pub(super) options: LeaseOptions,
+    pub(super) wait_policy: WaitPolicy,
 }
 
 lease_options!(Acquire);
@@ -166,6 +166,12 @@ impl Acquire {
             options: LeaseOptions::new(context, ttl),
             wait_policy: WaitPolicy::Endless,
         }
+    }
+
+    /// Always asks the store, and does not let the lease stay with this process.
+    pub(crate) fn never_from_memory(mut self) -> Self {
+        self.options.memory = FromMemory::Never;
+        self
     }
 
     /// Bounds the wait for the key. Without this option the wait has no bound.

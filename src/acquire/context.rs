@@ -13,6 +13,8 @@ pub(crate) struct AcquireContext {
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
     pub(crate) refused: RefusedKeys,
+    /// For how long leases stay with this process after their last use, unless an acquire says otherwise.
+    pub(crate) sticky: Option<Duration>,
 }
 
 impl fmt::Debug for AcquireContext {

@@ -13,6 +13,7 @@
 mod in_turn;
 
 use std::{
+    num::NonZeroU16,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -34,10 +35,11 @@ use crate::{
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Error, Held, Key, WaitPolicy},
+    model::{Access, Error, Held, Key, WaitPolicy},
     retry::Tries,
     rules,
-    runtime::{in_flight::InFlight, inline_task::InlineTask},
+    runtime::{in_flight::InFlight, inline_task::InlineTask, suspension},
+    sticky::Fences,
     telemetry,
     waiters::{HandoffOffer, HandoffOutcome, Waiter},
 };
@@ -79,6 +81,11 @@ pub(super) struct AcquireOperation {
     ahead: Option<usize>,
     /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
+    options: LeaseOptions,
+    /// For how long the lease stays with this process, if the store grants it. `None` if it does not stay.
+    stays_for: Option<Duration>,
+    /// How long the machine had been suspended in all when the last request was sent.
+    suspended: Duration,
 }
 
 impl AcquireOperation {
@@ -89,17 +96,25 @@ impl AcquireOperation {
         since: Instant,
         work: &Arc<InlineTask>,
     ) -> Result<Self, Error> {
-        let request = options.request(key)?.fresh();
-        let context = options.context;
+        let mut request = options.request(key)?.fresh();
+        let context = options.context.clone();
         if context.registry.lifecycle.is_closing() {
             return Err(Error::Closed);
         }
         context.registry.renewals.ensure_running()?;
+        let may_stay = || context.registry.stays.may_stay(&request.key, since);
+        let stays_for = options.stays_for().filter(|_| may_stay());
+        if stays_for.is_some() && request.access == Access::Exclusive {
+            request.fences = Fences::COUNT;
+        }
         Ok(Self {
             context,
             request: Arc::new(request),
             waits_for_renewals: options.waits_for_renewals,
             since,
+            options,
+            stays_for,
+            suspended: Duration::ZERO,
             calls: InFlight::new(),
             left: Leftover::Nothing,
             work: Arc::downgrade(work),
@@ -124,7 +139,10 @@ impl AcquireOperation {
             outcome = self.ask(wait_policy) => outcome,
         };
         let state = match &outcome {
-            Ok(Attempt::Acquired(lease)) => Some(lease.state()),
+            Ok(Attempt::Acquired(lease)) if lease.id() == self.request.lease => {
+                Some(lease.stored())
+            }
+            // Either no lease was granted, or one from memory, for which the requests of this acquire are not needed.
             _ => None,
         };
         let left = self.waiter.take().and_then(|waiter| waiter.leave());
@@ -236,6 +254,9 @@ impl AcquireOperation {
     }
 
     async fn send(&mut self, request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+        if self.stays_for.is_some() {
+            self.suspended = suspension::total();
+        }
         let call = self.context.coalescer.acquire(request);
         self.calls.start(match self.retries {
             Retries::Some => call,
@@ -259,6 +280,18 @@ impl AcquireOperation {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
 
+    /// If other processes use the key too, the lease does not stay here.
+    fn refused_by(&mut self, held: &Held) {
+        let own = &self.request.owner;
+        let is_shared = held.ahead() > 0 || held.holders().iter().any(|it| it.owner != *own);
+        if self.stays_for.is_some() && is_shared {
+            self.stays_for = None;
+            Arc::make_mut(&mut self.request).fences = NonZeroU16::MIN;
+            let stays = &self.context.registry.stays;
+            stays.recalled(&self.request.key, Instant::now());
+        }
+    }
+
     /// Waits for the next answer to any request of this acquire.
     async fn answer(&mut self) -> Result<Attempt, Error> {
         let limit = self.longest();
@@ -274,6 +307,7 @@ impl AcquireOperation {
         let grant = match answer.map_err(|error| self.failed(error))? {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => {
+                self.refused_by(&held);
                 self.ahead.get_or_insert(held.ahead());
                 return Ok(Attempt::Held(held));
             }
@@ -294,7 +328,11 @@ impl AcquireOperation {
         if self.left == Leftover::Unclear {
             state.set_maybe_in_flight();
         }
-        let lease = Lease::new(self.context.registry.clone(), state);
+        let registry = self.context.registry.clone();
+        let lease = match self.stays_for {
+            Some(idle) => Lease::staying(registry, state, idle, self.suspended),
+            None => Lease::new(registry, state),
+        };
         // A close that began before the lease was registered does not release the lease, so the drop of the lease does.
         if self.context.registry.lifecycle.is_closing() {
             Err(Error::Closed)

@@ -8,6 +8,7 @@ use crate::{
     model::{
         Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Tick, validation,
     },
+    sticky::Wanted,
     telemetry::AcquireFields,
 };
 
@@ -29,10 +30,26 @@ pub(crate) struct LeaseOptions {
     pub(crate) keep_alive: bool,
     /// Whether the acquire waits while renewals are late.
     pub(crate) waits_for_renewals: bool,
+    /// For how long the lease stays with this process after its last use. `None` if it does not stay.
+    pub(crate) sticky: Option<Duration>,
+    /// Whether the lease may be granted from memory, and whether it shows a fence.
+    pub(crate) memory: FromMemory,
+}
+
+/// Whether a lease may be granted from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FromMemory {
+    /// It may.
+    Allowed,
+    /// It may, and as a shared lease too, because it shows no fence.
+    WithoutFence,
+    /// The store is always asked.
+    Never,
 }
 
 impl LeaseOptions {
     pub(crate) fn new(context: Arc<AcquireContext>, ttl: Duration) -> Self {
+        let sticky = context.sticky;
         Self {
             context,
             ttl,
@@ -46,6 +63,8 @@ impl LeaseOptions {
             barging: false,
             keep_alive: false,
             waits_for_renewals: false,
+            sticky,
+            memory: FromMemory::Allowed,
         }
     }
 
@@ -62,8 +81,39 @@ impl LeaseOptions {
         }
     }
 
+    /// What the acquire wants of a key that stays with this process.
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            access: self.access,
+            owner: self.owner(),
+            note: self.note.as_deref(),
+            needs_document: self.needs_document(),
+            has_fence: self.memory != FromMemory::WithoutFence,
+        }
+    }
+
+    fn needs_document(&self) -> bool {
+        self.tick.is_some() || self.min_hold.is_some() || self.memory == FromMemory::Never
+    }
+
+    /// For how long the lease stays with this process, if it is granted by the store. `None` if it does not stay.
+    pub(super) fn stays_for(&self) -> Option<Duration> {
+        let can_stay = match (self.access, self.memory) {
+            (Access::Exclusive, _) | (Access::Shared, FromMemory::WithoutFence) => true,
+            (Access::Shared | Access::Permits { .. }, _) => false,
+        };
+        // A reentrant lease may have the fence of another one.
+        let can_stay = can_stay && !self.needs_document() && !self.reentrant;
+        self.sticky.filter(|_| can_stay)
+    }
+
     /// The request for this key, under a new lease id.
     pub(crate) fn request(&self, key: Key) -> Result<AcquireRequest, Error> {
+        self.request_under(key, LeaseId::random())
+    }
+
+    /// The request for this key, under this lease id.
+    pub(super) fn request_under(&self, key: Key, lease: LeaseId) -> Result<AcquireRequest, Error> {
         let ttl = validation::checked_ttl(self.ttl, self.context.clock_margin)?;
         let owner = self.owner().clone();
         let bytes = owner.len();
@@ -88,7 +138,7 @@ impl LeaseOptions {
         if bytes > MAX_NOTE_BYTES {
             return Err(Error::InvalidNote { bytes });
         }
-        let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
+        let mut request = AcquireRequest::exclusive(key, lease, owner, ttl);
         request.access = self.access;
         request.reentrant = self.reentrant;
         request.note = self.note.clone();
@@ -275,6 +325,49 @@ macro_rules! lease_options {
             /// the process that happens to request it first. [`Acquire`](crate::Acquire) says how processes take turns.
             pub fn barging(mut self) -> Self {
                 self.options.barging = true;
+                self
+            }
+
+            /// Lets the lease stay with this process after its last use, until no task has asked for the key for `idle`.
+            /// The next acquire of the key in this process is then granted from memory, without a request.
+            ///
+            /// It is for a key that mostly one process uses: a partition, the shard of a customer, the host of a
+            /// session. While the lease stays, it is kept alive, and other processes are refused the key. A process
+            /// that waits gets it within a second or so, after the present holder is done. The key then does not stay
+            /// here for 30 s, so that processes that share it do not wait for each other.
+            /// `docs/leases.md` says what is granted from memory, and what a process that waits pays.
+            ///
+            /// **It is not for jobs that run once**, nor for keys that go from process to process:
+            /// [`try_acquire`](crate::Leases::try_acquire) of another process finds the key held although no task uses
+            /// it. If this process dies, the key is free when the ttl is over.
+            ///
+            /// Each lease that is granted from memory has a [fence](crate::Lease::fence) of its own, its own ttl, and
+            /// all calls of a guard. Only exclusive leases stay. This has no effect with
+            /// [`shared`](Self::shared), [`permits`](Self::permits), [`reentrant`](Self::reentrant) and
+            /// [`min_hold`](Self::min_hold). A time of zero turns off what the
+            /// [handle](crate::LeasesBuilder::sticky) says.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), leasehold::Error> {
+            /// # let leases = Leases::new(MemoryStore::new());
+            /// let (ttl, idle) = (Duration::from_secs(30), Duration::from_secs(60));
+            /// let mut before = None;
+            /// for _ in 0..1_000 {
+            ///     // Only the first of these asks the store.
+            ///     let lease = leases.acquire("partition:7", ttl).sticky(idle).await?;
+            ///     assert!(before < Some(lease.fence()));
+            ///     before = Some(lease.fence());
+            ///     lease.release().await?;
+            /// }
+            /// # leases.close().await;
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn sticky(mut self, idle: std::time::Duration) -> Self {
+                self.options.sticky = (!idle.is_zero()).then_some(idle);
                 self
             }
 

@@ -9,6 +9,7 @@ use tracing::Instrument;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
+    here,
     operation::{AcquireOperation, Reply, Reported, Retries},
     options::LeaseOptions,
 };
@@ -47,8 +48,14 @@ pub(super) async fn acquire_without_holds(
     let waits = wait_policy != WaitPolicy::None;
     let mut span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
     let (context, keep_alive) = (options.context.clone(), options.keep_alive);
+    if let Ok(key) = &key {
+        let entering = here::acquire(&options, key, wait_policy, span.since());
+        if let Some(end) = entering.instrument(span.span()).await {
+            return hand_over(&context, end, keep_alive, span);
+        }
+    }
     let (reply, outcome) = oneshot::channel();
-    let mut end = match begin(options, key, wait_policy, retries, span.since(), reply) {
+    let end = match begin(options, key, wait_policy, retries, span.since(), reply) {
         Ok((work, asking)) => {
             let waiting = context
                 .registry
@@ -62,9 +69,19 @@ pub(super) async fn acquire_without_holds(
         }
         Err(error) => Err(error),
     };
+    hand_over(&context, end, keep_alive, span)
+}
+
+/// Reports the outcome, and hands the lease to the caller.
+fn hand_over(
+    context: &AcquireContext,
+    mut end: Result<Attempt, Error>,
+    keep_alive: bool,
+    span: AcquireSpan,
+) -> Result<Attempt, Error> {
     let now = Instant::now();
     if let Ok(Attempt::Acquired(lease)) = &end
-        && let Err(error) = in_hand(&context, lease, keep_alive, now)
+        && let Err(error) = in_hand(context, lease, keep_alive, now)
     {
         end = Err(error);
     }
@@ -102,7 +119,7 @@ fn in_hand(
     keep_alive: bool,
     now: Instant,
 ) -> Result<(), Error> {
-    if lease.is_live_at(now) {
+    if lease.is_live_at(now) && !(lease.is_local() && context.registry.lifecycle.is_closing()) {
         // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled
         // again.
         if keep_alive { lease.keep() } else { Ok(()) }

@@ -199,6 +199,7 @@ impl Leases {
         let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
         let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
         evicted.inspect(|eviction| {
+            self.acquires.registry.evicted_here(&named);
             telemetry::evicted(&named, eviction.as_ref());
             self.acquires.registry.queues.wake_first(&named);
         })

@@ -26,6 +26,7 @@ pub struct LeasesBuilder {
     pub(super) owner: Option<Arc<str>>,
     pub(super) clock_margin: Duration,
     pub(super) call_timeout: Duration,
+    pub(super) sticky: Option<Duration>,
 }
 
 impl LeasesBuilder {
@@ -35,6 +36,7 @@ impl LeasesBuilder {
             store: Arc::new(store),
             owner: None,
             call_timeout: CALL_TIMEOUT,
+            sticky: None,
         }
     }
 
@@ -66,6 +68,13 @@ impl LeasesBuilder {
     /// would have expired. The requests that keep leases alive have a limit of their own, a sixth of the ttl.
     pub fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
+        self
+    }
+
+    /// Makes all acquires of the handle [sticky](crate::Acquire::sticky): exclusive leases stay with this process after
+    /// their last use, until no task has asked for the key for `idle`. By default they do not stay.
+    pub fn sticky(mut self, idle: Duration) -> Self {
+        self.sticky = (!idle.is_zero()).then_some(idle);
         self
     }
 }

@@ -209,7 +209,9 @@ impl Leader {
     /// Waits until this process leads.
     async fn campaign(&self) -> Result<Lease, Error> {
         let key = Key::new(&*self.key);
-        let mut acquire = Acquire::new(self.context.clone(), key, self.ttl).keep_alive();
+        // The other candidates see the document, and what it says must be true.
+        let acquire = Acquire::new(self.context.clone(), key, self.ttl);
+        let mut acquire = acquire.never_from_memory().keep_alive();
         if let Some(owner) = &self.owner {
             acquire = acquire.owner(owner.clone());
         }

@@ -263,6 +263,7 @@ impl LeasesBuilder {
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
                 refused: RefusedKeys::default(),
+                sticky: self.sticky,
             }),
             limiters: Arc::new(LimiterContext::new(store, limit, lifecycle)),
         }

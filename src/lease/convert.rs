@@ -6,7 +6,7 @@ use tracing::Instrument;
 use super::{guard::Lease, requests};
 use crate::{
     messages::ConvertRequest,
-    model::{Error, Held, Mode},
+    model::{Conversion, Error, Held, Mode},
     retry::Tries,
     telemetry::{self, Outcome},
 };
@@ -103,6 +103,15 @@ impl Lease {
         if self.mode() == Mode::Permits {
             return Err(Error::InvalidConversion);
         }
+        if request.conversion == Conversion::Upgrade && self.state.is_local() {
+            if let Some(held) = self.others_here() {
+                return Ok(Some(held));
+            }
+            if self.mode() == Mode::Exclusive && self.is_live() {
+                return Ok(None);
+            }
+        }
+        let stored = self.alone();
         let mut tries = Tries::default();
         loop {
             if let Some(reason) = self.state.loss(Instant::now()) {
@@ -110,9 +119,15 @@ impl Lease {
             }
             let limit = self.registry.call_timeout.min(self.remaining());
             let of = (self.registry.store.clone(), self.registry.queues.clone());
-            let outcome = requests::convert(of, self.state(), request.clone(), limit).await;
+            let outcome = requests::convert(of, stored.clone(), request.clone(), limit).await;
             let error = match outcome {
                 Err(error) => error,
+                Ok(None) if self.state.is_local() => {
+                    // What the store has is now what this guard has.
+                    let (mode, fence) = stored.mode_and_fence();
+                    self.state.converted_to(mode, fence);
+                    return Ok(None);
+                }
                 converted => return converted,
             };
             match tries.pause_after(&error) {

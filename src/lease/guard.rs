@@ -19,6 +19,7 @@ use crate::{
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     release::{Released, Releaser},
     retry::Tries,
+    sticky::Stay,
     telemetry,
 };
 
@@ -70,6 +71,8 @@ use crate::{
 pub struct Lease {
     pub(super) registry: Arc<LeaseRegistry>,
     pub(super) state: Arc<LeaseState>,
+    /// The lease that stays with this process, if this one was granted from memory under it.
+    pub(super) stay: Option<Arc<Stay>>,
 }
 
 impl Lease {
@@ -81,7 +84,11 @@ impl Lease {
     pub(crate) fn new(registry: Arc<LeaseRegistry>, state: LeaseState) -> Self {
         let state = Arc::new(state);
         registry.granted(&state);
-        Self { registry, state }
+        Self {
+            registry,
+            state,
+            stay: None,
+        }
     }
 
     /// The guard of a lease that was resumed. Fails if the client closes. Also fails without a tokio runtime, if the
@@ -96,12 +103,32 @@ impl Lease {
             registry.renewals.keep(&state)?;
         }
         registry.resumed(&state)?;
-        Ok(Self { registry, state })
+        Ok(Self {
+            registry,
+            state,
+            stay: None,
+        })
     }
 
     /// Keeps the lease alive from now on. Fails without a tokio runtime.
     pub(crate) fn keep(&self) -> Result<(), Error> {
-        self.registry.renewals.keep(&self.state)
+        match &self.stay {
+            None => self.registry.renewals.keep(&self.state),
+            Some(stay) => stay.extend(&self.state, true),
+        }
+    }
+
+    /// Whether the lease was granted from memory.
+    pub(crate) fn is_local(&self) -> bool {
+        self.stay.is_some()
+    }
+
+    /// Ends the renewals that the acquire has begun. The lease lives for another ttl.
+    pub(crate) fn keep_no_longer(&self) {
+        self.state.keep(false);
+        if self.is_local() {
+            self.state.shorten(Instant::now());
+        }
     }
 
     pub(crate) fn is_live_at(&self, now: Instant) -> bool {
@@ -110,6 +137,11 @@ impl Lease {
 
     pub(crate) fn state(&self) -> Arc<LeaseState> {
         self.state.clone()
+    }
+
+    /// The lease in the store. It is another one if this lease was granted from memory.
+    pub(crate) fn stored(&self) -> Arc<LeaseState> {
+        self.state.stored().clone()
     }
 
     #[cfg(feature = "mongodb")]
@@ -294,6 +326,9 @@ impl Lease {
     /// Cancel safe: a renewal that was sent runs to its end, and extends the lease if it is answered in time.
     pub async fn renew(&self) -> Result<(), Error> {
         let span = telemetry::renew(self.state.fields());
+        if let Some(stay) = &self.stay {
+            return span.in_scope(|| stay.extend(&self.state, false));
+        }
         let mut tries = Tries::default();
         loop {
             let now = Instant::now();
@@ -348,6 +383,9 @@ impl Lease {
     /// that, the guard is dropped, which releases the lease in the background too.
     pub async fn release(self) -> Result<(), Error> {
         let now = Instant::now();
+        if let Some(stay) = &self.stay {
+            return self.release_local(stay, now).await;
+        }
         let lost_before = self.state.loss(now);
         let Some(pending) = self.registry.end(&self.state, now) else {
             // The close of the client has taken over the release of the lease.
@@ -376,7 +414,7 @@ impl Lease {
     /// lease has the same [minimum hold](crate::Acquire::min_hold) and [maximum hold](crate::Acquire::max_hold), which
     /// count from the grant by the server's clock.
     pub fn into_ticket(self) -> Ticket {
-        let ticket = Ticket::of(&self.state);
+        let ticket = Ticket::of(self.state.stored(), &self.state);
         self.detach();
         ticket
     }
@@ -386,13 +424,19 @@ impl Lease {
     ///
     /// For a job that must run once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
     pub fn detach(self) {
-        self.registry.detach(&self.state);
+        match &self.stay {
+            None => self.registry.detach(&self.state),
+            Some(stay) => self.detach_local(stay),
+        }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.registry.abandon(&self.state);
+        match &self.stay {
+            None => self.registry.abandon(&self.state),
+            Some(stay) => self.drop_local(stay),
+        }
     }
 }
 

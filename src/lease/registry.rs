@@ -23,6 +23,7 @@ use crate::{
     release::{PendingRelease, Released, Releaser, release_all},
     renewal::RenewalHandle,
     runtime::{inline_task::InlineTask, lifecycle::Lifecycle},
+    sticky::Stays,
     store::Store,
     telemetry,
     waiters::WaitQueues,
@@ -37,6 +38,8 @@ pub(crate) struct LeaseRegistry {
     pub(crate) queues: Arc<WaitQueues>,
     pub(crate) renewals: RenewalHandle,
     pub(crate) releaser: Releaser,
+    /// The keys that stay with this process after their last use.
+    pub(crate) stays: Stays,
     /// The leases that were not given up yet: [`LeaseRegistry::close`] releases them.
     held: Mutex<HeldLeases>,
 }
@@ -62,6 +65,7 @@ impl LeaseRegistry {
             lifecycle,
             queues,
             releaser,
+            stays: Stays::default(),
             held: Mutex::default(),
         }
     }
@@ -149,6 +153,7 @@ impl LeaseRegistry {
         // The renewal task may have ended with its runtime before it carried out its releases, so it is started again
         // here.
         let _ = self.renewals.ensure_running();
+        self.end_all_stays();
         let held: Vec<_> = self.held.lock().drain().collect();
         let mut pending = Vec::new();
         for lease in held.iter().filter_map(|(_, lease)| lease.upgrade()) {

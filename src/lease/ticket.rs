@@ -55,7 +55,9 @@ impl Ticket {
         self.max_hold_ms.map(Duration::from_millis)
     }
 
-    pub(crate) fn of(state: &LeaseState) -> Self {
+    /// The ticket of this lease in the store. The holds are those of `held`, which is another lease if the holder was
+    /// granted it from memory.
+    pub(crate) fn of(state: &LeaseState, held: &LeaseState) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let request = state.request();
         Self {
@@ -66,8 +68,8 @@ impl Ticket {
             permits: request.access.permits(),
             fence: state.fence(),
             ttl_ms: millis(request.ttl),
-            min_hold_ms: state.min_hold().map(millis),
-            max_hold_ms: state.max_hold().map(millis),
+            min_hold_ms: held.min_hold().map(millis),
+            max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),
         }
     }
 

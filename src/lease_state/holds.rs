@@ -63,9 +63,9 @@ impl LeaseState {
         self.state.borrow().validity.end()
     }
 
-    /// The maximum hold, counted from the grant.
-    pub(crate) fn max_hold(&self) -> Option<Duration> {
+    /// The maximum hold, counted from this instant, when the lease in the store was granted.
+    pub(crate) fn max_hold_from(&self, granted_at: Instant) -> Option<Duration> {
         let end = self.max_hold_deadline()?;
-        Some(end.saturating_duration_since(self.granted_at))
+        Some(end.saturating_duration_since(granted_at))
     }
 }

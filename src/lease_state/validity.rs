@@ -145,6 +145,11 @@ impl Validity {
         Ok(())
     }
 
+    /// Moves the deadline to this instant, unless it is earlier already.
+    pub(crate) fn shorten(&mut self, deadline: Instant) {
+        self.deadline = self.deadline.min(deadline);
+    }
+
     /// Whether no renewal failed since the last one that succeeded.
     pub(crate) fn is_well(&self) -> bool {
         self.trouble.is_none()

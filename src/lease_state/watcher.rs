@@ -9,26 +9,52 @@ use super::status::{Phase, Status};
 use crate::model::LossReason;
 
 /// Watches a lease until it is lost or given up.
-pub(crate) struct LossWatcher(pub(super) watch::Receiver<Status>);
+pub(crate) struct LossWatcher {
+    pub(super) lease: watch::Receiver<Status>,
+    /// The lease in the store, if the lease was granted from memory.
+    pub(super) behind: Option<watch::Receiver<Status>>,
+}
 
 impl LossWatcher {
     /// Waits until the lease is lost, and returns the reason. `None` if the lease is given up before that.
     pub(crate) async fn lost(mut self) -> Option<LossReason> {
         loop {
-            let deadline = {
-                let Status {
-                    validity, phase, ..
-                } = &*self.0.borrow_and_update();
-                match (validity.loss(Instant::now()), phase) {
-                    (None, Phase::Held) => validity.deadline(),
-                    (loss, _) => return loss,
-                }
-            };
+            let (loss, mut deadline, phase) = look(&mut self.lease);
+            let mut loss = loss;
+            if let Some(behind) = &mut self.behind {
+                let (its_loss, its_deadline, _) = look(behind);
+                (loss, deadline) = (loss.or(its_loss), deadline.min(its_deadline));
+            }
+            if loss.is_some() || phase != Phase::Held {
+                return loss;
+            }
             // A renewal that is under way at the deadline does not delay the loss, because its answer would come too
             // late.
-            if let Ok(Err(_)) = timeout_at(deadline, self.0.changed()).await {
+            let changed = changed(&mut self.lease, self.behind.as_mut());
+            if let Ok(Err(_)) = timeout_at(deadline, changed).await {
                 return None;
             }
         }
     }
+}
+
+/// Waits until one of the two changes. Fails when the state of one is gone.
+pub(super) async fn changed(
+    lease: &mut watch::Receiver<Status>,
+    behind: Option<&mut watch::Receiver<Status>>,
+) -> Result<(), watch::error::RecvError> {
+    match behind {
+        None => lease.changed().await,
+        Some(behind) => tokio::select! {
+            changed = lease.changed() => changed,
+            changed = behind.changed() => changed,
+        },
+    }
+}
+
+fn look(lease: &mut watch::Receiver<Status>) -> (Option<LossReason>, Instant, Phase) {
+    let Status {
+        validity, phase, ..
+    } = &*lease.borrow_and_update();
+    (validity.loss(Instant::now()), validity.deadline(), *phase)
 }

@@ -77,9 +77,10 @@ impl ReleaseJob {
     ///
     /// Only the release of an exclusive lease is sure to free the key. A release with a minimum hold or a done tick has
     /// to write that into the document. And if a late acquire request may be granted the lease again, the lease is
-    /// released more than once.
+    /// released more than once. If other processes wait for the release, the key goes to one of them.
     pub(super) fn can_hand_off(&self) -> bool {
-        self.is_exclusive && self.undoable_until().is_some()
+        let is_awaited = self.held.is_some_and(|held| held.is_awaited);
+        self.is_exclusive && !is_awaited && self.undoable_until().is_some()
     }
 
     /// Until when a failover may undo the release, so that a majority need not confirm it: until the local deadline of

@@ -12,7 +12,7 @@ use std::{
 use graph::{Graph, Sources, Uses};
 
 /// The folders of `src/`, from the top.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "lib",
     "guide",
     "testing",
@@ -20,6 +20,7 @@ const LAYERS: [&str; 19] = [
     "acquire",
     "limiter",
     "lease",
+    "sticky",
     "renewal",
     "release",
     "waiters",

@@ -6,10 +6,12 @@ use tokio::time::Instant;
 
 use super::{AcquireOperation, too_late};
 use crate::{
-    acquire::attempt::Attempt,
+    acquire::{attempt::Attempt, here},
+    lease::Lease,
     messages::{KnownPlace, Turn},
     model::{Access, Error, Held, WaitPolicy},
     retry::TRIES,
+    sticky::Fit,
     waiters::{WaitOutcome, Waiter, WaiterKind, ensure_listener},
 };
 
@@ -51,6 +53,11 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
+                    match self.enter_here(give_up).await {
+                        Some(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
+                        Some(Err(held)) => return Err(self.refusal(start.elapsed(), held)),
+                        None => {}
+                    }
                     if let Some(place) = waiter.place_to_ask() {
                         let request = Arc::make_mut(&mut self.request);
                         request.turn = place.turn;
@@ -122,5 +129,19 @@ impl AcquireOperation {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Acquires the key from memory, if its lease has begun to stay with this process since the waiter began to wait.
+    /// `None` if the store has to be asked.
+    async fn enter_here(&mut self, until: Option<Instant>) -> Option<Result<Lease, Held>> {
+        let context = self.context.clone();
+        let key = &self.request.key;
+        let stay = context.registry.stays.get(key)?;
+        if stay.fit(self.options.wanted()) != Fit::Here {
+            return None;
+        }
+        // The options were checked when the operation began.
+        let request = self.options.request_under(key.clone(), stay.stored().id());
+        here::enter(&context, &stay, request.ok()?, until).await
     }
 }

@@ -1,0 +1,79 @@
+//! An acquire of a key whose lease stays with this process: it is granted from memory, or the lease goes back first.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions};
+use crate::{
+    lease::Lease,
+    messages::AcquireRequest,
+    model::{Error, Held, Key, WaitPolicy},
+    sticky::{Entry, Fit, Stay},
+    telemetry::SentBack,
+};
+
+/// Acquires a key whose lease stays here. `None` if the store has to be asked.
+pub(super) async fn acquire(
+    options: &LeaseOptions,
+    key: &Key,
+    wait_policy: WaitPolicy,
+    since: Instant,
+) -> Option<Result<Attempt, Error>> {
+    let context = &options.context;
+    let registry = &context.registry;
+    let stay = registry.stays.get(key)?;
+    match stay.fit(options.wanted()) {
+        Fit::Here => {}
+        Fit::Beside => return None,
+        Fit::After => {
+            registry.end_stay_now(&stay, SentBack::DocumentNeeded).await;
+            return None;
+        }
+    }
+    let request = match options.request_under(key.clone(), stay.stored().id()) {
+        Ok(request) => request,
+        Err(error) => return Some(Err(error)),
+    };
+    let until = match wait_policy {
+        WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Some(since),
+        // `None` if an `Instant` cannot express the end. The wait then has no bound.
+        WaitPolicy::For(wait) => since.checked_add(wait),
+        WaitPolicy::Endless => None,
+    };
+    let held = match enter(context, &stay, request, until).await? {
+        Ok(lease) => return Some(Ok(Attempt::Acquired(lease))),
+        Err(held) => held,
+    };
+    Some(match wait_policy {
+        WaitPolicy::None => Ok(Attempt::Held(held)),
+        WaitPolicy::For(_) | WaitPolicy::Endless => Err(Error::WaitTimedOut {
+            waited: since.elapsed(),
+            held,
+        }),
+    })
+}
+
+/// Waits for the key behind the tasks of this process that wait already, until `until`. `None` if the lease does not
+/// stay any more.
+pub(super) async fn enter(
+    context: &AcquireContext,
+    stay: &Arc<Stay>,
+    request: AcquireRequest,
+    until: Option<Instant>,
+) -> Option<Result<Lease, Held>> {
+    let now = Instant::now();
+    let entry = match until {
+        Some(until) if until <= now => stay.try_enter(request, now),
+        until => stay.enter(request, until).await,
+    };
+    let registry = &context.registry;
+    match entry {
+        Entry::Granted(state) => Some(Ok(Lease::local(registry.clone(), stay.clone(), state))),
+        Entry::Busy(held) => Some(Err(held)),
+        Entry::Over => {
+            registry.end_stay_now(stay, SentBack::DocumentNeeded).await;
+            None
+        }
+    }
+}

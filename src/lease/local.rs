@@ -1,0 +1,204 @@
+//! The guard of a lease that was granted from memory, and the end of the lease in the store that stays behind it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::{guard::Lease, looks, registry::LeaseRegistry};
+use crate::{
+    lease_state::{Behind, EndReason, LeaseState},
+    messages::ReleaseAnswer,
+    model::{Access, Error, Held, Key, LossReason},
+    release::Released,
+    sticky::{Entry, Fences, Left, Stay},
+    telemetry::{self, SentBack},
+};
+
+impl Lease {
+    /// The guard of a lease that was granted from memory.
+    pub(crate) fn local(
+        registry: Arc<LeaseRegistry>,
+        stay: Arc<Stay>,
+        state: Arc<LeaseState>,
+    ) -> Self {
+        telemetry::granted();
+        Self {
+            registry,
+            state,
+            stay: Some(stay),
+        }
+    }
+
+    /// The guard of a lease that the store has just granted. The lease stays with this process from now on, and the
+    /// guard is the first one that is granted from memory under it.
+    ///
+    /// `suspended` is how long the machine had been suspended in all before the request was sent.
+    pub(crate) fn staying(
+        registry: Arc<LeaseRegistry>,
+        stored: LeaseState,
+        idle: Duration,
+        suspended: Duration,
+    ) -> Self {
+        let stored = Arc::new(stored);
+        registry.granted(&stored);
+        let plain = |registry, state| Self {
+            registry,
+            state,
+            stay: None,
+        };
+        if registry.renewals.keep(&stored).is_err() {
+            return plain(registry, stored);
+        }
+        let now = Instant::now();
+        let request = stored.request();
+        let is_exclusive = request.access == Access::Exclusive;
+        let fences = is_exclusive.then(|| Fences::of_grant(stored.fence()));
+        let behind = Behind::new(stored.clone(), suspended);
+        let stay = Stay::begin(behind, fences, idle, now);
+        match stay.try_enter(request.clone(), now) {
+            Entry::Granted(state) => {
+                registry.begin_stay(&stay);
+                Self::local(registry, stay, state)
+            }
+            // The answer took most of the ttl.
+            Entry::Busy(_) | Entry::Over => {
+                stored.keep(false);
+                registry.renewals.forget(stored.number());
+                plain(registry, stored)
+            }
+        }
+    }
+
+    /// The lease in the store, for a request that is about its document. From now on nothing else is granted under it:
+    /// it goes back when this guard does.
+    pub(super) fn alone(&self) -> Arc<LeaseState> {
+        if let Some(stay) = &self.stay {
+            self.registry.end_stay(stay, SentBack::DocumentNeeded);
+        }
+        self.stored()
+    }
+
+    /// The other leases that were granted from memory beside this one. `None` if there are none.
+    pub(super) fn others_here(&self) -> Option<Held> {
+        let stay = self.stay.as_ref()?;
+        stay.others(self.state.number(), Instant::now())
+    }
+
+    pub(super) async fn release_local(&self, stay: &Arc<Stay>, now: Instant) -> Result<(), Error> {
+        let lost_before = self.state.loss(now);
+        if !self.state.end(EndReason::Released, now) {
+            return Err(self.state.lost_error(LossReason::Closed));
+        }
+        let (left, was_there) = stay.leave(self.state.number(), false, now);
+        self.state.mark_released();
+        if let Left::Release = left
+            && let Some(pending) = self.registry.end(stay.stored(), now)
+        {
+            let release = self.registry.release(pending, now);
+            let release = release.instrument(telemetry::release(self.state.fields()));
+            let Released { answer, unclear } = release.await?;
+            if answer == ReleaseAnswer::NotHeld && !(unclear && lost_before.is_none()) {
+                return Err(self.state.lost_error(LossReason::TakenOver));
+            }
+        }
+        match lost_before {
+            // The key was not granted again, neither here nor by the store.
+            Some(LossReason::Expired) if was_there && stay.stored().is_live(now) => Ok(()),
+            Some(reason) => Err(self.state.lost_error(reason)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn drop_local(&self, stay: &Arc<Stay>) {
+        let now = Instant::now();
+        if self.state.end(EndReason::Released, now) {
+            let (left, _) = stay.leave(self.state.number(), false, now);
+            self.state.mark_released();
+            self.registry.send_back(stay, left);
+        }
+    }
+
+    /// Gives up the guard without a release of the lease in the store.
+    pub(super) fn detach_local(&self, stay: &Arc<Stay>) {
+        let now = Instant::now();
+        if self.state.end(EndReason::Detached, now) {
+            self.registry.stays.remove(stay);
+            let (left, _) = stay.leave(self.state.number(), true, now);
+            self.registry.send_back(stay, left);
+        }
+    }
+}
+
+impl LeaseRegistry {
+    /// Records that a lease stays with this process, and sees to it that a task looks after it.
+    fn begin_stay(self: &Arc<Self>, stay: &Arc<Stay>) {
+        let ended = self.stays.insert(stay);
+        telemetry::stays(stay.stored().fields());
+        for ended in ended {
+            self.send_back_for(&ended, SentBack::TooMany);
+        }
+        looks::ensure_looking(self);
+    }
+
+    /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.
+    pub(crate) fn end_stay(&self, stay: &Arc<Stay>, why: SentBack) {
+        self.stays.remove(stay);
+        self.send_back_for(stay, why);
+    }
+
+    fn send_back_for(&self, stay: &Arc<Stay>, why: SentBack) {
+        if why == SentBack::WaitedFor {
+            // The lease goes to the process that waits, and not to a task that waits here.
+            stay.stored().set_awaited();
+        }
+        let left = stay.end();
+        telemetry::sent_back(stay.stored().fields(), why, left != Left::Nothing);
+        self.send_back(stay, left);
+    }
+
+    /// Ends the stay of a lease, and waits until it was released, if no task uses it.
+    pub(crate) async fn end_stay_now(&self, stay: &Arc<Stay>, why: SentBack) {
+        self.stays.remove(stay);
+        let left = stay.end();
+        telemetry::sent_back(stay.stored().fields(), why, left != Left::Nothing);
+        let now = Instant::now();
+        if left == Left::Release
+            && let Some(pending) = self.end(stay.stored(), now)
+        {
+            // A release that fails goes on in the background, and the store refuses the acquire meanwhile.
+            let _ = self.release(pending, now).await;
+        }
+    }
+
+    /// Ends the stay of the lease of this key, which this process has just evicted.
+    pub(crate) fn evicted_here(&self, key: &Key) {
+        if let Some(stay) = self.stays.get(key) {
+            stay.stored().lose(LossReason::TakenOver);
+            self.end_stay(&stay, SentBack::Evicted);
+        }
+    }
+
+    /// Ends the stays of all leases, because the client closes, or no task looks after them any more.
+    pub(super) fn end_all_stays(&self) {
+        for stay in self.stays.all() {
+            self.end_stay(&stay, SentBack::Closed);
+        }
+    }
+
+    /// Gives up the lease in the store, if that is what is left to do.
+    fn send_back(&self, stay: &Arc<Stay>, left: Left) {
+        match left {
+            Left::Nothing => {}
+            Left::Release => self.abandon(stay.stored()),
+            Left::Detach => self.detach(stay.stored()),
+        }
+    }
+}
+
+impl Drop for LeaseRegistry {
+    fn drop(&mut self) {
+        // No guard is left. The renewal task releases what it has before it ends.
+        self.end_all_stays();
+    }
+}

@@ -1,0 +1,230 @@
+//! A lease that was granted from memory, and the lease in the store that stands behind it.
+//!
+//! Invariants:
+//!
+//! - A lease that was granted from memory is live only while the lease behind it is. It ends at its own ttl too, unless
+//!   it is kept alive.
+//! - The time in which the machine is suspended counts: the server's clock goes on meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+
+use super::{GrantTerms, LeaseState, Status, validity::Validity};
+use crate::{
+    messages::AcquireRequest,
+    model::{Error, Fence, LossReason, Mode, after},
+    runtime::suspension,
+};
+
+/// The lease in the store behind a lease that was granted from memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Behind {
+    lease: Arc<LeaseState>,
+    /// How long the machine had been suspended in all, when the lease in the store was granted.
+    suspended: Duration,
+}
+
+impl Behind {
+    /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.
+    pub(crate) fn new(lease: Arc<LeaseState>, suspended: Duration) -> Self {
+        Self { lease, suspended }
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<LeaseState> {
+        &self.lease
+    }
+
+    /// This instant on a clock that has gone on while the machine was suspended, since the grant.
+    fn awake(&self, now: Instant, total: Duration) -> Instant {
+        now + total.saturating_sub(self.suspended)
+    }
+
+    pub(crate) fn is_live(&self, now: Instant) -> bool {
+        self.lease.is_live(self.awake(now, suspension::total()))
+    }
+
+    pub(super) fn loss(&self, now: Instant) -> Option<LossReason> {
+        self.lease.loss(self.awake(now, suspension::total()))
+    }
+
+    pub(crate) fn remaining(&self, now: Instant) -> Duration {
+        self.lease.remaining(self.awake(now, suspension::total()))
+    }
+
+    /// The instant at which the lease in the store is lost, if the machine is not suspended any more until then.
+    pub(super) fn deadline(&self) -> Instant {
+        let lost = suspension::total().saturating_sub(self.suspended);
+        let deadline = self.lease.deadline();
+        deadline.checked_sub(lost).unwrap_or(deadline)
+    }
+
+    pub(super) fn subscribe(&self) -> tokio::sync::watch::Receiver<Status> {
+        self.lease.state.subscribe()
+    }
+
+    pub(super) fn risk(&self) -> Option<Instant> {
+        let state = self.lease.state.borrow();
+        let (ttl, unrenewed) = (self.lease.ttl(), self.lease.unrenewed());
+        state.validity.risk(ttl, unrenewed)
+    }
+}
+
+impl LeaseState {
+    /// The state of a lease that is granted from memory at this instant.
+    pub(crate) fn local(
+        behind: Behind,
+        request: Arc<AcquireRequest>,
+        fence: Fence,
+        now: Instant,
+    ) -> Self {
+        let until = now + request.ttl;
+        let terms = GrantTerms {
+            request,
+            clock_margin: Duration::ZERO,
+            asked_once: true,
+        };
+        let at = (behind.lease.server_time(now), now, now);
+        Self::with(terms, Validity::until(until), fence, at, Some(behind))
+    }
+
+    /// The lease in the store: the one behind this one if this one was granted from memory.
+    pub(crate) fn stored(self: &Arc<Self>) -> &Arc<Self> {
+        match &self.behind {
+            None => self,
+            Some(behind) => &behind.lease,
+        }
+    }
+
+    /// Whether the lease was granted from memory.
+    pub(crate) fn is_local(&self) -> bool {
+        self.behind.is_some()
+    }
+
+    /// Extends a lease that was granted from memory: it lives for another ttl, if the lease behind it is live.
+    pub(crate) fn extend(&self, now: Instant) -> Result<(), Error> {
+        self.extend_until(now + self.ttl(), now)
+    }
+
+    /// Keeps a lease that was granted from memory alive: from now on it ends with the lease behind it.
+    pub(crate) fn keep_local(&self, now: Instant) -> Result<(), Error> {
+        // Farther than any deadline of a lease in the store.
+        const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+        self.keep(true);
+        self.extend_until(now + FAR, now)
+    }
+
+    /// Ends a lease that was granted from memory after its ttl, because it is not kept alive any more.
+    pub(crate) fn shorten(&self, now: Instant) {
+        let until = now + self.ttl();
+        self.state
+            .send_modify(|state| state.validity.shorten(until));
+    }
+
+    fn extend_until(&self, until: Instant, now: Instant) -> Result<(), Error> {
+        if let Some(reason) = self.loss(now) {
+            return Err(self.lost_error(self.lose(reason)));
+        }
+        let mut extended = Ok(());
+        self.state
+            .send_modify(|state| extended = state.validity.renewed(until, now));
+        extended.map_err(|reason| self.lost_error(reason))
+    }
+
+    /// The time of the server at this instant, as far as this process can tell it.
+    pub(crate) fn server_time(&self, now: Instant) -> DateTime<Utc> {
+        after(
+            self.acquired_at,
+            now.saturating_duration_since(self.granted_at),
+        )
+    }
+
+    /// Sets the mode, and the fence of an upgrade, after a conversion of the lease in the store.
+    pub(crate) fn converted_to(&self, mode: Mode, fence: Fence) {
+        self.state.send_modify(|state| {
+            if mode == Mode::Exclusive {
+                state.fence = state.fence.max(fence);
+            }
+            state.mode = mode;
+        });
+    }
+
+    /// Records that no task of this process uses the key.
+    pub(crate) fn set_idle(&self) {
+        self.usage.set_idle();
+    }
+
+    /// Records that a task of this process uses the key.
+    pub(crate) fn set_in_use(&self) {
+        self.usage.set_in_use();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        messages::Grant,
+        model::{Key, LeaseId},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn request(ttl: Duration) -> Arc<AcquireRequest> {
+        let key = Key::new("k").unwrap();
+        Arc::new(AcquireRequest::exclusive(
+            key,
+            LeaseId::random(),
+            "me".into(),
+            ttl,
+        ))
+    }
+
+    fn stored(ttl: Duration, now: Instant) -> Arc<LeaseState> {
+        let terms = GrantTerms {
+            request: request(ttl),
+            clock_margin: Duration::ZERO,
+            asked_once: true,
+        };
+        let at = DateTime::UNIX_EPOCH;
+        let grant = Grant {
+            fence: Fence::new(9),
+            acquired_at: at,
+            expires_at: after(at, ttl),
+            now: at,
+        };
+        Arc::new(LeaseState::new(terms, &grant, now).unwrap())
+    }
+
+    #[test]
+    fn it_ends_with_its_own_ttl_or_with_the_lease_behind_it() {
+        let now = Instant::now();
+        let behind = Behind::new(stored(10 * SECOND, now), suspension::total());
+        let short = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
+        assert!(short.is_live(now) && !short.is_live(now + SECOND));
+        let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
+        assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
+        assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
+        short.extend(now).unwrap();
+        short.keep_local(now).unwrap();
+        assert!(short.is_live(now + 9 * SECOND) && !short.is_live(now + 10 * SECOND));
+
+        behind.lease().lose(LossReason::TakenOver);
+        let loss = long.loss(now);
+        assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
+        assert!(matches!(short.extend(now), Err(Error::Lost { .. })));
+    }
+
+    #[test]
+    fn a_suspension_since_the_grant_shortens_it() {
+        let now = Instant::now();
+        let at_grant = 100 * SECOND;
+        let behind = Behind::new(stored(10 * SECOND, now), at_grant);
+        let live = |total| behind.lease.is_live(behind.awake(now + 3 * SECOND, total));
+        assert!(live(at_grant) && live(at_grant + 6 * SECOND));
+        assert!(!live(at_grant + 7 * SECOND));
+        // A reading may be a little smaller than the first one.
+        assert!(live(at_grant - SECOND));
+    }
+}

@@ -1,0 +1,18 @@
+//! The leases that stay with this process after their last use, so that the next acquire of the key is granted from
+//! memory.
+//!
+//! - `stay.rs` has one key: who is granted it here, and when its lease goes back to the store.
+//! - `stays.rs` has all keys, and the bound on their number.
+//! - `fences.rs` gives each grant from memory a fence.
+//! - `recalled.rs` remembers the keys that went back because another process waited for them.
+
+mod fences;
+mod recalled;
+mod stay;
+mod stays;
+
+pub(crate) use self::{
+    fences::Fences,
+    stay::{Entry, Fit, Left, Stay, Wanted},
+    stays::Stays,
+};

@@ -1,0 +1,422 @@
+//! `Stay`: a lease that stays with this process, and the leases that are granted from memory under it.
+//!
+//! Invariants:
+//!
+//! - The leases under it exclude each other as the store would have it. They are granted in the order in which their
+//!   tasks asked: a semaphore is the queue. An exclusive lease takes all of its permits, a shared one takes one.
+//! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters, and
+//!   shared leases under a shared lease show no fence.
+//! - After its end nothing is granted under it. The lease in the store is sent back once, when no lease under it is left.
+//! - No lease state is dropped, and no task is woken, while the lock is held.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout_at},
+};
+
+use super::fences::Fences;
+use crate::{
+    lease_state::{Behind, LeaseNumber, LeaseState},
+    messages::AcquireRequest,
+    model::{Access, Error, Fence, Held, Holder, Key, LossReason, Mode, after},
+    telemetry::Waiting,
+};
+
+/// How many shared leases are granted from memory at the same time, at most.
+const TURNS: u32 = 1_000;
+
+/// A lease that stays with this process.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    behind: Behind,
+    turns: Arc<Semaphore>,
+    /// For how long the lease stays although no task uses the key.
+    idle: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` if the lease in the store is shared.
+    fences: Option<Fences>,
+    holders: Vec<LocalHolder>,
+    /// When the last of the holders left.
+    idle_since: Instant,
+    end: End,
+}
+
+/// A lease that was granted from memory.
+#[derive(Debug)]
+struct LocalHolder {
+    lease: Arc<LeaseState>,
+    /// `None` for a reentrant lease, which enters that of another holder.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+/// Whether the lease goes back to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The lease stays.
+    None,
+    /// The lease goes back as soon as no lease under it is left.
+    Due,
+    /// As [`Due`](End::Due), but the lease is not released: somebody else has its ticket, or it was detached.
+    DueDetached,
+    /// The lease was sent back.
+    Sent,
+}
+
+/// What an acquire wants of a key that stays here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) access: Access,
+    pub(crate) owner: &'a str,
+    pub(crate) note: Option<&'a str>,
+    /// Whether the acquire needs the document of the key.
+    pub(crate) needs_document: bool,
+    /// Whether the lease shows a fence.
+    pub(crate) has_fence: bool,
+}
+
+/// Where an acquire of a key that stays here is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// From memory.
+    Here,
+    /// By the store, beside the lease that stays.
+    Beside,
+    /// By the store, after the lease that stays has gone back.
+    After,
+}
+
+/// The answer to an acquire.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Granted(Arc<LeaseState>),
+    /// Other tasks of this process have the key, or come first.
+    Busy(Held),
+    /// The lease does not stay any more. The store has to be asked.
+    Over,
+}
+
+/// What is left when a lease under the stay is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The lease stays, or other leases under it are left.
+    Nothing,
+    /// The caller releases the lease in the store.
+    Release,
+    /// The caller gives up the lease in the store without a release.
+    Detach,
+}
+
+impl Stay {
+    /// The lease in the store stays from now on. An exclusive one has these fences.
+    pub(crate) fn begin(
+        behind: Behind,
+        fences: Option<Fences>,
+        idle: Duration,
+        now: Instant,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            behind,
+            turns: Arc::new(Semaphore::new(TURNS as usize)),
+            idle,
+            state: Mutex::new(State {
+                fences,
+                holders: Vec::new(),
+                idle_since: now,
+                end: End::None,
+            }),
+        })
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        self.behind.lease().key()
+    }
+
+    /// The lease in the store.
+    pub(crate) fn stored(&self) -> &Arc<LeaseState> {
+        self.behind.lease()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.stored().request().access == Access::Shared
+    }
+
+    /// Where this acquire is granted.
+    pub(crate) fn fit(&self, wanted: Wanted<'_>) -> Fit {
+        let request = self.stored().request();
+        let is_same = *wanted.owner == *request.owner && wanted.note == request.note.as_deref();
+        let can_be_here = is_same && !wanted.needs_document;
+        match (self.is_shared(), wanted.access) {
+            (false, Access::Exclusive | Access::Shared) if can_be_here => Fit::Here,
+            (true, Access::Shared) if can_be_here && !wanted.has_fence => Fit::Here,
+            (true, Access::Shared) => Fit::Beside,
+            _ => Fit::After,
+        }
+    }
+
+    /// Grants the key if no task has it or waits for it.
+    pub(crate) fn try_enter(&self, request: AcquireRequest, now: Instant) -> Entry {
+        if let Some(entry) = self.reenter(&request, now) {
+            return entry;
+        }
+        let take = || self.turns.clone().try_acquire_many_owned(turns(&request));
+        let turn = take().or_else(|_| {
+            self.drop_expired(now);
+            take()
+        });
+        match turn {
+            Ok(turn) => self.grant(request, Some(turn), now),
+            Err(_) if self.turns.is_closed() => Entry::Over,
+            Err(_) => Entry::Busy(self.held(now)),
+        }
+    }
+
+    /// Waits for the key behind the tasks that wait already, for no longer than `until`.
+    ///
+    /// Cancel safe: a task that does not wait any more leaves the queue.
+    pub(crate) async fn enter(&self, request: AcquireRequest, until: Option<Instant>) -> Entry {
+        let request = match self.try_enter(request.clone(), Instant::now()) {
+            Entry::Busy(_) => request,
+            entry => return entry,
+        };
+        let _waiting = Waiting::begins(self.key(), None);
+        let turn = self.turns.clone().acquire_many_owned(turns(&request));
+        let mut turn = pin!(turn);
+        loop {
+            let now = Instant::now();
+            // A holder that has outlived its ttl is not waited for.
+            let next = self.next_expiry(now).into_iter().chain(until).min();
+            let outcome = match next {
+                Some(at) => timeout_at(at, &mut turn).await.ok(),
+                None => Some(turn.as_mut().await),
+            };
+            let now = Instant::now();
+            match outcome {
+                Some(Ok(turn)) => return self.grant(request, Some(turn), now),
+                Some(Err(_)) => return Entry::Over,
+                None if until.is_some_and(|until| now >= until) => {
+                    return Entry::Busy(self.held(now));
+                }
+                None => self.drop_expired(now),
+            }
+        }
+    }
+
+    /// Grants a reentrant lease under a lease of the same owner, with its fence.
+    fn reenter(&self, request: &AcquireRequest, now: Instant) -> Option<Entry> {
+        if !request.reentrant {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let live = |holder: &&LocalHolder| holder.lease.is_live(now);
+        let newest = state.holders.iter().rev().find(live)?;
+        let fence = newest.lease.fence();
+        Some(Entry::Granted(state.push(
+            &self.behind,
+            request.clone(),
+            fence,
+            None,
+            now,
+        )))
+    }
+
+    fn grant(
+        &self,
+        request: AcquireRequest,
+        turn: Option<OwnedSemaphorePermit>,
+        now: Instant,
+    ) -> Entry {
+        // A lease from memory has at least half of its ttl.
+        let is_long_enough = self.behind.remaining(now) >= request.ttl / 2;
+        let mut state = self.state.lock();
+        if state.end != End::None || !is_long_enough || !self.behind.is_live(now) {
+            return Entry::Over;
+        }
+        let fence = match &mut state.fences {
+            Some(fences) => fences.take(),
+            None => Some(self.stored().fence()),
+        };
+        let Some(fence) = fence else {
+            return Entry::Over;
+        };
+        Entry::Granted(state.push(&self.behind, request, fence, turn, now))
+    }
+
+    /// Extends a lease under the stay by its ttl, or keeps it alive for as long as the lease in the store.
+    ///
+    /// The lock makes sure that a lease which has [expired](Self::drop_expired) meanwhile is not revived.
+    pub(crate) fn extend(&self, lease: &LeaseState, keeps_alive: bool) -> Result<(), Error> {
+        let state = self.state.lock();
+        let is_here = |it: &LocalHolder| it.lease.number() == lease.number();
+        let now = Instant::now();
+        if !state.holders.iter().any(is_here) {
+            return Err(lease.lost_error(lease.lose(LossReason::Expired)));
+        }
+        if keeps_alive {
+            lease.keep_local(now)
+        } else {
+            lease.extend(now)
+        }
+    }
+
+    /// Records that a lease under the stay is given up. `detaches` says that the lease in the store is not to be
+    /// released after it. Returns what the caller does with the lease in the store, and whether the lease was still
+    /// there: it is gone if it had expired, and the key may have been granted again.
+    pub(crate) fn leave(&self, lease: LeaseNumber, detaches: bool, now: Instant) -> (Left, bool) {
+        let mut state = self.state.lock();
+        let found = state
+            .holders
+            .iter()
+            .position(|it| it.lease.number() == lease);
+        let gone = found.map(|at| state.holders.remove(at));
+        if detaches && state.end != End::Sent {
+            state.end = End::DueDetached;
+        }
+        if state.holders.is_empty() && gone.is_some() {
+            state.idle_since = now;
+            self.stored().set_idle();
+        }
+        let left = state.take_due();
+        drop(state);
+        if detaches {
+            self.turns.close();
+        }
+        let was_there = gone.is_some();
+        drop(gone);
+        (left, was_there)
+    }
+
+    /// From now on nothing is granted here. Returns what the caller does with the lease in the store now.
+    pub(crate) fn end(&self) -> Left {
+        let mut state = self.state.lock();
+        if state.end == End::None {
+            state.end = End::Due;
+        }
+        let left = state.take_due();
+        drop(state);
+        self.turns.close();
+        left
+    }
+
+    /// Whether nobody has used the key for as long as it was to stay, or the lease in the store is lost.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.drop_expired(now);
+        let state = self.state.lock();
+        let has_idled = state.holders.is_empty()
+            && now.saturating_duration_since(state.idle_since) >= self.idle;
+        has_idled || !self.behind.is_live(now)
+    }
+
+    /// For how long the key stays although no task uses it.
+    pub(crate) fn idle(&self) -> Duration {
+        self.idle
+    }
+
+    /// Since when no task has used the key. `None` while one does.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        state.holders.is_empty().then_some(state.idle_since)
+    }
+
+    /// Whether another lease than this one is under the stay.
+    pub(crate) fn others(&self, lease: LeaseNumber, now: Instant) -> Option<Held> {
+        let state = self.state.lock();
+        let is_other = |it: &LocalHolder| it.lease.number() != lease && it.lease.is_live(now);
+        let has_others = state.holders.iter().any(is_other);
+        drop(state);
+        has_others.then(|| self.held(now))
+    }
+
+    /// Drops the holders that have outlived their ttl, so that others can have the key.
+    fn drop_expired(&self, now: Instant) {
+        let mut state = self.state.lock();
+        if state.holders.iter().all(|it| it.lease.is_live(now)) {
+            return;
+        }
+        let (live, expired) = std::mem::take(&mut state.holders)
+            .into_iter()
+            .partition(|it| it.lease.is_live(now));
+        state.holders = live;
+        if state.holders.is_empty() {
+            state.idle_since = now;
+            self.stored().set_idle();
+        }
+        drop(state);
+        let expired: Vec<LocalHolder> = expired;
+        drop(expired);
+    }
+
+    fn next_expiry(&self, now: Instant) -> Option<Instant> {
+        let state = self.state.lock();
+        let ends = state.holders.iter().map(|it| it.lease.deadline().max(now));
+        ends.min()
+    }
+
+    /// The tasks of this process that have the key, as an answer of the store would show them.
+    fn held(&self, now: Instant) -> Held {
+        let state = self.state.lock();
+        let at = self.stored().server_time(now);
+        let holder = |it: &LocalHolder| {
+            let lease = &it.lease;
+            let request = lease.request();
+            let until = after(at, lease.remaining(now));
+            let (owner, since) = (request.owner.clone(), lease.acquired_at());
+            let mut holder = Holder::exclusive(request.lease, owner, lease.fence(), since, until);
+            holder.mode = lease.mode();
+            holder.note = request.note.clone();
+            holder
+        };
+        let holders = state.holders.iter().map(holder).collect();
+        Held::new(self.key().clone(), holders, at)
+    }
+}
+
+impl State {
+    fn push(
+        &mut self,
+        behind: &Behind,
+        request: AcquireRequest,
+        fence: Fence,
+        turn: Option<OwnedSemaphorePermit>,
+        now: Instant,
+    ) -> Arc<LeaseState> {
+        let lease = LeaseState::local(behind.clone(), Arc::new(request), fence, now);
+        let lease = Arc::new(lease);
+        if self.holders.is_empty() {
+            behind.lease().set_in_use();
+        }
+        self.holders.push(LocalHolder {
+            lease: lease.clone(),
+            _turn: turn,
+        });
+        lease
+    }
+
+    /// What the caller does with the lease in the store, if it is due to go back.
+    fn take_due(&mut self) -> Left {
+        let left = match self.end {
+            _ if !self.holders.is_empty() => Left::Nothing,
+            End::None | End::Sent => Left::Nothing,
+            End::Due => Left::Release,
+            End::DueDetached => Left::Detach,
+        };
+        if left != Left::Nothing {
+            self.end = End::Sent;
+        }
+        left
+    }
+}
+
+/// How many permits of the semaphore a lease takes.
+fn turns(request: &AcquireRequest) -> u32 {
+    match request.access.mode() {
+        Mode::Exclusive | Mode::Permits => TURNS,
+        Mode::Shared => 1,
+    }
+}

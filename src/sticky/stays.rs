@@ -1,0 +1,123 @@
+//! `Stays`: the keys that stay with this process.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{recalled::Recalled, stay::Stay};
+use crate::model::Key;
+
+/// The most keys that stay. Of more, the one that was not used for the longest time goes back first.
+const MAX_KEYS: usize = 4_096;
+
+/// The keys that stay with this process.
+#[derive(Debug, Default)]
+pub(crate) struct Stays {
+    keys: Mutex<Keys>,
+    /// How many keys there are. A client without any does not take the lock.
+    count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    stays: HashMap<Key, Arc<Stay>>,
+    recalled: Recalled,
+    /// Whether a task looks after the keys.
+    is_tended: bool,
+}
+
+impl Stays {
+    /// The lease of this key that stays. `None` if there is none.
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Stay>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.keys.lock().stays.get(key).cloned()
+    }
+
+    /// Adds a lease that stays. Returns those that the caller ends: an earlier one of the key, and the least recently
+    /// used one if there are too many.
+    pub(crate) fn insert(&self, stay: &Arc<Stay>) -> Vec<Arc<Stay>> {
+        let mut keys = self.keys.lock();
+        let mut ended: Vec<_> = keys
+            .stays
+            .insert(stay.key().clone(), stay.clone())
+            .into_iter()
+            .collect();
+        if keys.stays.len() > MAX_KEYS {
+            let others = keys.stays.values().filter(|it| !Arc::ptr_eq(it, stay));
+            let idle = others.filter_map(|it| Some((it.idle_since()?, it)));
+            let oldest = idle.min_by_key(|(since, _)| *since);
+            // If all keys are in use, the new one stays only until it is not used any more.
+            ended.push(oldest.map_or(stay, |(_, oldest)| oldest).clone());
+        }
+        for stay in &ended {
+            keys.remove(stay);
+        }
+        self.counted(&keys);
+        ended
+    }
+
+    /// Removes a lease, because it does not stay any more.
+    pub(crate) fn remove(&self, stay: &Arc<Stay>) {
+        let mut keys = self.keys.lock();
+        keys.remove(stay);
+        self.counted(&keys);
+    }
+
+    /// All leases that stay.
+    pub(crate) fn all(&self) -> Vec<Arc<Stay>> {
+        self.keys.lock().stays.values().cloned().collect()
+    }
+
+    /// The shortest time for which one of the keys stays although no task uses it. `None` if no key stays: the task
+    /// that looks after the keys then ends, and the next key that stays starts another one.
+    pub(crate) fn shortest_idle(&self) -> Option<Duration> {
+        let mut keys = self.keys.lock();
+        let shortest = keys.stays.values().map(|stay| stay.idle()).min();
+        keys.is_tended &= shortest.is_some();
+        shortest
+    }
+
+    /// Records that a task looks after the keys. `false` if one does already.
+    pub(crate) fn begin_to_tend(&self) -> bool {
+        !std::mem::replace(&mut self.keys.lock().is_tended, true)
+    }
+
+    /// Records that no task looks after the keys any more.
+    pub(crate) fn end_tending(&self) {
+        self.keys.lock().is_tended = false;
+    }
+
+    /// Records that another process waits for this key, so that it does not stay here for a while.
+    pub(crate) fn recalled(&self, key: &Key, now: Instant) {
+        self.keys.lock().recalled.insert(key.clone(), now);
+    }
+
+    /// Whether a lease of this key may stay here.
+    pub(crate) fn may_stay(&self, key: &Key, now: Instant) -> bool {
+        self.keys.lock().recalled.may_stay(key, now)
+    }
+
+    fn counted(&self, keys: &Keys) {
+        self.count.store(keys.stays.len(), Ordering::Release);
+    }
+}
+
+impl Keys {
+    /// Removes this lease, and not a later one of the same key.
+    fn remove(&mut self, stay: &Arc<Stay>) {
+        let is_it = |found: &Arc<Stay>| Arc::ptr_eq(found, stay);
+        if self.stays.get(stay.key()).is_some_and(is_it) {
+            self.stays.remove(stay.key());
+        }
+    }
+}
