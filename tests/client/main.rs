@@ -26,6 +26,7 @@ mod queue;
 mod release;
 mod renew;
 mod sets;
+mod sticky;
 mod turns;
 mod wakeups;
 mod with;
