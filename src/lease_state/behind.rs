@@ -11,20 +11,12 @@ use std::{sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{GrantTerms, LeaseState, Status, validity::Validity};
+use super::{Behind, GrantTerms, LeaseState, status::Status, validity::Validity};
 use crate::{
     messages::AcquireRequest,
     model::{Error, Fence, LossReason, Mode, after},
     runtime::suspension,
 };
-
-/// The lease in the store behind a lease that was granted from memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Behind {
-    lease: Arc<LeaseState>,
-    /// How long the machine had been suspended in all, when the lease in the store was granted.
-    suspended: Duration,
-}
 
 impl Behind {
     /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.

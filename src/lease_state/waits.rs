@@ -1,0 +1,79 @@
+//! What can be waited for: the end of a lease, its release, its loss, and the risk of its loss.
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Behind, LeaseState,
+    status::{EndReason, Phase, Status},
+    watcher::{self, LossWatcher},
+};
+use crate::model::LossReason;
+
+impl LeaseState {
+    /// Waits until the lease has ended, and returns how.
+    pub(crate) async fn ended(&self) -> EndReason {
+        let mut states = self.state.subscribe();
+        loop {
+            if let Some(end) = states.borrow_and_update().phase.end() {
+                return end;
+            }
+            // The sender is part of `self`, so this cannot fail.
+            let _ = states.changed().await;
+        }
+    }
+
+    /// Waits until the release of the lease was answered, or given up.
+    pub(crate) async fn released(&self) {
+        // The sender is part of `self`, so this cannot fail.
+        let mut states = self.state.subscribe();
+        let _ = states
+            .wait_for(|state| state.phase == Phase::Released)
+            .await;
+    }
+
+    /// Waits until the lease is lost.
+    pub(crate) async fn lost(&self) -> LossReason {
+        let reason = self.watch().lost().await;
+        self.check_loss();
+        reason.unwrap_or(LossReason::Closed)
+    }
+
+    /// Waits until the lease is at risk, or lost.
+    pub(crate) async fn at_risk(&self) {
+        let mut states = self.state.subscribe();
+        let mut behind = self.behind.as_ref().map(Behind::subscribe);
+        loop {
+            if !self.is_live(Instant::now()) {
+                return;
+            }
+            let (risk, deadline) = {
+                let Status { validity, .. } = &*states.borrow_and_update();
+                (
+                    validity.risk(self.ttl(), self.unrenewed()),
+                    validity.deadline(),
+                )
+            };
+            let behind_at = self.behind.as_ref().map(|behind| {
+                let risk = behind.risk();
+                risk.unwrap_or_else(|| behind.deadline())
+            });
+            let at = risk.unwrap_or(deadline);
+            let at = behind_at.map_or(at, |behind| at.min(behind));
+            if Instant::now() >= at {
+                return;
+            }
+            let _ = timeout_at(at, watcher::changed(&mut states, behind.as_mut())).await;
+            if let Some(behind) = &mut behind {
+                behind.mark_unchanged();
+            }
+        }
+    }
+
+    /// Returns a watcher, which does not keep the state of the lease in memory.
+    pub(crate) fn watch(&self) -> LossWatcher {
+        LossWatcher {
+            lease: self.state.subscribe(),
+            behind: self.behind.as_ref().map(Behind::subscribe),
+        }
+    }
+}
