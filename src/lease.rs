@@ -6,6 +6,7 @@ mod convert;
 mod guard;
 mod local;
 mod looks;
+mod recalls;
 mod registry;
 mod requests;
 mod set;

@@ -81,6 +81,8 @@ pub(crate) struct LeaseState {
     kept: AtomicBool,
     /// What the renewals of the lease say about the use of the key.
     usage: KnownUsage,
+    /// Whether the lease has a guard. Otherwise it stands behind leases that have one.
+    has_guard: AtomicBool,
     /// Whether other processes wait for the release, so that a majority has to confirm it.
     is_awaited: AtomicBool,
     /// Whether another acquire request for the lease may still be on its way to the server.
@@ -125,6 +127,7 @@ impl LeaseState {
             done: OnceLock::new(),
             kept: AtomicBool::new(false),
             usage: KnownUsage::default(),
+            has_guard: AtomicBool::new(true),
             is_awaited: AtomicBool::new(false),
             maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
@@ -375,7 +378,8 @@ impl LeaseState {
     }
 
     fn report_loss(&self, loss: Option<LossReason>) {
-        if let Some(reason) = loss {
+        // The leases that this one stands behind report the loss.
+        if let Some(reason) = loss.filter(|_| self.has_guard()) {
             telemetry::lost(self.fields(), &reason);
         }
     }
@@ -434,7 +438,7 @@ impl LeaseState {
             first
         });
         self.report_loss(loss);
-        if first {
+        if first && self.has_guard() {
             let held = now.saturating_duration_since(self.since);
             match end {
                 EndReason::Released => telemetry::given_up(self.fields(), held),

@@ -297,6 +297,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Opens a stream of keys for which a process begins to wait from now on: it takes a [place](Place) in their queue.
+    ///
+    /// A client opens it while keys [stay](crate::Acquire::sticky) with it that it does not need, and gives them up when
+    /// they are in the stream. `None`, which the provided method returns, if the database has no such stream. The client
+    /// then learns of the processes that wait from [`waited_for`](Store::waited_for) alone. A key in the stream is a
+    /// hint, and may be missing. Items come as in [`freed`](Store::freed).
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        Ok(None)
+    }
+
     /// The store itself, for operations that only one kind of store has, such as `Lease::enforce` on MongoDB. A store
     /// that wraps another store should return what that store returns.
     ///
@@ -308,6 +318,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
 /// The stream of [`Store::freed`]. Each item is a list of keys, which may be empty.
 pub type FreedKeys = BoxStream<'static, Result<Vec<FreedKey>, Error>>;
+
+/// The stream of [`Store::awaited`]. Each item is a list of keys, which may be empty.
+pub type AwaitedKeys = BoxStream<'static, Result<Vec<Key>, Error>>;
 
 /// A key that a waiter may now get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -401,6 +414,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         (**self).freed().await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        (**self).awaited().await
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

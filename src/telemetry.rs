@@ -47,7 +47,7 @@ pub(crate) use self::{
         renewals_late, renewals_sent, renewed, resume, resumed,
     },
     limiter::PermitSpan,
-    sticky::{SentBack, looked, sent_back, stays},
+    sticky::{SentBack, granted_from_memory, stay_ended, stays},
     store::{
         call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
         purged, released_owner, removed, store_failed,

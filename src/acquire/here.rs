@@ -10,7 +10,7 @@ use crate::{
     messages::AcquireRequest,
     model::{Error, Held, Key, WaitPolicy},
     sticky::{Entry, Fit, Stay},
-    telemetry::SentBack,
+    telemetry::{self, SentBack},
 };
 
 /// Acquires a key whose lease stays here. `None` if the store has to be asked.
@@ -69,7 +69,10 @@ pub(super) async fn enter(
     };
     let registry = &context.registry;
     match entry {
-        Entry::Granted(state) => Some(Ok(Lease::local(registry.clone(), stay.clone(), state))),
+        Entry::Granted(state) => {
+            telemetry::granted_from_memory(state.fields());
+            Some(Ok(Lease::local(registry.clone(), stay.clone(), state)))
+        }
         Entry::Busy(held) => Some(Err(held)),
         Entry::Over => {
             registry.end_stay_now(stay, SentBack::DocumentNeeded).await;

@@ -41,11 +41,13 @@ impl Lease {
         suspended: Duration,
     ) -> Self {
         let stored = Arc::new(stored);
-        registry.granted(&stored);
-        let plain = |registry, state| Self {
-            registry,
-            state,
-            stay: None,
+        let plain = |registry: Arc<LeaseRegistry>, state| {
+            registry.granted(&state);
+            Self {
+                registry,
+                state,
+                stay: None,
+            }
         };
         if registry.renewals.keep(&stored).is_err() {
             return plain(registry, stored);
@@ -58,6 +60,8 @@ impl Lease {
         let stay = Stay::begin(behind, fences, idle, now);
         match stay.try_enter(request.clone(), now) {
             Entry::Granted(state) => {
+                stored.set_without_guard();
+                registry.stays_here(&stored);
                 registry.begin_stay(&stay);
                 Self::local(registry, stay, state)
             }
@@ -123,8 +127,12 @@ impl Lease {
     pub(super) fn detach_local(&self, stay: &Arc<Stay>) {
         let now = Instant::now();
         if self.state.end(EndReason::Detached, now) {
-            self.registry.stays.remove(stay);
+            let was_here = self.registry.stays.remove(stay);
             let (left, _) = stay.leave(self.state.number(), true, now);
+            if was_here {
+                let of = stay.stored().fields();
+                telemetry::stay_ended(of, SentBack::Detached, left != Left::Nothing);
+            }
             self.registry.send_back(stay, left);
         }
     }
@@ -143,8 +151,9 @@ impl LeaseRegistry {
 
     /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.
     pub(crate) fn end_stay(&self, stay: &Arc<Stay>, why: SentBack) {
-        self.stays.remove(stay);
-        self.send_back_for(stay, why);
+        if self.stays.remove(stay) {
+            self.send_back_for(stay, why);
+        }
     }
 
     fn send_back_for(&self, stay: &Arc<Stay>, why: SentBack) {
@@ -153,15 +162,17 @@ impl LeaseRegistry {
             stay.stored().set_awaited();
         }
         let left = stay.end();
-        telemetry::sent_back(stay.stored().fields(), why, left != Left::Nothing);
+        telemetry::stay_ended(stay.stored().fields(), why, left != Left::Nothing);
         self.send_back(stay, left);
     }
 
     /// Ends the stay of a lease, and waits until it was released, if no task uses it.
     pub(crate) async fn end_stay_now(&self, stay: &Arc<Stay>, why: SentBack) {
-        self.stays.remove(stay);
+        if !self.stays.remove(stay) {
+            return;
+        }
         let left = stay.end();
-        telemetry::sent_back(stay.stored().fields(), why, left != Left::Nothing);
+        telemetry::stay_ended(stay.stored().fields(), why, left != Left::Nothing);
         let now = Instant::now();
         if left == Left::Release
             && let Some(pending) = self.end(stay.stored(), now)
@@ -179,10 +190,10 @@ impl LeaseRegistry {
         }
     }
 
-    /// Ends the stays of all leases, because the client closes, or no task looks after them any more.
-    pub(super) fn end_all_stays(&self) {
+    /// Ends the stays of all leases.
+    pub(super) fn end_all_stays(&self, why: SentBack) {
         for stay in self.stays.all() {
-            self.end_stay(&stay, SentBack::Closed);
+            self.end_stay(&stay, why);
         }
     }
 
@@ -199,6 +210,6 @@ impl LeaseRegistry {
 impl Drop for LeaseRegistry {
     fn drop(&mut self) {
         // No guard is left. The renewal task releases what it has before it ends.
-        self.end_all_stays();
+        self.end_all_stays(SentBack::Closed);
     }
 }

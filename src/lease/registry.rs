@@ -25,7 +25,7 @@ use crate::{
     runtime::{inline_task::InlineTask, lifecycle::Lifecycle},
     sticky::Stays,
     store::Store,
-    telemetry,
+    telemetry::{self, SentBack},
     waiters::WaitQueues,
 };
 
@@ -74,6 +74,12 @@ impl LeaseRegistry {
     pub(super) fn granted(&self, lease: &Arc<LeaseState>) {
         self.register(&mut self.held.lock(), lease);
         telemetry::granted();
+    }
+
+    /// Registers a lease that was granted, and stays here behind the leases that are granted from memory. It has no guard
+    /// of its own.
+    pub(super) fn stays_here(&self, lease: &Arc<LeaseState>) {
+        self.register(&mut self.held.lock(), lease);
     }
 
     /// Registers a lease that was resumed, unless the client closes. The close then leaves the lease alone: the caller
@@ -153,7 +159,7 @@ impl LeaseRegistry {
         // The renewal task may have ended with its runtime before it carried out its releases, so it is started again
         // here.
         let _ = self.renewals.ensure_running();
-        self.end_all_stays();
+        self.end_all_stays(SentBack::Closed);
         let held: Vec<_> = self.held.lock().drain().collect();
         let mut pending = Vec::new();
         for lease in held.iter().filter_map(|(_, lease)| lease.upgrade()) {

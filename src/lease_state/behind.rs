@@ -6,7 +6,10 @@
 //!   it is kept alive.
 //! - The time in which the machine is suspended counts: the server's clock goes on meanwhile.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -140,6 +143,15 @@ impl LeaseState {
             }
             state.mode = mode;
         });
+    }
+
+    pub(super) fn has_guard(&self) -> bool {
+        self.has_guard.load(Ordering::Relaxed)
+    }
+
+    /// Records that the lease has no guard, because it stands behind leases that were granted from memory.
+    pub(crate) fn set_without_guard(&self) {
+        self.has_guard.store(false, Ordering::Relaxed);
     }
 
     /// Records that no task of this process uses the key.

@@ -313,6 +313,14 @@ impl Stay {
         has_idled || !self.behind.is_live(now)
     }
 
+    /// Reports the losses of leases under the stay whose holders have not looked.
+    pub(crate) fn check_losses(&self) {
+        let state = self.state.lock();
+        let holders: Vec<_> = state.holders.iter().map(|it| it.lease.clone()).collect();
+        drop(state);
+        holders.iter().for_each(|lease| lease.check_loss());
+    }
+
     /// For how long the key stays although no task uses it.
     pub(crate) fn idle(&self) -> Duration {
         self.idle

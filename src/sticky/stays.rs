@@ -32,6 +32,17 @@ struct Keys {
     recalled: Recalled,
     /// Whether a task looks after the keys.
     is_tended: bool,
+    listening: Listening,
+}
+
+/// Whether a task listens to what the store tells of processes that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Listening {
+    #[default]
+    No,
+    Yes,
+    /// The store tells nothing.
+    Unsupported,
 }
 
 impl Stays {
@@ -66,11 +77,12 @@ impl Stays {
         ended
     }
 
-    /// Removes a lease, because it does not stay any more.
-    pub(crate) fn remove(&self, stay: &Arc<Stay>) {
+    /// Removes a lease, because it does not stay any more. Returns whether it was still there.
+    pub(crate) fn remove(&self, stay: &Arc<Stay>) -> bool {
         let mut keys = self.keys.lock();
-        keys.remove(stay);
+        let was_there = keys.remove(stay);
         self.counted(&keys);
+        was_there
     }
 
     /// All leases that stay.
@@ -97,6 +109,34 @@ impl Stays {
         self.keys.lock().is_tended = false;
     }
 
+    /// Records that a task listens to the store. `false` if one does already, or the store tells nothing.
+    pub(crate) fn begin_to_listen(&self) -> bool {
+        let mut keys = self.keys.lock();
+        let begins = keys.listening == Listening::No;
+        if begins {
+            keys.listening = Listening::Yes;
+        }
+        begins
+    }
+
+    /// Records that no task listens to the store any more.
+    pub(crate) fn end_listening(&self) {
+        let mut keys = self.keys.lock();
+        if keys.listening == Listening::Yes {
+            keys.listening = Listening::No;
+        }
+    }
+
+    /// Records that the store tells nothing of processes that wait.
+    pub(crate) fn set_silent(&self) {
+        self.keys.lock().listening = Listening::Unsupported;
+    }
+
+    /// Whether any key stays.
+    pub(crate) fn has_any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// Records that another process waits for this key, so that it does not stay here for a while.
     pub(crate) fn recalled(&self, key: &Key, now: Instant) {
         self.keys.lock().recalled.insert(key.clone(), now);
@@ -114,10 +154,12 @@ impl Stays {
 
 impl Keys {
     /// Removes this lease, and not a later one of the same key.
-    fn remove(&mut self, stay: &Arc<Stay>) {
+    fn remove(&mut self, stay: &Arc<Stay>) -> bool {
         let is_it = |found: &Arc<Stay>| Arc::ptr_eq(found, stay);
-        if self.stays.get(stay.key()).is_some_and(is_it) {
+        let was_there = self.stays.get(stay.key()).is_some_and(is_it);
+        if was_there {
             self.stays.remove(stay.key());
         }
+        was_there
     }
 }

@@ -44,7 +44,7 @@ use crate::{
     },
     model::{Error, Key, LockState, WaiterId},
     rules,
-    store::{FreedKeys, Store, clock::ServerClock},
+    store::{AwaitedKeys, FreedKeys, Store, clock::ServerClock},
 };
 
 /// The largest difference that this store assumes between the clocks of two members of a replica set.
@@ -395,6 +395,13 @@ impl Store for MongoStore {
             return Ok(None);
         }
         self.watch_freed().await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        if self.has_classic_dialect().await? {
+            return Ok(None);
+        }
+        self.watch_awaited().await
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

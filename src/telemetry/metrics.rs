@@ -8,7 +8,10 @@ use metrics::{
     describe_histogram, with_recorder,
 };
 
-use super::words::{Outcome, TARGET};
+use super::{
+    sticky::SentBack,
+    words::{Outcome, TARGET},
+};
 use crate::model::Mode;
 
 const ACQUIRES: &str = "leasehold_acquires_total";
@@ -30,6 +33,9 @@ const LOSSES: &str = "leasehold_losses_total";
 const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
 const PERMIT_REQUESTS: &str = "leasehold_permit_requests_total";
 const PERMIT_WAIT: &str = "leasehold_permit_wait_seconds";
+const GRANTS_FROM_MEMORY: &str = "leasehold_grants_from_memory_total";
+const STAYING: &str = "leasehold_leases_staying";
+const STAYS_ENDED: &str = "leasehold_stays_ended_total";
 const TICKS: &str = "leasehold_ticks_total";
 const LEADING: &str = "leasehold_leading";
 const TERMS: &str = "leasehold_terms_total";
@@ -111,6 +117,17 @@ pub fn describe_metrics() {
         LOSSES,
         count,
         "Leases that were lost while their guard lived, by reason"
+    );
+    describe_counter!(
+        GRANTS_FROM_MEMORY,
+        count,
+        "Grants of keys whose lease stays with this process"
+    );
+    describe_gauge!(STAYING, count, "Leases that stay with this process");
+    describe_counter!(
+        STAYS_ENDED,
+        count,
+        "Leases that do not stay with this process any more, by reason"
     );
     describe_counter!(
         BACKGROUND_RELEASES,
@@ -229,6 +246,29 @@ pub(super) fn places_passed(places: usize) {
 
 pub(super) fn place_given_up(outcome: Outcome) {
     with_recorder(|recorder| count(recorder, key_by!(outcome, PLACES_GIVEN_UP)));
+}
+
+pub(super) fn granted_from_memory() {
+    with_recorder(|recorder| count(recorder, key!(GRANTS_FROM_MEMORY)));
+}
+
+pub(super) fn stay_begun() {
+    with_recorder(|recorder| add(recorder, key!(STAYING), 1.0));
+}
+
+pub(super) fn stay_ended(why: SentBack) {
+    macro_rules! by {
+        ($($reason:ident)*) => {
+            match why {
+                $(SentBack::$reason => key!(STAYS_ENDED, "reason" => SentBack::$reason.as_str())),*
+            }
+        };
+    }
+    with_recorder(|recorder| {
+        add(recorder, key!(STAYING), -1.0);
+        let key = by!(WaitedFor NotUsed DocumentNeeded NotTold TooMany Detached Evicted Closed);
+        count(recorder, key);
+    });
 }
 
 pub(super) fn guard_created() {

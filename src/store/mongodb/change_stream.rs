@@ -1,4 +1,5 @@
-//! Reads from a change stream which keys became free, or have room again.
+//! Reads from a change stream which keys became free, or have room again, and from another one for which keys a process
+//! begins to wait.
 //!
 //! The server sends only the changes after which a waiter may be granted the key:
 //!
@@ -13,6 +14,9 @@
 //! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A reentrant
 //! grant keeps the fence, but it only adds a holder. If it also removes holders that have expired, its event is sent,
 //! which does no harm.
+//!
+//! A process that begins to wait adds a place to the list `waiters`. The event names the new element, or the list if it
+//! was empty. When a place is written again, the event names fields of its element. So the server can leave that out.
 
 use std::time::Duration;
 
@@ -29,7 +33,7 @@ use super::{
 };
 use crate::{
     model::{Error, Key, Mode, SCHEMA, WaiterId},
-    store::{FreedKey, FreedKeys},
+    store::{AwaitedKeys, FreedKey, FreedKeys},
 };
 
 /// The longest time that the server waits for an event before it answers that there is none.
@@ -39,36 +43,49 @@ const NO_CHANGE_STREAMS: i32 = 40_573;
 
 impl MongoStore {
     pub(super) async fn watch_freed(&self) -> Result<Option<FreedKeys>, Error> {
+        let events = self.watch(pipeline()).await?;
+        Ok(events.map(|events| stream::try_unfold(events, |it| next_event(it, freed)).boxed()))
+    }
+
+    pub(super) async fn watch_awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        let events = self.watch(places_pipeline()).await?;
+        Ok(events.map(|events| stream::try_unfold(events, |it| next_event(it, key)).boxed()))
+    }
+
+    /// `None` if the server has no change streams.
+    async fn watch(
+        &self,
+        pipeline: impl IntoIterator<Item = Document>,
+    ) -> Result<Option<ChangeStream<Document>>, Error> {
         let opened = self
             .locks
             .reads()
             .watch()
-            .pipeline(pipeline())
+            .pipeline(pipeline)
             // A change stream accepts no other read concern.
             .read_concern(ReadConcern::majority())
             .max_await_time(MAX_AWAIT_TIME)
             .await;
         match opened {
-            Ok(events) => Ok(Some(
-                stream::try_unfold(events.with_type(), next_event).boxed(),
-            )),
+            Ok(events) => Ok(Some(events.with_type())),
             Err(error) if code(&error) == Some(NO_CHANGE_STREAMS) => Ok(None),
             Err(error) => Err(classify(error)),
         }
     }
 }
 
-/// Takes the next event, or asks the server once for one. `None` if the server has closed the stream. Otherwise each
-/// further request would get that answer, without a pause.
-async fn next_event(
+/// Takes the next event, or asks the server once for one, and returns what `read` finds in it. `None` if the server has
+/// closed the stream. Otherwise each further request would get that answer, without a pause.
+async fn next_event<T>(
     mut events: ChangeStream<Document>,
-) -> Result<Option<(Vec<FreedKey>, ChangeStream<Document>)>, Error> {
+    read: fn(&Document) -> Option<T>,
+) -> Result<Option<(Vec<T>, ChangeStream<Document>)>, Error> {
     let event = events.next_if_any().await.map_err(classify)?;
     if event.is_none() && !events.is_alive() {
         return Ok(None);
     }
-    let freed = event.as_ref().and_then(freed);
-    Ok(Some((freed.into_iter().collect(), events)))
+    let found = event.as_ref().and_then(read);
+    Ok(Some((found.into_iter().collect(), events)))
 }
 
 /// What an event tells; `None` if the id is not a key, so that the document is not a lock.
@@ -126,6 +143,20 @@ fn pipeline() -> [Document; 2] {
             "updateDescription.updatedFields.next": 1,
             "fullDocument.next": 1,
         } },
+    ]
+}
+
+/// Selects the events in which a place was added to the queue of a key.
+fn places_pipeline() -> [Document; 2] {
+    let fields = doc! { "$objectToArray": "$updateDescription.updatedFields" };
+    let is_new = doc! { "$anyElementTrue": { "$map": {
+        // Without the default, an event without the fields would end the stream with an error.
+        "input": { "$ifNull": [fields, []] },
+        "in": { "$regexMatch": { "input": "$$this.k", "regex": r"^waiters(\.[0-9]+)?$" } },
+    } } };
+    [
+        doc! { "$match": { "operationType": "update", "$expr": is_new } },
+        doc! { "$project": { "documentKey._id": 1 } },
     ]
 }
 
