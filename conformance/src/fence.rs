@@ -1,17 +1,18 @@
 //! The fencing token rises, whatever happens to the lock.
 
 use super::{
-    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, granted, renew, request,
-    sole_holder, state, until_free, violation,
+    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, Violation, ensure, fresh_key, granted, refused,
+    release, renew, request, sole_holder, state, until_free, violation,
 };
 use leasehold::{
     Fence, Key, Store,
     store::{
-        AcquireAnswer, ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest,
-        RenewAnswer, RenewRequest,
+        Access, AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer,
+        ConvertRequest, Grant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+        Turn, WaiterId,
     },
 };
-use std::sync::Arc;
+use std::{num::NonZeroU16, sync::Arc};
 use tokio::time::{Instant, sleep};
 
 /// Each grant has a greater fence than the one before it: after a release, a takeover, an eviction, and even after the
@@ -67,6 +68,196 @@ pub async fn the_fence_always_rises(clients: &Clients) -> Outcome {
             .fence,
         "the removal of the document",
     )
+}
+
+/// How many fences a grant takes in a property. They put the fence a minute ahead of the clock.
+const BLOCK: NonZeroU16 = NonZeroU16::new(60_000).unwrap();
+
+/// A grant takes as many fences in a row as its request asks for, and has the last of them. The first of them is above
+/// all earlier ones, and the next grant is above all of them, however the lease ended. A repeated request takes none
+/// again, and a refused one takes none.
+pub async fn a_grant_takes_as_many_fences_as_it_asks_for(clients: &Clients) -> Outcome {
+    let (first, second) = (&clients.first, &clients.second);
+    let other = request(&fresh_key("one fence")?, "one", LONG);
+    let time = granted(first, &other).await?.fence;
+    for fresh in [false, true] {
+        let mut new = request(&fresh_key("many fences, new")?, "new", LONG).fences(BLOCK);
+        if fresh {
+            new = new.fresh();
+        }
+        // The fence of a new key is the time, so that of the other key is a time before.
+        let before = Fence::new(time.get() - 1);
+        in_a_row(&granted_once(clients, &new).await?, &new, before)?;
+    }
+
+    let key = fresh_key("many fences")?;
+    let ask = || request(&key, "holder", LONG).fences(BLOCK);
+    let one = request(&key, "one", LONG);
+    let mut last = granted(first, &one).await?.fence;
+    release(second, &one).await?;
+    let (waiter, stays) = (WaiterId::random(), SHORT);
+    let mut held = None;
+    for request in [
+        ask(),
+        ask().likely_held(),
+        ask().fresh(),
+        ask().turn(Turn::Barging),
+        ask().turn(Turn::InTurn { waiter, stays }),
+        ask().permits(1, 2),
+        ask().fences(NonZeroU16::MIN),
+        ask().fences(NonZeroU16::MAX),
+        ask().shared(),
+        ask().shared(),
+    ] {
+        // Readers share the key. All others are alone.
+        let shares = request.access == Access::Shared;
+        if let Some(held) =
+            held.take_if(|held: &mut AcquireRequest| held.access != Access::Shared || !shares)
+        {
+            release(first, &held).await?;
+        }
+        let grant = granted_once(clients, &request).await?;
+        in_a_row(&grant, &request, last)?;
+        last = grant.fence;
+        held = Some(request);
+    }
+    // A refused request takes none, in its place or without one.
+    for request in [
+        ask(),
+        ask().turn(Turn::InTurn {
+            waiter,
+            stays: SHORT,
+        }),
+    ] {
+        refused(second, &request).await?;
+    }
+    let stored = state(first, &key).await?.fence;
+    ensure!(
+        stored == last,
+        "two refused requests took the fence from {last} to {stored}"
+    );
+    second.leave(&key, waiter).await?;
+    let Some(eviction) = first.evict(&key).await? else {
+        return violation("a key with two readers had nothing to evict");
+    };
+    ensure!(
+        eviction.fence > last,
+        "the eviction of the fence {last} has the fence {}",
+        eviction.fence
+    );
+    let expires = request(&key, "expires", SHORT).fences(BLOCK);
+    let grant = granted(first, &expires).await?;
+    in_a_row(&grant, &expires, eviction.fence)?;
+    until_free(first, &key).await?;
+    let after = ask();
+    let next = granted_once(clients, &after).await?;
+    in_a_row(&next, &after, grant.fence)?;
+    let instead = ask().in_place_of(after.lease);
+    let grant = granted_once(clients, &instead).await?;
+    in_a_row(&grant, &instead, next.fence)?;
+    // The lease of an owner that enters its own has the same fence. It takes none.
+    let enters = ask().reentrant();
+    let entered = granted_once(clients, &enters).await?;
+    ensure!(
+        entered.fence == grant.fence,
+        "the fence {} was entered with {}",
+        grant.fence,
+        entered.fence
+    );
+    for lease in [&instead, &enters] {
+        release(first, lease).await?;
+    }
+    let last = request(&key, "last", LONG).fences(NonZeroU16::MIN);
+    in_a_row(&granted(first, &last).await?, &last, grant.fence)?;
+    in_a_batch(clients).await
+}
+
+/// Several grants of one call take as many fences as each of them asks for.
+async fn in_a_batch(clients: &Clients) -> Outcome {
+    let (first, second) = (&clients.first, &clients.second);
+    let mut requests = Vec::new();
+    let mut last = Vec::new();
+    for fences in [BLOCK, NonZeroU16::MIN, NonZeroU16::MAX, BLOCK] {
+        let early = request(&fresh_key("many fences, in a batch")?, "early", LONG);
+        let early = early.fences(BLOCK);
+        last.push(granted(first, &early).await?.fence);
+        release(first, &early).await?;
+        requests.push(request(&early.key, "holder", LONG).fences(fences));
+    }
+    // A reader beside another.
+    let [early, late] = ["early", "late"].map(|owner| request(&requests[0].key, owner, LONG));
+    let (early, late) = (early.shared().fences(BLOCK), late.shared().fences(BLOCK));
+    let grant = granted(first, &early).await?;
+    in_a_row(&grant, &early, last[0])?;
+    (last[0], requests[0]) = (grant.fence, late);
+    let calls = requests.iter().cloned();
+    let calls: Vec<_> = calls
+        .map(|it| BatchRequest::Acquire(Arc::new(it)))
+        .collect();
+    let mut fences = Vec::new();
+    for again in [false, true] {
+        let answers = second.batch(&calls).await?;
+        ensure!(
+            answers.len() == calls.len(),
+            "{} requests have {} answers",
+            calls.len(),
+            answers.len()
+        );
+        for (number, answer) in answers.into_iter().enumerate() {
+            let BatchAnswer::Acquire(AcquireAnswer::Granted(grant)) = answer? else {
+                return violation(format!("{:?} was not granted", requests[number]));
+            };
+            if again {
+                ensure!(
+                    fences[number] == grant.fence,
+                    "a repeated request in a batch has the fence {} after {}",
+                    grant.fence,
+                    fences[number]
+                );
+            } else {
+                in_a_row(&grant, &requests[number], last[number])?;
+                fences.push(grant.fence);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The grant of a request that is sent twice, by two clients. Its fence must be the same, and the stored one.
+async fn granted_once(clients: &Clients, request: &AcquireRequest) -> Result<Grant, Violation> {
+    let grant = granted(&clients.first, request).await?;
+    let again = granted(&clients.second, request).await?;
+    ensure!(
+        again.fence == grant.fence,
+        "a repeated request has the fence {} after {}",
+        again.fence,
+        grant.fence
+    );
+    let seen = state(&clients.second, &request.key).await?;
+    let mut holders = seen.holders.iter();
+    let holder = holders.find(|holder| holder.lease == request.lease);
+    ensure!(
+        holder.is_some_and(|holder| holder.fence == grant.fence) && seen.fence >= grant.fence,
+        "the fence {} is stored as {seen:?}",
+        grant.fence
+    );
+    Ok(grant)
+}
+
+/// Checks that the first fence of this grant is the one after the last, or later if the clock has passed that.
+fn in_a_row(grant: &Grant, request: &AcquireRequest, last: Fence) -> Outcome {
+    let end = last.get() + i64::from(request.fences.get());
+    let is_right = match grant.acquired_at.timestamp_millis() > last.get() {
+        true => grant.fence.get() >= end,
+        false => grant.fence.get() == end,
+    };
+    ensure!(
+        is_right,
+        "after the fence {last}, a grant that takes {} has {}",
+        request.fences,
+        grant.fence
+    );
+    Ok(())
 }
 
 /// Waits until a clean-up removes the document, which it does once the clock has passed the fence.

@@ -65,6 +65,7 @@ mod renewals;
 mod seeds;
 mod steps;
 mod turn;
+mod usage;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -91,7 +92,8 @@ pub use self::{
         takeover_only_after_expiry_on_the_servers_clock,
     },
     fence::{
-        an_evicted_lease_is_no_holder_any_more, an_eviction_frees_the_key, the_fence_always_rises,
+        a_grant_takes_as_many_fences_as_it_asks_for, an_evicted_lease_is_no_holder_any_more,
+        an_eviction_frees_the_key, the_fence_always_rises,
     },
     guard::{
         a_detached_lease_stays_until_its_ttl_is_over, a_dropped_acquire_leaves_no_lock,
@@ -141,12 +143,14 @@ pub use self::{
         a_place_is_for_one_key, a_place_is_given_back, a_place_lasts_while_its_process_asks,
         a_place_tells_who_waits, a_process_that_is_gone_blocks_nobody,
         a_reader_queues_behind_a_writer, a_refusal_without_a_place_writes_nothing,
-        all_that_go_on_asking_are_granted_the_key, an_owner_does_not_queue_behind_itself,
-        an_upgrade_does_not_queue, permits_queue_behind_a_large_request,
+        a_store_tells_which_keys_are_waited_for, all_that_go_on_asking_are_granted_the_key,
+        an_owner_does_not_queue_behind_itself, an_upgrade_does_not_queue,
+        permits_queue_behind_a_large_request,
         processes_are_granted_a_key_in_the_order_in_which_they_came,
         readers_of_a_process_share_its_place, renewals_and_evictions_keep_the_places,
         who_passes_the_queue_leaves_it_as_it_is,
     },
+    usage::a_renewal_tells_whether_the_lease_is_in_use,
 };
 use leasehold::{Error, Store};
 
@@ -172,7 +176,9 @@ macro_rules! conformance_suite {
             a_renewal_never_shortens_a_lease
             many_renewals_go_in_one_call
             renewals_of_known_grants_tell_the_live_from_the_dead
+            a_renewal_tells_whether_the_lease_is_in_use
             the_fence_always_rises
+            a_grant_takes_as_many_fences_as_it_asks_for
             an_eviction_frees_the_key
             an_evicted_lease_is_no_holder_any_more
             remove_expired_removes_only_what_is_dead
@@ -239,6 +245,7 @@ macro_rules! conformance_suite {
             who_passes_the_queue_leaves_it_as_it_is
             a_key_has_a_bounded_number_of_places
             a_refusal_without_a_place_writes_nothing
+            a_store_tells_which_keys_are_waited_for
             a_batch_keeps_the_queue
             all_that_go_on_asking_are_granted_the_key
             a_tick_that_is_done_is_not_granted_again

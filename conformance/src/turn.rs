@@ -17,6 +17,7 @@ macro_rules! or_too_late {
 mod before_all;
 mod order;
 mod places;
+mod waited_for;
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,6 +42,7 @@ pub use self::{
         a_place_tells_who_waits, a_process_that_is_gone_blocks_nobody,
         a_refusal_without_a_place_writes_nothing, renewals_and_evictions_keep_the_places,
     },
+    waited_for::a_store_tells_which_keys_are_waited_for,
 };
 use super::{
     LONG, Lived, Outcome, PATIENCE, SHORT, Violation, after, ensure, no_tick, release, request,
