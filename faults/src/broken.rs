@@ -271,6 +271,10 @@ impl Store for Broken {
         self.store.inspect(key).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.store.waited_for(keys).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.store.list(request).await
     }

@@ -200,6 +200,10 @@ impl<S: Store> Store for FaultyStore<S> {
         self.meet(Group::Every, self.inner.inspect(key)).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.meet(Group::Every, self.inner.waited_for(keys)).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.meet(Group::Every, self.inner.list(request)).await
     }

@@ -321,6 +321,14 @@ impl Store for FlakyStore {
         self.carry_out(fate, self.memory.inspect(key)).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        let fate = self
+            .reads_fail
+            .load(Ordering::SeqCst)
+            .then_some(Fate::NotSent);
+        self.carry_out(fate, self.memory.waited_for(keys)).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.memory.list(request).await
     }

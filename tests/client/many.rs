@@ -108,6 +108,10 @@ impl Store for SlowStore {
         self.memory.inspect(key).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.memory.waited_for(keys).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.memory.list(request).await
     }

@@ -114,6 +114,9 @@ pub enum Fault {
     TicksAreWaitedFor,
     CleanUpForgetsTicks,
     TicksAreHidden,
+    FencesOneByOne,
+    UsageIsForgotten,
+    NobodyIsWaitedFor,
 }
 
 /// The limiters by their key, the length of their windows, and whether they are smooth.
@@ -324,6 +327,18 @@ impl Store for BrokenStore {
             state.done = None;
         }
         Ok(state)
+    }
+
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        let is_awaited = |key: &&Key| {
+            let now = self.now();
+            let record = self.record(key);
+            record.is_some_and(|record| !rules::inspect(&record, now).waiters.is_empty())
+        };
+        Ok(match self.fault {
+            Fault::NobodyIsWaitedFor => Vec::new(),
+            _ => keys.iter().filter(is_awaited).cloned().collect(),
+        })
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

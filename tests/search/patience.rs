@@ -71,6 +71,10 @@ impl<S: Store> Store for Patient<S> {
         patiently!(self.0.inspect(key))
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        patiently!(self.0.waited_for(keys))
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         patiently!(self.0.list(request))
     }

@@ -92,6 +92,10 @@ impl<L: Layer> Store for Layered<L> {
         self.0.inner().inspect(key).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.0.inner().waited_for(keys).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.0.inner().list(request).await
     }

@@ -77,6 +77,10 @@ impl Store for Slow {
         self.pass(self.0.inspect(key)).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.pass(self.0.waited_for(keys)).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.pass(self.0.list(request)).await
     }

@@ -291,6 +291,11 @@ impl Store for Indiscreet {
         self.memory.inspect(key).await
     }
 
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.fate()?;
+        self.memory.waited_for(keys).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.fate()?;
         self.memory.list(request).await

@@ -1,6 +1,6 @@
 //! The faults in acquires.
 
-use std::time::Duration;
+use std::{num::NonZeroU16, time::Duration};
 
 use leasehold::{
     Error, Fence, Mode,
@@ -36,6 +36,9 @@ impl BrokenStore {
         }
         if self.is(Fault::ForgetsLease) {
             request.lease = LeaseId::random();
+        }
+        if self.is(Fault::FencesOneByOne) {
+            request.fences = NonZeroU16::MIN;
         }
         if let Access::Permits { of, .. } = &mut request.access
             && self.is(Fault::PermitsWithoutCount)
