@@ -47,12 +47,12 @@ pub(crate) use self::{
         renewals_late, renewals_sent, renewed, resume, resumed,
     },
     limiter::PermitSpan,
-    sticky::{SentBack, granted_from_memory, stay_ended, stays},
+    sticky::{granted_from_memory, stay_ended, stays},
     store::{
         call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
         purged, released_owner, removed, store_failed,
     },
     tick::{tick_done, tick_ran, tick_running},
     turn::{place_given_up, place_taken, places_passed, turn_came},
-    words::Outcome,
+    words::{Outcome, SentBack},
 };

@@ -154,7 +154,8 @@ impl Lease {
         self.state.key()
     }
 
-    /// The lease id: the name of this grant in the lock's document.
+    /// The lease id: the name of this grant in the lock's document. Leases that are granted from memory while a
+    /// [sticky](crate::Acquire::sticky) lease stays here have the id of that one.
     pub fn id(&self) -> LeaseId {
         self.state.id()
     }
@@ -413,6 +414,9 @@ impl Lease {
     /// until its ttl is over: [`Leases::resume`](crate::Leases::resume) has an example. Nothing is sent. The resumed
     /// lease has the same [minimum hold](crate::Acquire::min_hold) and [maximum hold](crate::Acquire::max_hold), which
     /// count from the grant by the server's clock.
+    ///
+    /// The ticket of a lease that was [granted from memory](crate::Acquire::sticky) is that of the lease in the store,
+    /// whose fence is greater. From then on the key is not granted from memory any more.
     pub fn into_ticket(self) -> Ticket {
         let ticket = Ticket::of(self.state.stored(), &self.state);
         self.detach();
@@ -420,7 +424,8 @@ impl Lease {
     }
 
     /// Gives up the guard without a release. The key stays held until the ttl is over, and the lease is not renewed any
-    /// more. Nothing is sent.
+    /// more. Nothing is sent. For a lease that was [granted from memory](crate::Acquire::sticky), it is the ttl of the
+    /// lease in the store, of which a third may have passed.
     ///
     /// For a job that must run once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
     pub fn detach(self) {

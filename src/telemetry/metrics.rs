@@ -8,10 +8,7 @@ use metrics::{
     describe_histogram, with_recorder,
 };
 
-use super::{
-    sticky::SentBack,
-    words::{Outcome, TARGET},
-};
+use super::words::{Outcome, SentBack, TARGET};
 use crate::model::Mode;
 
 const ACQUIRES: &str = "leasehold_acquires_total";

@@ -4,43 +4,10 @@ use tracing::{debug, trace};
 
 #[cfg(feature = "metrics")]
 use super::metrics;
-use super::{lease::LeaseFields, words::TARGET};
-
-/// Why a lease that stayed with this process goes back to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentBack {
-    /// Another process waits for the key.
-    WaitedFor,
-    /// No task has used the key for long enough, or the lease is lost.
-    NotUsed,
-    /// The next request needs the document, a fence that the lease does not have, or more time than it has left.
-    DocumentNeeded,
-    /// The store does not say whether other processes wait.
-    NotTold,
-    /// Too many leases stay, and this one was not used for the longest time.
-    TooMany,
-    /// Its guard was detached, or became a ticket.
-    Detached,
-    /// The lease was evicted by this process.
-    Evicted,
-    /// The client closes, or its runtime has ended.
-    Closed,
-}
-
-impl SentBack {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::WaitedFor => "waited_for",
-            Self::NotUsed => "not_used",
-            Self::DocumentNeeded => "document_needed",
-            Self::NotTold => "not_told",
-            Self::TooMany => "too_many",
-            Self::Detached => "detached",
-            Self::Evicted => "evicted",
-            Self::Closed => "closed",
-        }
-    }
-}
+use super::{
+    lease::LeaseFields,
+    words::{SentBack, TARGET},
+};
 
 /// Reports that a lease stays with this process.
 pub(crate) fn stays(of: LeaseFields<'_>) {
