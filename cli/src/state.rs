@@ -55,7 +55,13 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     let expires_in = Cell::new(text::short(left));
     vec![
         Cell::new(text::visible(lock.key.as_str())),
-        Cell::new(mode(holder.mode, holder.permits)),
+        Cell::new(match holder.idle_since {
+            None => mode(holder.mode, holder.permits),
+            Some(since) => {
+                let idle = text::short(between(since, lock.now));
+                format!("{}, idle {idle}", mode(holder.mode, holder.permits))
+            }
+        }),
         Cell::new(text::visible(&holder.owner)),
         Cell::new(format!(
             "{} ago",
@@ -157,6 +163,7 @@ fn holder(holder: &Holder, now: DateTime<Utc>) -> Value {
         "expires_at": time(holder.expires_at),
         "expires_in_ms": (holder.expires_at - now).num_milliseconds(),
         "note": holder.note.as_deref(),
+        "idle_since": holder.idle_since.map(time),
     })
 }
 

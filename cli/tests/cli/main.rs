@@ -1,6 +1,7 @@
 //! Tests of the command `leasehold`, used as from a shell, on real stores.
 
 mod doctor;
+mod idle;
 mod kills;
 mod lead;
 mod max_hold;
