@@ -68,12 +68,14 @@ fn gone(kept: &Document) -> Document {
 
 /// The grant of an exclusive request on a free document, as a filter and an update.
 pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
+    let fences = i64::from(request.fences.get());
     let filter = doc! {
         "_id": request.key.as_str(),
         "schema": CLASSIC_SCHEMA,
         "free": true,
-        // There is a next fence. (A new document is not free, because its first fence has to come from the clock.)
-        "fence": { "$lt": FENCE_END - 1 },
+        // There are enough fences left. (A new document is not free, because its first fence has to come from the
+        // clock.)
+        "fence": { "$lt": FENCE_END - fences },
     };
     let mut fields = doc! {
         "lease": request.lease.to_string(),
@@ -88,7 +90,7 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     let update = doc! {
         "$set": fields,
         "$unset": gone,
-        "$inc": { "fence": 1_i64 },
+        "$inc": { "fence": fences },
         "$currentDate": { "acquired_at": true, "renewed_at": true },
     };
     (filter, update)

@@ -1,6 +1,6 @@
 //! Expressions that all statements are made of: conditions and values that MongoDB evaluates.
 
-use std::time::Duration;
+use std::{num::NonZeroU16, time::Duration};
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{self, Bson, Document, doc};
@@ -41,7 +41,12 @@ pub(super) fn is_lock() -> Document {
 
 /// Whether the document is a lock whose fence is not the last one.
 pub(super) fn has_next_fence() -> Document {
-    is_lock_below(FENCE_END - 1)
+    has_next_fences(NonZeroU16::MIN)
+}
+
+/// Whether the document is a lock with this many fences after its own.
+pub(super) fn has_next_fences(fences: NonZeroU16) -> Document {
+    is_lock_below(FENCE_END - i64::from(fences.get()))
 }
 
 fn is_lock_below(fence: i64) -> Document {
@@ -191,6 +196,14 @@ pub(super) fn bounded(date: impl Into<Bson>) -> Document {
 /// The fence of the next grant. A new document has no fence: the sum is then null, which `$max` ignores.
 pub(super) fn next_fence() -> Document {
     doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] }
+}
+
+/// The last fence of the next grant, if that takes this many fences in a row.
+pub(super) fn last_of_next(fences: NonZeroU16) -> Document {
+    match i64::from(fences.get()) - 1 {
+        0 => next_fence(),
+        more => doc! { "$add": [next_fence(), more] },
+    }
 }
 
 pub(super) fn from_now(ttl: Duration) -> Document {

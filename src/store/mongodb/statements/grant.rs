@@ -11,8 +11,8 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     done,
     expressions::{
-        any, cleanup_at, from_now, has_next_fence, holders, is_free, is_held, is_lease, is_listed,
-        is_live, is_new, is_sole, literal, lock, make_sense, next_fence, replace_if,
+        any, cleanup_at, from_now, has_next_fences, holders, is_free, is_held, is_lease, is_listed,
+        is_live, is_new, is_sole, last_of_next, literal, lock, make_sense, replace_if,
     },
     turn,
 };
@@ -87,7 +87,7 @@ pub(crate) fn take_over_sole(
 ) -> Option<Vec<Document>> {
     let from = request.in_place_of?;
     let whole = request.access == Access::Exclusive && !request.reentrant;
-    let held = doc! { "$and": [is_sole(from), has_next_fence()] };
+    let held = doc! { "$and": [is_sole(from), has_next_fences(request.fences)] };
     whole.then(|| {
         let statement = replace_if(held, sole(request, Queue::Ignored, retention));
         done::if_to_be_done(statement, request.tick)
@@ -98,7 +98,7 @@ pub(crate) fn take_over_sole(
 fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
         None => {
-            let mut free = vec![is_free(), has_next_fence()];
+            let mut free = vec![is_free(), has_next_fences(request.fences)];
             free.extend(queue.is_its_turn());
             doc! { "$or": [{ "$and": free }, is_new(&request.key)] }
         }
@@ -106,7 +106,7 @@ fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
             let other = doc! { "$and": [is_held(), any("$holders", other)] };
             let last = doc! { "$and": [is_listed(lease), { "$not": [other] }] };
-            doc! { "$and": [has_next_fence(), { "$or": [is_sole(lease), last] }] }
+            doc! { "$and": [has_next_fences(request.fences), { "$or": [is_sole(lease), last] }] }
         }
     };
     replace_if(free, sole(request, queue, retention))
@@ -125,10 +125,17 @@ fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document
     }
     held.extend(waiters(request, queue));
     lock(
-        next_fence(),
-        cleanup_at("$$NOW", request.ttl, retention),
+        last_of_next(request.fences),
+        kept_until(request, retention),
         held,
     )
+}
+
+/// The clean-up date after a grant. It is computed from the fence before the grant, so the fences that the grant takes
+/// beyond the next one are added.
+fn kept_until(request: &AcquireRequest, retention: Duration) -> Document {
+    let more = Duration::from_millis(u64::from(request.fences.get() - 1));
+    cleanup_at("$$NOW", request.ttl.saturating_add(more), retention)
 }
 
 /// The list of waiting processes after a grant, if the statement changes it.
@@ -149,7 +156,7 @@ fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
 ///
 /// Only this statement checks the number of holders: after a grant of [`exclusive`] there is one holder.
 fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
-    let known = doc! { "$and": [has_next_fence(), make_sense("$$all")] };
+    let known = doc! { "$and": [has_next_fences(request.fences), make_sense("$$all")] };
     let known = match request.in_place_of {
         None => doc! { "$or": [known, is_new(&request.key)] },
         Some(_) => known,
@@ -188,7 +195,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
     let granted = lock(
         doc! { "$max": ["$fence", "$$fence"] },
         // The clean-up date includes the expiries of the other holders already, and never goes down.
-        cleanup_at("$$NOW", request.ttl, retention),
+        kept_until(request, retention),
         held,
     );
     let granted = doc! { "$let": { "vars": { "fence": fence(request) }, "in": granted } };
@@ -259,16 +266,18 @@ fn has_room(request: &AcquireRequest) -> Document {
     }
 }
 
-/// The fence of the grant: the next one, or for a reentrant request the one that its owner has already.
+/// The fence of the grant: the last of those that it takes, or for a reentrant request the one that its owner has
+/// already.
 fn fence(request: &AcquireRequest) -> Document {
+    let next = last_of_next(request.fences);
     if !request.reentrant {
-        return next_fence();
+        return next;
     }
     let own = doc! { "$map": {
         "input": "$$live",
         "in": { "$cond": [is_own(request), { "$ifNull": ["$$this.fence", 0_i64] }, Bson::Null] },
     } };
-    doc! { "$ifNull": [{ "$max": own }, next_fence()] }
+    doc! { "$ifNull": [{ "$max": own }, next] }
 }
 
 fn is_own(request: &AcquireRequest) -> Document {
