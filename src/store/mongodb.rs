@@ -211,7 +211,8 @@ impl MongoStore {
     ///   that keeps the document; the other is a compare-and-set. If other clients change the document in between, both
     ///   are sent again.
     /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one
-    ///   document of each page, [`list`](crate::Leases::list).
+    ///   document of each page, [`list`](crate::Leases::list). [`Store::waited_for`] writes to one document, if one of
+    ///   the keys has a place in its queue.
     /// - Waiters are not told of [freed keys](Store::freed): they poll. Each request of a batch is sent alone.
     /// - There is no TTL index: [`purge`](crate::Leases::purge) removes dead locks. [`prepare`](MongoStore::prepare)
     ///   only checks the collection.
@@ -335,6 +336,13 @@ impl Store for MongoStore {
             return classic.inspect(key).await;
         }
         self.state(key).await
+    }
+
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.waited_for(keys).await;
+        }
+        self.keys_waited_for(keys).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

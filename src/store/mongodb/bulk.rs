@@ -128,18 +128,29 @@ impl MongoStore {
         &self,
         keys: Vec<&str>,
     ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
-        let mut documents = HashMap::with_capacity(keys.len());
         if keys.is_empty() {
-            return Ok(documents);
+            return Ok(HashMap::new());
         }
+        let number = keys.len();
+        self.documents_that(doc! { "_id": { "$in": keys } }, number)
+            .await
+    }
+
+    /// The documents that this filter matches, at most this many, each with the server's time.
+    pub(super) async fn documents_that(
+        &self,
+        wanted: Document,
+        at_most: usize,
+    ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
+        let mut documents = HashMap::new();
         let clock = self.statement_clock().await?;
         // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
         // end, and the driver does not ask for a second one.
-        let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
+        let all = u32::try_from(at_most + 1).unwrap_or(u32::MAX);
         let mut found = self
             .locks
             .reads()
-            .find(doc! { "_id": { "$in": keys } })
+            .find(wanted)
             .projection(clock.projection())
             .batch_size(all)
             .await

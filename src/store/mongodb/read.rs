@@ -34,6 +34,31 @@ impl MongoStore {
         Ok(Some(rules::inspect(&record, now)))
     }
 
+    /// Those of these keys for which a process waits, by one read. The server skips the documents without places. A
+    /// document that is not a lock is left out, which its other fields decide too, so the whole document is read.
+    pub(super) async fn keys_waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = statements::with_waiters(keys);
+        let documents = self.documents_that(wanted, keys.len()).await?;
+        let mut waited_for = Vec::new();
+        for key in keys {
+            let Some(document) = documents.get(key.as_str()) else {
+                continue;
+            };
+            let (record, now) = match decode::lock(document, key) {
+                Ok(lock) => timed(lock)?,
+                Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            if !rules::inspect(&record, now).waiters.is_empty() {
+                waited_for.push(key.clone());
+            }
+        }
+        Ok(waited_for)
+    }
+
     pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let clock = self.statement_clock().await?;

@@ -42,6 +42,13 @@ use crate::{
     model::{Key, SCHEMA, WaiterId},
 };
 
+/// Matches the documents of these keys that have a list of waiting processes. Whether a place counts depends on the
+/// time, so the reader has to look.
+pub(crate) fn with_waiters(keys: &[Key]) -> Document {
+    let keys: Vec<_> = keys.iter().map(Key::as_str).collect();
+    doc! { "_id": { "$in": keys }, "schema": SCHEMA, "waiters.0": { "$exists": true } }
+}
+
 /// Finds the document of a key on the server's shortest path.
 pub(crate) fn filter(key: &Key) -> Document {
     doc! { "_id": key.as_str() }

@@ -96,6 +96,17 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     (filter, update)
 }
 
+/// Matches the documents of these keys that have a list of waiting processes. Only a document with a state can have
+/// one.
+pub(super) fn with_waiters(keys: &[Key]) -> Document {
+    let keys: Vec<_> = keys.iter().map(Key::as_str).collect();
+    doc! {
+        "_id": { "$in": keys },
+        "schema": CLASSIC_SCHEMA,
+        "state.waiters.0": { "$exists": true },
+    }
+}
+
 /// The release of a stamped lease, as a filter and an update.
 pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document) {
     let filter = doc! {

@@ -1,13 +1,13 @@
-//! The operations on many keys: lists and purges.
+//! The operations on many keys: lists, purges, and the question which keys are waited for.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
     Classic,
-    form::{CLASSIC_SCHEMA, Form as _},
+    form::{CLASSIC_SCHEMA, Form as _, with_waiters},
     look,
 };
 use crate::{
@@ -70,14 +70,56 @@ impl Classic<'_> {
                 continue;
             };
             let Ok(key) = key else { continue };
-            match look(locks, &key.as_str().into(), &key, false).await {
-                Ok(Some(seen)) => return Ok(seen.now),
-                // The document was removed meanwhile, or is not a lock.
-                Ok(None) | Err(Error::NotALock { .. }) => {}
-                Err(error) => return Err(error),
+            if let Some(now) = self.time_at(&key).await? {
+                return Ok(now);
             }
         }
         Ok(DateTime::<Utc>::MIN_UTC)
+    }
+
+    /// The time of the server that keeps the lock of this key. `None` if the document was removed meanwhile, or is not
+    /// a lock.
+    async fn time_at(self, key: &Key) -> Result<Option<DateTime<Utc>>, Error> {
+        match look(self.0.locks.reads(), &key.as_str().into(), key, false).await {
+            Ok(seen) => Ok(seen.map(|seen| seen.now)),
+            Err(Error::NotALock { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Those of these keys for which a process waits. Only a document with places needs the time, which costs a write,
+    /// so the documents are read first. They are judged by the clock of the server that keeps the first of them.
+    pub(in super::super) async fn waited_for(self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let locks = self.0.locks.reads();
+        let mut found = locks.find(with_waiters(keys)).await.map_err(classify)?;
+        let mut documents = HashMap::new();
+        while found.advance().await.map_err(classify)? {
+            let document = found.current();
+            if let Ok(id) = document.get_str("_id") {
+                documents.insert(id.to_owned(), document.to_owned());
+            }
+        }
+        let (mut now, mut waited_for) = (None, Vec::new());
+        for key in keys {
+            let Some(document) = documents.get(key.as_str()) else {
+                continue;
+            };
+            if now.is_none() {
+                now = self.time_at(key).await?;
+            }
+            let Some(now) = now else { continue };
+            match LockRecord::read(document, key, now) {
+                Ok(Some(record)) if !rules::inspect(&record, now).waiters.is_empty() => {
+                    waited_for.push(key.clone());
+                }
+                Ok(_) | Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(waited_for)
     }
 
     /// Removes what has been dead for `retention`. Each document is judged by the clock of the server that keeps it.
