@@ -29,7 +29,7 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 const FORMER_INDEX: &str = "leasehold_expires_at";
 
 /// The fields of locks and limiters.
-const OURS: [&str; 23] = [
+const OURS: [&str; 24] = [
     "_id",
     "schema",
     "fence",
@@ -38,6 +38,7 @@ const OURS: [&str; 23] = [
     "acquired_at",
     "expires_at",
     "note",
+    "idle_since",
     "cleanup_at",
     "waiters",
     "next",

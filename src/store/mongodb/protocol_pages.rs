@@ -3,6 +3,8 @@
 //! A plain snapshot of the statements would be JSON. JSON cannot write a long or a date as the shell does, and it would
 //! repeat the expressions that many statements contain. The page has each of those expressions once, under a name.
 
+use std::num::NonZeroU16;
+
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
@@ -11,14 +13,22 @@ use super::{
     prepare,
     statements::{self, Form},
 };
-use crate::store::protocol_pages::{self as fixed, Statement, Tree};
+use crate::{
+    messages::Usage,
+    store::protocol_pages::{self as fixed, Statement, Tree},
+};
 
 /// The statements that the page shows as patches, each with the statement that it resembles.
-const PATCHES: [(&str, &str); 6] = [
+const PATCHES: [(&str, &str); 11] = [
     ("const holdersMakeSense", "const allMakeSense"),
+    ("const idleRenewal", "const renewal"),
+    ("const usedRenewal", "const renewal"),
+    ("acquire fences", "acquire"),
     ("acquire handover", "acquire"),
     ("acquire permits", "acquire shared"),
     ("acquire tick", "acquire"),
+    ("renew together idle", "renew together"),
+    ("renew together used", "renew together"),
     ("release min hold", "release"),
     ("permit smooth", "permit"),
 ];
@@ -27,10 +37,15 @@ const PATCHES: [(&str, &str); 6] = [
 fn parts() -> Vec<(&'static str, Bson)> {
     let parts = statements::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
     let parts = parts.into_iter().map(|(name, part)| (name, part.into()));
-    let renewal = statements::renew(&fixed::renewal(), fixed::RETENTION);
+    let renewal = |usage| {
+        let request = fixed::renewal().usage(usage);
+        Bson::from(statements::renew(&request, fixed::RETENTION))
+    };
     let others = [
         ("durable", majority().into()),
-        ("renewal", Bson::from(renewal)),
+        ("renewal", renewal(Usage::Unmarked)),
+        ("idleRenewal", renewal(Usage::Idle)),
+        ("usedRenewal", renewal(Usage::InUse)),
     ];
     parts.chain(others).collect()
 }
@@ -202,6 +217,10 @@ fn statements() -> Vec<Statement> {
             ),
         }
     }
+    let [(_, first), ..] = fixed::acquires();
+    let several = first.fences(NonZeroU16::new(1_000).unwrap());
+    let several = statements::acquire(&several, Form::Short, fixed::RETENTION);
+    add("acquire fences", change(several, true));
     let tick = statements::acquire(&fixed::acquire_for_a_tick(), Form::Short, fixed::RETENTION);
     add("acquire tick", change(tick, true));
     let in_turn = statements::acquire(&fixed::in_turn(), Form::Full, fixed::RETENTION);
@@ -223,8 +242,14 @@ fn statements() -> Vec<Statement> {
     add("renew", change(renewal.clone(), false));
     add("renew many", batch(vec![statement(&key, renewal, false)]));
     let (renewal, retention) = (fixed::renewal(), fixed::RETENTION);
-    let together = statements::renew_together(&[&renewal], renewal.ttl, retention);
-    add("renew together", batch(vec![together]));
+    for (name, usage) in [
+        ("renew together", Usage::Unmarked),
+        ("renew together idle", Usage::Idle),
+        ("renew together used", Usage::InUse),
+    ] {
+        let together = statements::renew_together(&[&renewal], renewal.ttl, usage, retention);
+        add(name, batch(vec![together]));
+    }
     let release = fixed::release();
     let undoable = || doc! { "w": 1 };
     let sole = statements::release_sole(&release);
@@ -264,6 +289,11 @@ fn statements() -> Vec<Statement> {
         statements::projection().into(),
     ];
     add("inspect", call("db.locks.findOne", &shown));
+    let waited_for = [
+        statements::with_waiters(&[key]).into(),
+        statements::projection().into(),
+    ];
+    add("waited for", call("db.locks.find", &waited_for));
     add("list", list());
     for (name, request) in fixed::permits() {
         let (id, fields) = (

@@ -1,7 +1,7 @@
 //! Renewals: a single one by a command that answers with the document, many by one command for all.
 //!
 //! If the holder knows that its grant is exclusive (`request.known`), its lease is renewed by one statement for all
-//! leases with the same ttl. The filter names the keys and the leases. The statement matches only documents whose sole
+//! leases with the same ttl and usage. The filter names the keys and the leases. The statement matches only documents whose sole
 //! holder is one of the leases, each document at most once. So if it changed as many documents as there are leases,
 //! each lease was renewed, and no document has to be read. Otherwise the documents are read, and each lease that is
 //! live and was not renewed is sent again, in a statement of its own.
@@ -12,7 +12,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::RawDocument;
+use mongodb::bson::{Document, RawDocument};
 use tokio::time::Instant;
 
 use super::{
@@ -24,8 +24,8 @@ use super::{
     statements,
 };
 use crate::{
-    messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest},
-    model::{Cause, Error, after},
+    messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest, Usage},
+    model::{Cause, Error, LockRecord, after},
     rules,
 };
 
@@ -66,24 +66,19 @@ impl MongoStore {
         Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())
     }
 
-    /// Renews the leases whose grants are known, by one statement for each ttl. Leases that must be sent singly get no
-    /// answer here.
+    /// Renews the leases whose grants are known, by one statement for each ttl and usage. Leases that must be sent
+    /// singly get no answer here.
     async fn renew_together(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_known = |renewal: &&mut Renewal<'_>| renewal.request.known.is_some();
         let together: Vec<_> = renewals.iter_mut().filter(is_known).collect();
         if together.len() < 2 {
             return Ok(());
         }
-        let mut by_ttl: BTreeMap<Duration, Vec<&RenewRequest>> = BTreeMap::new();
-        for Renewal { request, .. } in &together {
-            by_ttl.entry(request.ttl).or_default().push(request);
-        }
-        let statements = by_ttl
-            .iter()
-            .map(|(ttl, requests)| statements::renew_together(requests, *ttl, self.retention));
+        let requests = together.iter().map(|renewal| renewal.request);
+        let statements = statements_for(requests, self.retention);
         let proves = self.locks.ask_deployment().await? != Deployment::Sharded;
         let sent = Instant::now();
-        let changed = self.send_changes(statements.collect()).await?;
+        let changed = self.send_changes(statements).await?;
         if proves
             && changed == Changed::all(together.len())
             && let Some(now) = self.clock.about(sent)
@@ -98,8 +93,12 @@ impl MongoStore {
         for Renewal { request, answer } in together {
             let document = documents.get(request.key.as_str());
             *answer = match looked_at(document.map(|found| &**found), request) {
-                Ok((RenewAnswer::Renewed(grant), _)) if !is_renewed(&grant, request, sent) => None,
-                Ok((answer, now)) => {
+                Ok(Seen {
+                    answer: RenewAnswer::Renewed(grant),
+                    shows_usage,
+                    ..
+                }) if !shows_usage || !is_renewed(&grant, request, sent) => None,
+                Ok(Seen { answer, now, .. }) => {
                     if let Some(now) = now {
                         self.record_time(now);
                     }
@@ -135,12 +134,31 @@ impl MongoStore {
                 }
                 None => {
                     let document = documents.get(request.key.as_str());
-                    looked_at(document.map(|found| &**found), request).map(|(answer, _)| answer)
+                    looked_at(document.map(|found| &**found), request).map(|seen| seen.answer)
                 }
             });
         }
         Ok(())
     }
+}
+
+/// One statement for each ttl and usage.
+fn statements_for<'a>(
+    requests: impl Iterator<Item = &'a RenewRequest>,
+    retention: Duration,
+) -> Vec<Document> {
+    let mut groups: BTreeMap<(Duration, u8), (Usage, Vec<&RenewRequest>)> = BTreeMap::new();
+    for request in requests {
+        let group = groups.entry((request.ttl, request.usage as u8));
+        let (_, group) = group.or_insert_with(|| (request.usage, Vec::new()));
+        group.push(request);
+    }
+    let groups = groups.iter();
+    groups
+        .map(|((ttl, _), (usage, requests))| {
+            statements::renew_together(requests, *ttl, *usage, retention)
+        })
+        .collect()
 }
 
 /// A renewal among many, and its answer when there is one.
@@ -187,15 +205,38 @@ fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
     grant.expires_in() + sent.elapsed() + CLOCK_SLACK >= request.ttl
 }
 
-/// Reads the answer to a renewal from the document of a find, and the server's time.
-fn looked_at(
-    document: Option<&RawDocument>,
-    request: &RenewRequest,
-) -> Result<(RenewAnswer, Option<DateTime<Utc>>), Error> {
+/// What the document of a find tells of a renewal.
+struct Seen {
+    answer: RenewAnswer,
+    /// Whether the document has the usage of the renewal.
+    shows_usage: bool,
+    /// The server's time, if there is a document.
+    now: Option<DateTime<Utc>>,
+}
+
+fn looked_at(document: Option<&RawDocument>, request: &RenewRequest) -> Result<Seen, Error> {
     let Some(document) = document else {
-        return Ok((RenewAnswer::Expired, None));
+        return Ok(Seen {
+            answer: RenewAnswer::Expired,
+            shows_usage: false,
+            now: None,
+        });
     };
     let (record, now) = timed(decode::lock(document, &request.key)?)?;
-    let answer = rules::answer_renew(Some(&record), request.lease, now);
-    Ok((answer, Some(now)))
+    Ok(Seen {
+        answer: rules::answer_renew(Some(&record), request.lease, now),
+        shows_usage: shows_usage(&record, request),
+        now: Some(now),
+    })
+}
+
+fn shows_usage(record: &LockRecord, request: &RenewRequest) -> bool {
+    let mut holders = record.holders.iter();
+    let mine = holders.find(|holder| holder.lease == request.lease);
+    let is_idle = mine.is_some_and(|holder| holder.idle_since.is_some());
+    match request.usage {
+        Usage::Unmarked => true,
+        Usage::InUse => !is_idle,
+        Usage::Idle => is_idle,
+    }
 }

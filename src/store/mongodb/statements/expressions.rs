@@ -90,6 +90,7 @@ pub(super) fn holders() -> Document {
         "acquired_at": "$acquired_at",
         "expires_at": "$expires_at",
         "note": "$note",
+        "idle_since": "$idle_since",
     };
     doc! { "$switch": {
         "branches": [
