@@ -11,6 +11,7 @@ mod error;
 mod guarded;
 mod index_store;
 mod permit;
+mod places;
 mod prepare;
 #[cfg(test)]
 mod protocol_pages;
@@ -188,6 +189,10 @@ impl<C: Transport> Store for IndexStore<C> {
         };
         let (record, now) = self.timed(&outcome, key)?;
         Ok(Some(rules::inspect(&record, now)))
+    }
+
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.keys_with_places(keys).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -70,9 +70,10 @@ use crate::store::clock::ServerClock;
 /// the right to store scripts. On OpenSearch the permission instead of `view_index_metadata` is `indices:admin/get`.
 ///
 /// Even an inspection of a key needs the right to write: it is an update that changes nothing, because a get does not
-/// tell the time. Where the security plugin of OpenSearch is on, a role also needs the cluster permission
-/// `indices:data/write/bulk`, which is in the group `cluster_composite_ops`: several requests of this crate are bulks,
-/// and the plugin requires it for them. Tried on Elasticsearch 8.12 and OpenSearch 2.5.
+/// tell the time. Where the security plugin of OpenSearch is on, a role also needs the cluster permissions
+/// `indices:data/write/bulk` and `indices:data/read/mget`, which are in the group `cluster_composite_ops`: several
+/// requests of this crate are bulks, one reads several documents, and the plugin requires the permissions for them.
+/// Tried on Elasticsearch 8.12 and OpenSearch 2.5.
 ///
 /// # Which store to choose
 ///

@@ -3,7 +3,7 @@
 //! In a plain snapshot of the requests, each request would contain its script, on one line with escaped line ends. So
 //! the page names the scripts, and links to their files.
 
-use std::time::Duration;
+use std::{num::NonZeroU16, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -12,8 +12,8 @@ use super::{
     statements::{Body, Change, Method, Request, Statements},
 };
 use crate::{
-    messages::{AcquireRequest, Turn},
-    model::WaiterId,
+    messages::{AcquireRequest, Turn, Usage},
+    model::{Key, WaiterId},
     store::protocol_pages::{self as fixed, Statement, Tree},
 };
 
@@ -118,10 +118,15 @@ fn requests() -> Vec<Statement> {
     add("acquire tick", one(statements.acquire(&tick)));
     let behind = statements.acquire_in_full(&fixed::acquires()[0].1);
     add("acquire again", one(behind));
+    let several = fixed::acquires()[0].1.clone();
+    let several = several.fences(NonZeroU16::new(100).unwrap());
+    add("acquire fences", one(statements.acquire(&several)));
     add("leave", one(statements.leave(&fixed::key(), waiter())));
     let renewal = statements.renew(&fixed::renewal());
     add("renew", one(renewal.clone()));
     add("renew many", statements.bulk(vec![renewal]));
+    let idle = fixed::renewal().usage(Usage::Idle);
+    add("renew idle", one(statements.renew(&idle)));
     add("release", one(statements.release(&fixed::release())));
     let held_on = fixed::release_with_a_minimum_hold();
     add("release min hold", one(statements.release(&held_on)));
@@ -134,6 +139,8 @@ fn requests() -> Vec<Statement> {
     add("evict", one(statements.evict(&key)));
     add("remove expired", one(statements.remove_expired(&key)));
     add("inspect", one(statements.inspect(&key)));
+    let keys = [fixed::key(), Key::new("report:43").unwrap()];
+    add("waited for", statements.get_many(&keys));
     add("refresh", statements.refresh());
     add("list", statements.search(&fixed::page()));
     for (name, request) in fixed::permits() {

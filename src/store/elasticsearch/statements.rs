@@ -18,7 +18,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, num::NonZeroU16, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -35,6 +35,7 @@ use super::scripts::{
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, DoneTick, KnownPlace, ReleaseRequest, RenewRequest, Turn,
+        Usage,
     },
     model::{Access, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
     rules::turn,
@@ -168,11 +169,16 @@ impl Statements {
     }
 
     pub(crate) fn renew(&self, request: &RenewRequest) -> Change {
-        let params = json!({
+        let mut params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
             "ttl": millis(request.ttl),
         });
+        match request.usage {
+            Usage::Unmarked => {}
+            Usage::InUse => params["idle"] = json!(false),
+            Usage::Idle => params["idle"] = json!(true),
+        }
         self.change(&request.key, &RENEW, params).in_a_crowd()
     }
 
@@ -336,9 +342,9 @@ fn is_whole(request: &AcquireRequest) -> bool {
     request.access == Access::Exclusive && !request.reentrant
 }
 
-/// The parameters of each acquire.
+/// The parameters of each acquire. The number of fences is among them only if the scripts have to know it.
 fn of_acquire(request: &AcquireRequest) -> Value {
-    json!({
+    let mut params = json!({
         "schema": SCHEMA,
         "key": request.key.as_str(),
         "lease": request.lease.to_string(),
@@ -348,7 +354,11 @@ fn of_acquire(request: &AcquireRequest) -> Value {
         "barging": request.turn == Turn::Barging,
         "waiter": request.turn.waiter().map(|waiter| waiter.to_string()),
         "max_place_time": millis(MAX_PLACE_TIME),
-    })
+    });
+    if request.fences != NonZeroU16::MIN {
+        params["fences"] = json!(request.fences);
+    }
+    params
 }
 
 /// The id of the document of a key. It is the key itself, unless the key begins like the id of a limiter. The id is

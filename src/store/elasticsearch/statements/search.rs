@@ -15,6 +15,9 @@ use crate::{
     model::{Key, LIMITER_SCHEMA, SCHEMA},
 };
 
+/// The fields that a look for waiting processes reads.
+const READ_FOR_PLACES: &str = "schema,fence,expires_at,lease,holders,waiters";
+
 impl Statements {
     /// A get of the document of a key; `None` for a key that cannot be a segment of a path.
     pub(crate) fn get(&self, key: &Key) -> Option<Request> {
@@ -29,6 +32,18 @@ impl Statements {
             query: Query::new(),
             body: Body::None,
         })
+    }
+
+    /// A get of the documents of several keys, of only the fields that tell whether a document is a lock and who waits
+    /// for it. The other fields are not sent: an owner and a note may be long.
+    pub(crate) fn get_many(&self, keys: &[Key]) -> Request {
+        let ids: Vec<_> = keys.iter().map(id).collect();
+        Request {
+            method: Method::Post,
+            path: format!("{}/_mget", self.path()),
+            query: vec![("_source_includes", READ_FOR_PLACES.into())],
+            body: Body::Json(json!({ "ids": ids })),
+        }
     }
 
     /// Makes earlier writes visible to searches.

@@ -211,6 +211,45 @@ fn a_turn_is_parameters() {
     }
 }
 
+/// Most acquires take one fence, and most renewals do not say whether the key is in use. Their requests do not grow.
+#[test]
+fn fences_and_usage_are_parameters_if_there_is_something_to_say() {
+    let statements = Statements::of_locks("locks".into());
+    let params = |change: Change| change.body["script"]["params"].clone();
+    let fences = |fences| {
+        let request = ask("key").fences(NonZeroU16::new(fences).unwrap());
+        let [lean, full] = [
+            statements.acquire(&request),
+            statements.acquire_in_full(&request),
+        ]
+        .map(|change| params(change).get("fences").cloned());
+        assert_eq!(lean, full);
+        lean
+    };
+    assert_eq!(fences(1), None);
+    assert_eq!(fences(2), Some(json!(2)));
+    assert_eq!(fences(u16::MAX), Some(json!(65_535)));
+    let idle = |usage| {
+        let request = RenewRequest::new(key("key"), LeaseId::random(), Duration::from_secs(1));
+        params(statements.renew(&request.usage(usage)))
+            .get("idle")
+            .cloned()
+    };
+    assert_eq!(idle(Usage::Unmarked), None);
+    assert_eq!(idle(Usage::InUse), Some(json!(false)));
+    assert_eq!(idle(Usage::Idle), Some(json!(true)));
+}
+
+/// The ids are in the body, because a path would lose the segments `.` and `..`.
+#[test]
+fn many_documents_are_read_by_their_ids() {
+    let statements = Statements::of_locks("locks".into());
+    let get = statements.get_many(&[key("a/b"), key("."), key("limiter:")]);
+    assert_eq!(get.path, "locks%2Dwrite/_mget");
+    let hashed = "limiter::f5ddf788-a507-58e6-b519-bca54dc25352";
+    assert_eq!(*json(&get), json!({ "ids": ["a/b", ".", hashed] }));
+}
+
 #[test]
 fn no_lock_has_the_id_of_a_limiter_or_of_another_lock() {
     for plain in ["report:42", "limiter", "Limiter:", " limiter:"] {
