@@ -25,6 +25,7 @@ mod setups;
 mod sharing;
 mod timed;
 mod turns;
+mod waited_for;
 
 use std::{
     sync::{Arc, Once},

@@ -2,10 +2,13 @@
 //! failure.
 
 use elasticsearch::http::Method::{Get, Post, Put};
-use leasehold::Error;
+use leasehold::{
+    Error, Store,
+    store::{RenewAnswer, RenewRequest, Usage},
+};
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG, leases, refusals};
+use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, refusals};
 
 #[tokio::test]
 async fn prepare_can_be_repeated_and_by_many_at_once() {
@@ -175,6 +178,50 @@ async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
         for error in refusals(&leases(fixture.store())).await {
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
         }
+    }
+}
+
+/// A renewal that says that the key is not in use would be refused where the mapping lacks the field. So the index is
+/// refused before any lease is granted in it.
+#[tokio::test]
+async fn an_index_that_lacks_a_field_has_to_be_prepared_again() {
+    for engine in BOTH {
+        let model = Fixture::prepared(engine).await;
+        let described = model.ask(Get, &model.index(), Value::Null).await;
+        let mut mappings = described[model.index()]["mappings"].clone();
+        for place in ["/properties", "/properties/holders/properties"] {
+            let fields = mappings.pointer_mut(place).unwrap();
+            fields.as_object_mut().unwrap().remove("idle_since");
+        }
+        let fixture = Fixture::new(engine);
+        let older = json!({
+            "mappings": mappings,
+            "aliases": { &fixture.alias: {}, fixture.write_alias(): {} },
+        });
+        fixture.ask(Put, &fixture.index(), older).await;
+        let store = fixture.store();
+        for outcome in [
+            fixture.check().await,
+            store.acquire(&ask()).await.map(drop),
+            store.waited_for(&[ask().key]).await.map(drop),
+        ] {
+            let error = outcome.unwrap_err();
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(
+                text.contains("no field idle_since") && text.contains("call prepare()"),
+                "{text}"
+            );
+        }
+        fixture.prepare().await.unwrap();
+        let request = ask();
+        granted(&store, &request).await;
+        let idle = RenewRequest::new(request.key, request.lease, LONG).usage(Usage::Idle);
+        let renewed = store.renew(&[idle]).await.unwrap().pop().unwrap();
+        assert!(
+            matches!(renewed, Ok(RenewAnswer::Renewed(_))),
+            "{renewed:?}"
+        );
     }
 }
 
