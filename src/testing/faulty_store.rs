@@ -17,7 +17,7 @@ use crate::{
         ReleaseRequest, RenewAnswers, RenewRequest, only_renewal,
     },
     model::{Error, Fence, Held, Holder, Key, LeaseId, LockState, WaiterId, after},
-    store::{FreedKeys, Store},
+    store::{AwaitedKeys, FreedKeys, Store},
 };
 
 /// A store around another store. It passes every call on, unless a test says otherwise by its [`Faults`].
@@ -246,6 +246,10 @@ impl<S: Store> Store for FaultyStore<S> {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.meet(Group::Every, self.inner.freed()).await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        self.meet(Group::Every, self.inner.awaited()).await
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod at_work;
+mod awaited;
 mod batches;
 mod between_processes;
 mod cancel;

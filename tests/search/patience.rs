@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, LockState, Store,
     store::{
-        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
+        AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use tokio::{
@@ -105,6 +105,10 @@ impl<S: Store> Store for Patient<S> {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         patiently!(self.0.freed())
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        patiently!(self.0.awaited())
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

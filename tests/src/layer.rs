@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, LockState, Store,
     store::{
-        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
+        AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
 
@@ -39,6 +39,14 @@ pub trait Layer: fmt::Debug + Send + Sync + 'static {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.inner().freed().await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        self.inner().awaited().await
+    }
+
+    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        self.inner().waited_for(keys).await
     }
 }
 
@@ -93,7 +101,7 @@ impl<L: Layer> Store for Layered<L> {
     }
 
     async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.0.inner().waited_for(keys).await
+        self.0.waited_for(keys).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
@@ -114,5 +122,9 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.0.freed().await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        self.0.awaited().await
     }
 }

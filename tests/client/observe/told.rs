@@ -325,6 +325,11 @@ impl Store for Indiscreet {
         self.fate()?;
         Ok(None)
     }
+
+    async fn awaited(&self) -> Result<Option<leasehold::store::AwaitedKeys>, Error> {
+        self.fate()?;
+        Ok(None)
+    }
 }
 
 #[tokio::test(start_paused = true)]
