@@ -265,6 +265,8 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::TicksAreWaitedFor,
         Fault::CleanUpForgetsTicks,
         Fault::TicksAreHidden,
+        Fault::FencesOneByOne,
+        Fault::UsageIsForgotten,
     ];
     for fault in faults {
         assert!(

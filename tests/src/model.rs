@@ -11,6 +11,7 @@ mod steps;
 
 use std::{
     collections::{HashMap, HashSet},
+    num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
@@ -35,6 +36,8 @@ use tokio::{
 use self::steps::{Claim, LEASES, STAYS, Stance, Step, TTL, WAITERS, step};
 
 const BRIEF: Duration = Duration::from_millis(1);
+/// How many fences some of the requests take. Few, because a removal waits until the clock has passed them.
+const FENCES: NonZeroU16 = NonZeroU16::new(3).unwrap();
 
 /// Runs this many random sequences against the memory store and another one. The error is the shortest sequence found
 /// on which they differ.
@@ -153,6 +156,7 @@ struct Entry {
     fence: usize,
     minutes: u64,
     note: Option<String>,
+    is_idle: bool,
 }
 
 /// An answer, without what may differ.
@@ -219,12 +223,13 @@ fn done_tick(done: &Done) -> Result<DoneTick, String> {
 }
 
 impl Names {
-    /// A request for this key and lease. Several leases have the same owner.
+    /// A request for this key and lease. Several leases have the same owner, and some take several fences.
     fn ask(&self, key: usize, lease: usize, claim: Claim, stance: Stance) -> AcquireRequest {
         let (key, owner) = (self.keys[key].clone(), format!("owner {}", lease % 2));
         let request = AcquireRequest::exclusive(key, self.leases[lease], owner.into(), TTL);
         let mut request = claim.request(request).turn(stance.turn(&self.waiters));
         request.keeps_place = stance.keeps_place();
+        request.fences = [NonZeroU16::MIN, FENCES][lease % 2];
         request
     }
 }
@@ -317,14 +322,14 @@ impl Side {
                 let mut request = names.ask(key, lease, claim, stance);
                 request.fresh = self.asked.insert((key, lease));
                 let answer = store.acquire(&request).await.map_err(failed)?;
-                self.acquired(&keys[key], &answer)?
+                self.acquired(&request, &answer)?
             }
             Step::InPlaceOf(key, lease, from, claim, stance) => {
                 let request = names.ask(key, lease, claim, stance);
                 let mut request = request.in_place_of(leases[from]);
                 request.fresh = self.asked.insert((key, lease));
                 let answer = store.acquire(&request).await.map_err(failed)?;
-                self.acquired(&keys[key], &answer)?
+                self.acquired(&request, &answer)?
             }
             Step::AcquireFor(key, lease, tick, from, (claim, stance)) => {
                 let mut request = names.ask(key, lease, claim, stance).tick(tick);
@@ -334,7 +339,7 @@ impl Side {
                 request.fresh = self.asked.insert((key, lease));
                 match store.acquire(&request).await {
                     Err(Error::OtherTickKind { .. }) => Told::OtherTickKind,
-                    answer => self.acquired(&keys[key], &answer.map_err(failed)?)?,
+                    answer => self.acquired(&request, &answer.map_err(failed)?)?,
                 }
             }
             Step::Batch(ref asked) => {
@@ -353,10 +358,12 @@ impl Side {
                     .extend(pairs.map(|(key, (lease, _))| (key, *lease)));
                 let answers = store.batch(&requests).await.map_err(failed)?;
                 let mut told = Vec::new();
-                for (key, answer) in keys.iter().zip(answers) {
-                    told.push(match answer.map_err(failed)? {
-                        BatchAnswer::Acquire(answer) => self.acquired(key, &answer)?,
-                        BatchAnswer::Release(answer) => Told::Released(format!("{answer:?}")),
+                for (request, answer) in requests.iter().zip(answers) {
+                    told.push(match (request, answer.map_err(failed)?) {
+                        (BatchRequest::Acquire(request), BatchAnswer::Acquire(answer)) => {
+                            self.acquired(request, &answer)?
+                        }
+                        (_, answer) => Told::Released(format!("{answer:?}")),
                     });
                 }
                 Told::All(told)
@@ -371,17 +378,19 @@ impl Side {
                 let mut request = names.ask(key, lease, claim, stance);
                 (request.ttl, request.fresh) = (BRIEF, self.asked.insert((key, lease)));
                 let answer = store.acquire(&request).await.map_err(failed)?;
-                let told = self.acquired(&keys[key], &answer)?;
+                let told = self.acquired(&request, &answer)?;
                 self.until_expired(&keys[key]).await.map_err(failed)?;
                 told
             }
-            Step::Renew(key, lease, ttl) => {
-                let request = [RenewRequest::new(keys[key].clone(), leases[lease], ttl)];
+            Step::Renew(key, lease, ttl, usage) => {
+                let request = RenewRequest::new(keys[key].clone(), leases[lease], ttl);
+                let request = [request.usage(usage)];
                 let answers = store.renew(&request).await.map_err(failed)?;
                 self.renewed(&keys[key], &answers[0])?
             }
-            Step::RenewAll(lease, ttl) => {
-                let request = |key: &Key| RenewRequest::new(key.clone(), leases[lease], ttl);
+            Step::RenewAll(lease, ttl, usage) => {
+                let request =
+                    |key: &Key| RenewRequest::new(key.clone(), leases[lease], ttl).usage(usage);
                 let requests: Vec<_> = keys.iter().map(request).collect();
                 let answers = store.renew(&requests).await.map_err(failed)?;
                 let mut told = Vec::new();
@@ -500,9 +509,17 @@ impl Side {
         Ok(())
     }
 
-    fn acquired(&mut self, key: &Key, answer: &AcquireAnswer) -> Result<Told, String> {
+    fn acquired(
+        &mut self,
+        request: &AcquireRequest,
+        answer: &AcquireAnswer,
+    ) -> Result<Told, String> {
+        let key = &request.key;
         match answer {
-            AcquireAnswer::Granted(grant) => self.granted(key, grant),
+            AcquireAnswer::Granted(grant) => {
+                self.takes_its_fences(request, grant.fence)?;
+                self.granted(key, grant)
+            }
             AcquireAnswer::Held(held) => self.held(key, held),
             AcquireAnswer::Done(done) => Ok(Told::Done(done_tick(done)?)),
         }
@@ -547,9 +564,27 @@ impl Side {
                 fence: self.fence(key, holder.fence)?,
                 minutes: minutes(lifetime),
                 note: holder.note.as_ref().map(ToString::to_string),
+                is_idle: holder.idle_since.is_some(),
             })
         };
         holders.iter().map(entry).collect()
+    }
+
+    /// Checks that a new fence leaves room for those that the request takes. All earlier grants were seen.
+    fn takes_its_fences(&self, request: &AcquireRequest, fence: Fence) -> Result<(), String> {
+        let seen = self.fences.get(&request.key).map_or(&[][..], Vec::as_slice);
+        match seen.last() {
+            Some(last)
+                if !seen.contains(&fence)
+                    && fence.get() < last.get() + i64::from(request.fences.get()) =>
+            {
+                let fences = request.fences;
+                Err(format!(
+                    "a grant of {fences} fences has {fence} after {last}"
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The number of a fence among those of its key. A new fence must be greater than all before.

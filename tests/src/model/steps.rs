@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{
     Mode, Tick,
-    store::{AcquireRequest, Turn, WaiterId},
+    store::{AcquireRequest, Turn, Usage, WaiterId},
 };
 use proptest::{
     collection::vec,
@@ -34,9 +34,9 @@ pub(super) enum Step {
     Leave(usize, usize),
     /// Waits until a free key is kept for no waiter any more.
     Linger,
-    Renew(usize, usize, Duration),
+    Renew(usize, usize, Duration, Usage),
     Convert(usize, usize, Mode),
-    RenewAll(usize, Duration),
+    RenewAll(usize, Duration, Usage),
     /// The flag says that the lease is likely to be the only one. It may be wrong.
     Release(usize, usize, bool),
     /// A release with a minimum hold of this length.
@@ -139,6 +139,15 @@ fn ttl() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(TTL), Just(TTL * 2)]
 }
 
+/// What renewals say of the use of the key.
+fn usage() -> impl Strategy<Value = Usage> {
+    prop_oneof![
+        1 => Just(Usage::Unmarked),
+        1 => Just(Usage::InUse),
+        2 => Just(Usage::Idle),
+    ]
+}
+
 /// The ticks. Most are of one kind, so that they can be compared.
 fn tick() -> impl Strategy<Value = Tick> {
     prop_oneof![
@@ -165,8 +174,10 @@ pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
         4 => (both(), asks()).prop_map(|((key, lease), (claim, stance))| {
             Step::AcquireBriefly(key, lease, claim, stance)
         }),
-        3 => (both(), ttl()).prop_map(|((key, lease), ttl)| Step::Renew(key, lease, ttl)),
-        1 => (0..LEASES, ttl()).prop_map(|(lease, ttl)| Step::RenewAll(lease, ttl)),
+        3 => (both(), ttl(), usage())
+            .prop_map(|((key, lease), ttl, usage)| Step::Renew(key, lease, ttl, usage)),
+        1 => (0..LEASES, ttl(), usage())
+            .prop_map(|(lease, ttl, usage)| Step::RenewAll(lease, ttl, usage)),
         3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
             .prop_map(|((key, lease), mode)| Step::Convert(key, lease, mode)),
         4 => (both(), any::<bool>())
