@@ -1,14 +1,14 @@
 //! Random processes that wait for a key, hold it, give up and die. The tests check that no process overtakes another,
 //! that two conflicting processes never hold the key at once, and that every process that goes on asking is granted it.
 
-use std::{mem, time::Duration};
+use std::{mem, num::NonZeroU16, time::Duration};
 
 use fastrand::Rng;
 
 use super::{acquire, at};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, ReleaseRequest, Turn},
-    model::{Access, Held, Key, LeaseId, LockRecord, Mode, WaiterId},
+    model::{Access, Fence, Held, Key, LeaseId, LockRecord, Mode, WaiterId},
     rules::{Write, leave, release, turn::LONGEST},
 };
 
@@ -20,6 +20,8 @@ const TTL: Duration = Duration::from_secs(1);
 const CAPACITY: i64 = 3;
 /// A waiting process asks again after at most this many milliseconds.
 const ASKS_EVERY: i64 = 1_000;
+/// A grant takes at most this many fences.
+const FENCES: u16 = 500;
 /// By this time all processes have had the key.
 const END: i64 = 10 * 60 * 1_000;
 
@@ -148,6 +150,7 @@ impl Run {
         let owner = format!("process {number}").into();
         let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, TTL);
         request.reentrant = self.rng.bool();
+        request.fences = NonZeroU16::MIN.saturating_add(self.rng.u16(..FENCES));
         request.access = match self.rng.u8(..4) {
             0 => Access::Exclusive,
             1 | 2 => Access::Shared,
@@ -169,8 +172,9 @@ impl Run {
     fn asks(&mut self, number: usize, since: i64, request: AcquireRequest) -> Checked {
         let decision = acquire(self.record.as_ref(), &request, at(self.now));
         match decision.answer {
-            AcquireAnswer::Granted(_) => {
+            AcquireAnswer::Granted(grant) => {
                 self.may_be_granted(number, since, &request)?;
+                self.takes_its_fences(number, &request, grant.fence)?;
                 let bound = self.bound();
                 self.write(decision.write);
                 if !bound {
@@ -199,6 +203,20 @@ impl Run {
             }
         }
         self.forget_the_dead();
+        Ok(())
+    }
+
+    /// The fences of a grant follow each other, and the first of them is above all earlier ones.
+    fn takes_its_fences(&self, number: usize, request: &AcquireRequest, fence: Fence) -> Checked {
+        // Without a document, no fence is too early.
+        let earlier = self.record.as_ref().map_or(-1, |it| it.fence.get());
+        let first = fence.get() - i64::from(request.fences.get()) + 1;
+        if first != self.now.max(earlier + 1) {
+            let fences = request.fences;
+            return Err(format!(
+                "{number} took {fences} fences up to {fence} after {earlier}"
+            ));
+        }
         Ok(())
     }
 
