@@ -1,10 +1,11 @@
 //! Renewals: a single one by a command that answers with the document, many by one command for all.
 //!
 //! If the holder knows that its grant is exclusive (`request.known`), its lease is renewed by one statement for all
-//! leases with the same ttl and usage. The filter names the keys and the leases. The statement matches only documents whose sole
-//! holder is one of the leases, each document at most once. So if it changed as many documents as there are leases,
-//! each lease was renewed, and no document has to be read. Otherwise the documents are read, and each lease that is
-//! live and was not renewed is sent again, in a statement of its own.
+//! leases with the same ttl and usage. The filter names the keys and the leases. The statement matches only documents
+//! whose sole holder is one of the leases, each document at most once. So if the statements changed as many documents as
+//! there are leases, each lease was renewed, and no document has to be read. Otherwise the documents are read, and each
+//! lease that is live and was not renewed, or whose usage the document does not show, is sent again, in a statement of
+//! its own.
 //!
 //! While a chunk moves, a router of a sharded cluster may carry out such a statement more than once on one document,
 //! and not at all on another. There the number proves nothing, and the documents are always read.
@@ -238,5 +239,39 @@ fn shows_usage(record: &LockRecord, request: &RenewRequest) -> bool {
         Usage::Unmarked => true,
         Usage::InUse => !is_idle,
         Usage::Idle => is_idle,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Key, LeaseId};
+
+    #[test]
+    fn the_renewals_of_a_ttl_and_usage_have_one_statement() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(2));
+        let request = |(key, ttl, usage)| {
+            let key = Key::new(key).unwrap();
+            RenewRequest::new(key, LeaseId::random(), ttl).usage(usage)
+        };
+        let requests = [
+            ("a", long, Usage::Unmarked),
+            ("b", short, Usage::Idle),
+            ("c", short, Usage::Unmarked),
+            ("d", short, Usage::InUse),
+            ("e", short, Usage::Unmarked),
+        ];
+        let requests = requests.map(request);
+        let keys = |statement: &Document| {
+            let filter = statement.get_document("q").unwrap();
+            filter.get_document("_id").unwrap().to_string()
+        };
+        let sent: Vec<_> = statements_for(requests.iter(), long)
+            .iter()
+            .map(keys)
+            .collect();
+        let expected = [&["c", "e"][..], &["d"], &["b"], &["a"]];
+        let expected = expected.map(|keys| mongodb::bson::doc! { "$in": keys }.to_string());
+        assert_eq!(sent, expected);
     }
 }

@@ -6,7 +6,7 @@ use leasehold::{
     Attempt, Error, Fence, Key, Leases, Store, Tick,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
-        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn,
+        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn, Usage,
         WaiterId,
     },
 };
@@ -54,6 +54,11 @@ pub(super) enum Renew {
     One,
     Two,
     Known,
+    /// The holder does not use the key.
+    Idle,
+    InUse,
+    /// As `Idle`, with what the holder knows of its grant.
+    IdleKnown,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +83,7 @@ const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Op
     }
 }
 
-pub(super) const OPERATIONS: [Operation; 36] = [
+pub(super) const OPERATIONS: [Operation; 39] = [
     Operation::Handle { waits: false },
     Operation::Handle { waits: true },
     ask("exclusive", false, false, Ask::Again),
@@ -103,6 +108,9 @@ pub(super) const OPERATIONS: [Operation; 36] = [
     Operation::Renew(Renew::One),
     Operation::Renew(Renew::Two),
     Operation::Renew(Renew::Known),
+    Operation::Renew(Renew::Idle),
+    Operation::Renew(Renew::InUse),
+    Operation::Renew(Renew::IdleKnown),
     Operation::Upgrade,
     Operation::Downgrade,
     Operation::Release(Release::Plain),
@@ -303,15 +311,22 @@ impl Operation {
                     fence: Fence::new(7),
                     acquired_at: "2026-01-01T12:00:00Z".parse().unwrap(),
                 };
-                let asked = [(key, lease), (none, other)]
-                    .map(|(key, lease)| RenewRequest::new(key, lease, 2 * TTL));
+                let usage = match way {
+                    Renew::One | Renew::Two | Renew::Known => Usage::Unmarked,
+                    Renew::Idle | Renew::IdleKnown => Usage::Idle,
+                    Renew::InUse => Usage::InUse,
+                };
+                let asked = [(key.clone(), lease), (none, other)]
+                    .map(|(key, lease)| RenewRequest::new(key, lease, 2 * TTL).usage(usage));
                 let mut answers = match way {
-                    Renew::One => store.renew(&asked[..1]).await?,
+                    Renew::One | Renew::Idle | Renew::InUse => store.renew(&asked[..1]).await?,
                     Renew::Two => store.renew(&asked).await?,
-                    Renew::Known => store.renew(&asked.map(|it| it.known(grant))).await?,
+                    Renew::Known | Renew::IdleKnown => {
+                        store.renew(&asked.map(|it| it.known(grant))).await?
+                    }
                 };
                 Ok(match answers.remove(0)? {
-                    RenewAnswer::Renewed(_) => Told::Renewed,
+                    RenewAnswer::Renewed(_) => has_usage(store, &key, lease, usage).await?,
                     RenewAnswer::Expired => Told::Expired,
                     RenewAnswer::TakenOver => Told::TakenOver,
                 })
@@ -361,6 +376,23 @@ impl Operation {
             Self::RemoveExpired => store.remove_expired(&key).await.map(Told::Removed),
         }
     }
+}
+
+/// The answer to a renewal that was carried out, if the document shows the usage that it told.
+async fn has_usage(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    lease: LeaseId,
+    usage: Usage,
+) -> Result<Told, Error> {
+    let state = store.inspect(key).await?.expect("a document");
+    let mine = state.holders.iter().find(|holder| holder.lease == lease);
+    let since = mine.and_then(|holder| holder.idle_since);
+    Ok(match usage {
+        Usage::Idle if since.is_none() => Told::Failed("it is not idle".into()),
+        Usage::InUse if since.is_some() => Told::Failed("it is idle".into()),
+        _ => Told::Renewed,
+    })
 }
 
 async fn converted(store: &Arc<dyn Store>, request: ConvertRequest) -> Result<Told, Error> {

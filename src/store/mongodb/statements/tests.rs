@@ -1,6 +1,6 @@
 //! Tests of the statements, without a server.
 
-use std::time::Duration;
+use std::{num::NonZeroU16, time::Duration};
 
 use mongodb::bson::{Bson, RawDocumentBuf};
 
@@ -8,8 +8,9 @@ use super::*;
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest, Turn,
+        Usage,
     },
-    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
+    model::{FENCE_END, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::hostile_texts::Texts,
 };
 
@@ -30,6 +31,7 @@ fn texts(value: &Bson, field: &str, found: &mut Vec<(String, String)>) {
 }
 
 const TTL: Duration = Duration::from_secs(1);
+const BLOCK: NonZeroU16 = NonZeroU16::new(100).unwrap();
 
 fn ask(name: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key(name), LeaseId::random(), name.into(), TTL)
@@ -68,10 +70,14 @@ fn changes() -> Vec<Vec<Document>> {
     let (key, lease) = (key("k"), LeaseId::random());
     let asked = asked(&ask("k"));
     let release = ReleaseRequest::new(key.clone(), lease);
+    let blocks = asked.iter().map(|it| it.clone().fences(BLOCK));
+    let asked: Vec<_> = asked.iter().cloned().chain(blocks).collect();
     let mut changes: Vec<_> = asked.iter().flat_map(forms).collect();
     changes.extend(asked.iter().filter_map(|it| take_over_sole(it, TTL)));
+    let renewal = RenewRequest::new(key.clone(), lease, TTL);
+    let usages = [Usage::Unmarked, Usage::InUse, Usage::Idle];
+    changes.extend(usages.map(|usage| renew(&renewal.clone().usage(usage), TTL)));
     changes.extend([
-        renew(&RenewRequest::new(key.clone(), lease, TTL), TTL),
         convert(&ConvertRequest::upgrade(key.clone(), lease), TTL),
         convert(&ConvertRequest::downgrade(key, lease), TTL),
         self::release(&release, TTL),
@@ -187,6 +193,49 @@ fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
         assert!(!sent(&ask("k")).contains(costly), "{costly}");
         let control = ask("k").permits(1, 2).reentrant().note("");
         assert!(sent(&control).contains(costly), "{costly}");
+    }
+}
+
+#[test]
+fn a_grant_of_several_fences_needs_them_and_is_kept_for_as_long() {
+    let granted = |fences| {
+        let statement = acquire(&ask("k").fences(fences), Form::Short, TTL);
+        let replaced = statement[0].get_document("$replaceWith").unwrap();
+        let choice = replaced.get_array("$cond").unwrap();
+        let document = choice[1].as_document().unwrap().clone();
+        (choice[0].to_string(), document)
+    };
+    let (condition, document) = granted(NonZeroU16::MIN);
+    assert!(condition.contains(&has_next_fence().to_string()));
+    assert_eq!(document.get_document("fence"), Ok(&next_fence()));
+    let kept = cleanup_at("$$NOW", TTL, TTL);
+    assert_eq!(document.get_document("cleanup_at"), Ok(&kept));
+
+    let (condition, document) = granted(BLOCK);
+    let left = expressions::has_next_fences(BLOCK).to_string();
+    assert!(condition.contains(&left) && left.contains(&(FENCE_END - 100).to_string()));
+    let last = doc! { "$add": [next_fence(), 99_i64] };
+    assert_eq!(document.get_document("fence"), Ok(&last));
+    let kept = cleanup_at("$$NOW", TTL + Duration::from_millis(99), TTL);
+    assert_eq!(document.get_document("cleanup_at"), Ok(&kept));
+}
+
+#[test]
+fn only_a_renewal_that_tells_the_usage_has_it_in_its_statement() {
+    let renewal = RenewRequest::new(key("k"), LeaseId::random(), TTL);
+    for (usage, tells) in [
+        (Usage::Unmarked, false),
+        (Usage::InUse, true),
+        (Usage::Idle, true),
+    ] {
+        let request = renewal.clone().usage(usage);
+        let sent = [
+            Bson::from(renew(&request, TTL)).to_string(),
+            renew_together(&[&request], TTL, usage, TTL).to_string(),
+        ];
+        for statement in sent {
+            assert_eq!(statement.contains("idle_since"), tells, "{usage:?}");
+        }
     }
 }
 

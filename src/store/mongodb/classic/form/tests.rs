@@ -1,3 +1,5 @@
+use std::num::NonZeroU16;
+
 use chrono::TimeDelta;
 use mongodb::bson::RawDocumentBuf;
 
@@ -33,6 +35,7 @@ fn holder(mode: Mode, minutes: i64) -> Holder {
     let mut holder = Holder::exclusive(LeaseId::random(), owner, Fence::new(7), noon(), expires_at);
     holder.mode = mode;
     holder.note = Some("note".into());
+    holder.idle_since = Some(noon());
     holder
 }
 
@@ -99,6 +102,27 @@ fn a_stamped_lease_expires_after_its_ttl() {
             let refused = read(&damaged);
             assert!(matches!(refused, Err(Error::NotALock { .. })), "{field}");
         }
+    }
+}
+
+#[test]
+fn a_stamped_grant_takes_a_block_of_fences() {
+    let request = |fences| {
+        let request = AcquireRequest::exclusive(
+            key(),
+            LeaseId::random(),
+            "owner".into(),
+            Duration::from_secs(30),
+        );
+        stamped_grant(&request.fences(NonZeroU16::new(fences).unwrap()))
+    };
+    for fences in [1, 100] {
+        let (filter, update) = request(fences);
+        let fences = i64::from(fences);
+        let left = doc! { "$lt": FENCE_END - fences };
+        assert_eq!(filter.get_document("fence"), Ok(&left));
+        let taken = doc! { "fence": fences };
+        assert_eq!(update.get_document("$inc"), Ok(&taken));
     }
 }
 
