@@ -87,6 +87,7 @@ impl LeaseOptions {
             access: self.access,
             owner: self.owner(),
             note: self.note.as_deref(),
+            reentrant: self.reentrant,
             needs_document: self.needs_document(),
             has_fence: self.memory != FromMemory::WithoutFence,
         }

@@ -198,7 +198,7 @@ impl LeaseRegistry {
     }
 
     /// Gives up the lease in the store, if that is what is left to do.
-    fn send_back(&self, stay: &Arc<Stay>, left: Left) {
+    pub(super) fn send_back(&self, stay: &Arc<Stay>, left: Left) {
         match left {
             Left::Nothing => {}
             Left::Release => self.abandon(stay.stored()),

@@ -1,5 +1,6 @@
 //! The task that looks after the leases that stay with this process. It sends back those that other processes wait for,
-//! those that no task has used for long enough, and those that are lost.
+//! those that no task has used for long enough, and those that are lost. A lease that was recalled while a task used it goes
+//! back when that task's own lease is over, even if its guard still exists.
 
 use std::{
     sync::{Arc, Weak},
@@ -60,7 +61,12 @@ async fn look(mut looking: Looking) {
                 registry.end_stay(&stay, SentBack::NotUsed);
             }
         }
-        let Some(idle) = registry.stays.shortest_idle() else {
+        for stay in registry.stays.ended() {
+            stay.check_losses();
+            let left = stay.settle(now);
+            registry.send_back(&stay, left);
+        }
+        let Some(next_look) = registry.stays.next_look(now) else {
             looking.0 = None;
             return;
         };
@@ -77,6 +83,6 @@ async fn look(mut looking: Looking) {
         }
         drop(registry);
         let next = LOOK.saturating_sub(looked.elapsed());
-        sleep(next.min(idle).max(SHORTEST)).await;
+        sleep(next.min(next_look).max(SHORTEST)).await;
     }
 }

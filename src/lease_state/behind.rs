@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{Behind, GrantTerms, LeaseState, status::Status, validity::Validity};
 use crate::{
     messages::AcquireRequest,
-    model::{Error, Fence, LossReason, Mode, after},
+    model::{Fence, LossReason, Mode, after},
     runtime::suspension,
 };
 
@@ -97,13 +97,15 @@ impl LeaseState {
         self.behind.is_some()
     }
 
-    /// Extends a lease that was granted from memory: it lives for another ttl, if the lease behind it is live.
-    pub(crate) fn extend(&self, now: Instant) -> Result<(), Error> {
+    /// Extends a lease that was granted from memory: it lives for another ttl, if the lease behind it is live. Returns
+    /// whether it is live.
+    pub(crate) fn extend(&self, now: Instant) -> bool {
         self.extend_until(now + self.ttl(), now)
     }
 
-    /// Keeps a lease that was granted from memory alive: from now on it ends with the lease behind it.
-    pub(crate) fn keep_local(&self, now: Instant) -> Result<(), Error> {
+    /// Keeps a lease that was granted from memory alive: from now on it ends with the lease behind it. Returns whether
+    /// it is live.
+    pub(crate) fn keep_local(&self, now: Instant) -> bool {
         // Farther than any deadline of a lease in the store.
         const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
         self.keep(true);
@@ -117,14 +119,13 @@ impl LeaseState {
             .send_modify(|state| state.validity.shorten(until));
     }
 
-    fn extend_until(&self, until: Instant, now: Instant) -> Result<(), Error> {
-        if let Some(reason) = self.loss(now) {
-            return Err(self.lost_error(self.lose(reason)));
+    fn extend_until(&self, until: Instant, now: Instant) -> bool {
+        let mut is_live = self.is_live(now);
+        if is_live {
+            self.state
+                .send_modify(|state| is_live = state.validity.renewed(until, now).is_ok());
         }
-        let mut extended = Ok(());
-        self.state
-            .send_modify(|state| extended = state.validity.renewed(until, now));
-        extended.map_err(|reason| self.lost_error(reason))
+        is_live
     }
 
     /// The time of the server at this instant, as far as this process can tell it.
@@ -210,14 +211,13 @@ mod tests {
         let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
         assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
-        short.extend(now).unwrap();
-        short.keep_local(now).unwrap();
+        assert!(short.extend(now) && short.keep_local(now));
         assert!(short.is_live(now + 9 * SECOND) && !short.is_live(now + 10 * SECOND));
 
         behind.lease().lose(LossReason::TakenOver);
         let loss = long.loss(now);
         assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
-        assert!(matches!(short.extend(now), Err(Error::Lost { .. })));
+        assert!(!short.extend(now));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters, and
 //!   shared leases under a shared lease show no fence.
 //! - After its end nothing is granted under it. The lease in the store is sent back once, when no lease under it is left.
-//! - No lease state is dropped, and no task is woken, while the lock is held.
+//! - No lease state is dropped, and no event is made, while the lock is held.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -75,6 +75,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) access: Access,
     pub(crate) owner: &'a str,
     pub(crate) note: Option<&'a str>,
+    pub(crate) reentrant: bool,
     /// Whether the acquire needs the document of the key.
     pub(crate) needs_document: bool,
     /// Whether the lease shows a fence.
@@ -150,7 +151,9 @@ impl Stay {
     /// Where this acquire is granted.
     pub(crate) fn fit(&self, wanted: Wanted<'_>) -> Fit {
         let request = self.stored().request();
-        let is_same = *wanted.owner == *request.owner && wanted.note == request.note.as_deref();
+        // A reentrant lease enters that of another task, which the document names.
+        let has_note = wanted.reentrant || wanted.note == request.note.as_deref();
+        let is_same = *wanted.owner == *request.owner && has_note;
         let can_be_here = is_same && !wanted.needs_document;
         match (self.is_shared(), wanted.access) {
             (false, Access::Exclusive | Access::Shared) if can_be_here => Fit::Here,
@@ -253,16 +256,20 @@ impl Stay {
     /// The lock makes sure that a lease which has [expired](Self::drop_expired) meanwhile is not revived.
     pub(crate) fn extend(&self, lease: &LeaseState, keeps_alive: bool) -> Result<(), Error> {
         let state = self.state.lock();
-        let is_here = |it: &LocalHolder| it.lease.number() == lease.number();
+        let is_it = |it: &LocalHolder| it.lease.number() == lease.number();
+        let is_here = state.holders.iter().any(is_it);
         let now = Instant::now();
-        if !state.holders.iter().any(is_here) {
-            return Err(lease.lost_error(lease.lose(LossReason::Expired)));
+        let is_extended = match keeps_alive {
+            _ if !is_here => false,
+            true => lease.keep_local(now),
+            false => lease.extend(now),
+        };
+        drop(state);
+        if is_extended {
+            return Ok(());
         }
-        if keeps_alive {
-            lease.keep_local(now)
-        } else {
-            lease.extend(now)
-        }
+        let reason = lease.loss(now).unwrap_or(LossReason::Expired);
+        Err(lease.lost_error(lease.lose(reason)))
     }
 
     /// Records that a lease under the stay is given up. `detaches` says that the lease in the store is not to be
@@ -302,6 +309,18 @@ impl Stay {
         drop(state);
         self.turns.close();
         left
+    }
+
+    /// After the end: drops the holders that have outlived their ttl, and returns what the caller does with the lease in
+    /// the store now.
+    pub(crate) fn settle(&self, now: Instant) -> Left {
+        self.drop_expired(now);
+        self.state.lock().take_due()
+    }
+
+    /// Whether the lease was sent back.
+    pub(super) fn is_settled(&self) -> bool {
+        self.state.lock().end == End::Sent
     }
 
     /// Whether nobody has used the key for as long as it was to stay, or the lease in the store is lost.
@@ -360,14 +379,15 @@ impl Stay {
         drop(expired);
     }
 
-    fn next_expiry(&self, now: Instant) -> Option<Instant> {
+    /// When the first of the holders outlives its ttl, unless it is renewed. `None` without holders.
+    pub(crate) fn next_expiry(&self, now: Instant) -> Option<Instant> {
         let state = self.state.lock();
         let ends = state.holders.iter().map(|it| it.lease.deadline().max(now));
         ends.min()
     }
 
     /// The tasks of this process that have the key, as an answer of the store would show them.
-    fn held(&self, now: Instant) -> Held {
+    pub(crate) fn held(&self, now: Instant) -> Held {
         let state = self.state.lock();
         let at = self.stored().server_time(now);
         let holder = |it: &LocalHolder| {

@@ -29,6 +29,8 @@ pub(crate) struct Stays {
 #[derive(Debug, Default)]
 struct Keys {
     stays: HashMap<Key, Arc<Stay>>,
+    /// Those that have ended, each until it was sent back.
+    ended: Vec<Arc<Stay>>,
     recalled: Recalled,
     /// Whether a task looks after the keys.
     is_tended: bool,
@@ -71,7 +73,9 @@ impl Stays {
             ended.push(oldest.map_or(stay, |(_, oldest)| oldest).clone());
         }
         for stay in &ended {
-            keys.remove(stay);
+            if !keys.remove(stay) {
+                keys.ended.push(stay.clone());
+            }
         }
         self.counted(&keys);
         ended
@@ -90,13 +94,26 @@ impl Stays {
         self.keys.lock().stays.values().cloned().collect()
     }
 
-    /// The shortest time for which one of the keys stays although no task uses it. `None` if no key stays: the task
-    /// that looks after the keys then ends, and the next key that stays starts another one.
-    pub(crate) fn shortest_idle(&self) -> Option<Duration> {
+    /// The leases that do not stay any more, and were not sent back yet, because tasks still use their keys.
+    pub(crate) fn ended(&self) -> Vec<Arc<Stay>> {
         let mut keys = self.keys.lock();
-        let shortest = keys.stays.values().map(|stay| stay.idle()).min();
-        keys.is_tended &= shortest.is_some();
-        shortest
+        keys.ended.retain(|stay| !stay.is_settled());
+        keys.ended.clone()
+    }
+
+    /// After how long the keys have to be looked after again: the shortest time for which one of them stays although no
+    /// task uses it, or the shortest time until a lease under one that has ended is over. `None` if there are none: the
+    /// task that looks after the keys then ends, and the next key that stays starts another one.
+    pub(crate) fn next_look(&self, now: Instant) -> Option<Duration> {
+        let mut keys = self.keys.lock();
+        let idle = keys.stays.values().map(|stay| stay.idle());
+        let ended = keys.ended.iter().map(|stay| {
+            let at = stay.next_expiry(now);
+            at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+        });
+        let next = idle.chain(ended).min();
+        keys.is_tended &= next.is_some();
+        next
     }
 
     /// Records that a task looks after the keys. `false` if one does already.
@@ -153,12 +170,13 @@ impl Stays {
 }
 
 impl Keys {
-    /// Removes this lease, and not a later one of the same key.
+    /// Removes this lease, and not a later one of the same key. Returns whether it was still there.
     fn remove(&mut self, stay: &Arc<Stay>) -> bool {
         let is_it = |found: &Arc<Stay>| Arc::ptr_eq(found, stay);
         let was_there = self.stays.get(stay.key()).is_some_and(is_it);
         if was_there {
             self.stays.remove(stay.key());
+            self.ended.push(stay.clone());
         }
         was_there
     }

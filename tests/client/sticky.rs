@@ -622,3 +622,44 @@ async fn fences_rise_over_processes_recalls_and_evictions() {
     };
     tokio::join!(join_all((0..4).map(process)), operator);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_hangs_loses_a_recalled_key_at_its_own_ttl() {
+    let (store, leases) = setup();
+    let start = Instant::now();
+    let stuck = sticky(&leases).await;
+    let next = plain(&elsewhere(&store)).await;
+    let took = start.elapsed();
+    assert!(took >= TTL && took <= TTL + 2 * SECOND, "{took:?}");
+    assert!(!stuck.is_live() && next.fence() > stuck.fence());
+    assert!(matches!(stuck.release().await, Err(Error::Lost { .. })));
+    assert!(next.is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_wait_until_a_time_are_told_who_has_the_key() {
+    let (_store, leases) = setup();
+    let hold = async {
+        let lease = sticky(&leases).await;
+        sleep(5 * SECOND).await;
+        drop(lease);
+    };
+    let wait = async |_| {
+        sleep(MOMENT / 10).await;
+        let waited = leases.acquire("key", TTL).wait_for(SECOND).await;
+        assert!(
+            matches!(waited, Err(Error::WaitTimedOut { .. })),
+            "{waited:?}"
+        );
+    };
+    tokio::join!(hold, join_all((0..3).map(wait)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_say_who_waits_gets_the_keys_back() {
+    let (store, leases) = setup();
+    sticky(&leases).await.release().await.unwrap();
+    store.fail_reads(true);
+    let took = until_free(&store).await;
+    assert!(took <= 10 * SECOND, "{took:?}");
+}

@@ -87,7 +87,11 @@ impl AcquireOperation {
                     return Err(match waiter.last_answer() {
                         Some(Ok(held)) => self.refusal(waited, held),
                         Some(Err(error)) => error,
-                        None => too_late(waited),
+                        // The first waiter waits for a task that has the key from memory.
+                        None => match context.registry.stays.get(&self.request.key) {
+                            Some(stay) => self.refusal(waited, stay.held(Instant::now())),
+                            None => too_late(waited),
+                        },
                     });
                 }
                 // An earlier request was answered meanwhile.
