@@ -1,6 +1,6 @@
 //! Stores and clients that do one thing wrong, on top of a correct store. The checkers must catch each of them.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, num::NonZeroU16, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use leasehold::{
     Error, Fence, Key, LockState, Mode, Store,
     store::{
-        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys,
-        Grant, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest, Turn, WaiterId,
+        Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
+        Eviction, FreedKeys, Grant, LeaseId, ListRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -48,6 +48,13 @@ pub enum Wrong {
     ForgetsDone,
     /// A release reports a tick as done without writing it.
     WritesNoDone,
+    /// A grant takes one fence, however many it should take.
+    TakesOneFence,
+    /// A renewal of a lease that stays with its process is answered, and not carried out. So the process grants the key
+    /// from memory after it has lost it.
+    RenewsNothing,
+    /// A process does not hear that others wait for a key that stays with it.
+    HearsNoRecall,
     /// A grant counts when one member of the set has acknowledged it.
     // This is not done in this file: the network changes what the clients send.
     OneMemberAcknowledges,
@@ -57,7 +64,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    pub const EACH: [Self; 14] = [
+    pub const EACH: [Self; 17] = [
         Self::OneMemberAcknowledges,
         Self::AsksRouters,
         Self::ClientClock,
@@ -72,6 +79,9 @@ impl Wrong {
         Self::ReadersOvertake,
         Self::ForgetsDone,
         Self::WritesNoDone,
+        Self::TakesOneFence,
+        Self::RenewsNothing,
+        Self::HearsNoRecall,
     ];
 
     /// Whether it can be tried without servers.
@@ -94,7 +104,9 @@ impl Wrong {
             Self::Nothing => &[],
             Self::ClientClock | Self::ReleaseByKey | Self::CountsFromAnswer => &[Kind::Exclusion],
             Self::TakesOverEarly | Self::AsksRouters => &[Kind::Exclusion],
-            Self::FenceRestarts => &[Kind::Fences],
+            Self::RenewsNothing => &[Kind::Exclusion],
+            Self::HearsNoRecall => &[Kind::Recall],
+            Self::FenceRestarts | Self::TakesOneFence => &[Kind::Fences],
             Self::CountsAlone => &[Kind::Permits],
             Self::LooksAtNoFence => &[Kind::LostWrite],
             Self::GuardComparesNothing => &[Kind::Guarded],
@@ -130,6 +142,11 @@ impl Wrong {
             Self::ReadersOvertake => "readers are granted a key before earlier waiters",
             Self::ForgetsDone => "an acquire for a tick does not check which ticks are done",
             Self::WritesNoDone => "a release reports a tick as done without writing it",
+            Self::TakesOneFence => "a grant takes one fence, however many it should take",
+            Self::RenewsNothing => {
+                "a renewal of a lease that stays with its process is answered, and not carried out"
+            }
+            Self::HearsNoRecall => "a process does not hear that others wait for its idle keys",
             Self::OneMemberAcknowledges => "one member acknowledges a write (`w: 1`)",
             Self::AsksRouters => "takeovers use the clock of a router, one of which is 5 s ahead",
         }
@@ -146,6 +163,8 @@ pub struct Broken {
     /// A number that no other client has.
     number: u64,
     fences: Mutex<HashMap<Key, i64>>,
+    /// The leases that may stay with this client, and the time of the answer that granted them.
+    stay: Mutex<HashMap<LeaseId, (Grant, Instant)>>,
 }
 
 impl Broken {
@@ -156,6 +175,7 @@ impl Broken {
             ahead,
             number: fastrand::u64(..),
             fences: Mutex::default(),
+            stay: Mutex::default(),
         }
     }
 
@@ -179,6 +199,9 @@ impl Broken {
         if self.wrong == Wrong::ForgetsDone {
             request.tick = None;
         }
+        if self.wrong == Wrong::TakesOneFence {
+            request.fences = NonZeroU16::MIN;
+        }
         if overtakes {
             request.turn(Turn::Barging)
         } else {
@@ -186,12 +209,12 @@ impl Broken {
         }
     }
 
-    fn granted(&self, key: &Key, mut grant: Grant, sent: Instant) -> Grant {
+    fn granted(&self, request: &AcquireRequest, mut grant: Grant, sent: Instant) -> Grant {
         match self.wrong {
             Wrong::FenceRestarts => {
                 let mut fences = self.fences.lock();
-                let fence = fences.entry(key.clone()).or_default();
-                *fence += 1;
+                let fence = fences.entry(request.key.clone()).or_default();
+                *fence += i64::from(request.fences.get());
                 grant.fence = Fence::new(*fence);
             }
             Wrong::CountsFromAnswer => {
@@ -199,9 +222,21 @@ impl Broken {
                 // expiry.
                 grant.expires_at += TimeDelta::from_std(sent.elapsed()).unwrap();
             }
+            Wrong::RenewsNothing if request.fences > NonZeroU16::MIN => {
+                let mut stay = self.stay.lock();
+                stay.insert(request.lease, (grant, Instant::now()));
+            }
             _ => {}
         }
         grant
+    }
+
+    /// The answer to a renewal that is not carried out. `None` if it is carried out.
+    fn not_renewed(&self, request: &RenewRequest) -> Option<RenewAnswer> {
+        let (mut grant, at) = self.stay.lock().get(&request.lease).copied()?;
+        grant.now += TimeDelta::from_std(at.elapsed()).unwrap();
+        grant.expires_at = grant.now + TimeDelta::from_std(request.ttl).unwrap();
+        Some(RenewAnswer::Renewed(grant))
     }
 }
 
@@ -234,7 +269,7 @@ impl Store for Broken {
         }
         Ok(match answer {
             AcquireAnswer::Granted(grant) => {
-                AcquireAnswer::Granted(self.granted(&request.key, grant, sent))
+                AcquireAnswer::Granted(self.granted(request, grant, sent))
             }
             held => held,
         })
@@ -245,7 +280,21 @@ impl Store for Broken {
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        self.store.renew(requests).await
+        let answers = requests.iter().map(|it| self.not_renewed(it));
+        let mut answers: Vec<_> = answers.collect();
+        let left = requests.iter().zip(&answers);
+        let left = left.filter(|(_, answer)| answer.is_none());
+        let left: Vec<_> = left.map(|(request, _)| request.clone()).collect();
+        let mut carried_out = match &left[..] {
+            [] => Vec::new(),
+            left => self.store.renew(left).await?,
+        }
+        .into_iter();
+        let answers = answers.drain(..).map(|answer| match answer {
+            Some(answer) => Some(Ok(answer)),
+            None => carried_out.next(),
+        });
+        Ok(answers.flatten().collect())
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
@@ -272,6 +321,9 @@ impl Store for Broken {
     }
 
     async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        if self.wrong == Wrong::HearsNoRecall {
+            return Ok(Vec::new());
+        }
         self.store.waited_for(keys).await
     }
 
@@ -297,6 +349,13 @@ impl Store for Broken {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.store.freed().await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        if self.wrong == Wrong::HearsNoRecall {
+            return Ok(None);
+        }
+        self.store.awaited().await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -1,8 +1,10 @@
 //! Checks of a history, for violations: pure functions of what the clients saw.
 
+mod blocks;
 mod guarded;
 mod newest;
 mod order;
+mod recalls;
 mod ticks;
 
 use std::{
@@ -10,14 +12,16 @@ use std::{
     time::Duration,
 };
 
-use self::newest::Newest;
+use self::{blocks::Blocks, newest::Newest};
 pub use self::{
+    blocks::from_memory,
     guarded::{Guarded, guarded},
     order::{Orders, orders},
+    recalls::{WAITED_FOR, recalls, recalls_heard},
     ticks::{Ticks, ticks},
 };
 use crate::{
-    history::{Claim, Event, Time},
+    history::{Claim, Event, NO_FENCE, Time},
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
 
@@ -35,6 +39,8 @@ pub enum Kind {
     Permits,
     /// A waiter was not granted the key in turn.
     Order,
+    /// A key stayed with a process although another one waited for it.
+    Recall,
     /// A tick that was done was done again, or an answer about the done tick was wrong.
     Ticks,
     /// A late write to a guarded document was accepted, or a write to it was lost.
@@ -79,20 +85,24 @@ struct Grant<'a> {
 
 type Keys<'a> = BTreeMap<&'a str, Vec<Grant<'a>>>;
 
+/// The answers that name holders of a key, and the blocks of fences.
+type Tolds<'a> = (&'a [Told<'a>], &'a Blocks<'a>);
+
 /// All violations that a history alone shows.
 pub fn all(events: &[Event]) -> Violations {
     let keys = grants(events);
-    let helds = helds(events);
+    let (helds, blocks) = (helds(events), Blocks::of(events));
     let mut violations = Vec::new();
     for (key, grants) in &keys {
         let helds = helds.get(key).map_or(&[][..], |helds| &helds[..]);
         violations.extend(exclusion(key, grants));
-        violations.extend(fences(key, grants, helds));
-        violations.extend(reads(key, grants, helds));
+        violations.extend(fences(key, grants, (helds, &blocks)));
+        violations.extend(reads(key, grants, (helds, &blocks)));
     }
     violations.extend(released(events, &helds));
     violations.extend(permits(events));
     violations.extend(orders(events).violations);
+    violations.extend(recalls(events));
     violations.extend(ticks(events).violations);
     violations.extend(guarded(events).violations);
     for event in events {
@@ -148,8 +158,8 @@ pub fn operations(events: &[Event]) -> u64 {
 fn grants(events: &[Event]) -> Keys<'_> {
     let mut lasts = HashMap::new();
     for event in events {
-        if let Event::Ended { lease, last } = event {
-            let newest = lasts.entry(lease.as_str()).or_insert(*last);
+        if let Event::Ended { lease, fence, last } = event {
+            let newest = lasts.entry((lease.as_str(), *fence)).or_insert(*last);
             *newest = (*newest).max(*last);
         }
     }
@@ -172,7 +182,7 @@ fn grants(events: &[Event]) -> Keys<'_> {
                 got: *got,
                 // Of a holder that was killed, it is only known that it had the lease.
                 last: lasts
-                    .get(lease.as_str())
+                    .get(&(lease.as_str(), *fence))
                     .map_or(*got, |last| *last.max(got)),
             });
         }
@@ -194,7 +204,8 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
     let mut violations = Vec::new();
     for (time, ends, grant) in steps {
         if ends {
-            inside.retain(|other| other.lease != grant.lease);
+            // Grants from memory have the same lease, and different fences.
+            inside.retain(|other| (other.lease, other.fence) != (grant.lease, grant.fence));
             continue;
         }
         let room = |other: &&Grant| match (other.claim, grant.claim) {
@@ -212,18 +223,20 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
 
 /// All grants have different fences. A grant that was requested after another fence was known has a greater fence. And
 /// if one holder worked after another one, it has the greater fence.
-fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
+fn fences(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
+    let shows_fence = |grant: &&Grant| grant.fence != NO_FENCE;
+    let grants: Vec<Grant> = grants.iter().filter(shows_fence).cloned().collect();
     let mut violations = Vec::new();
     let mut wrong = |text| violations.push(Kind::Fences.of(format!("{key}: {text}")));
     let mut by_fence = HashMap::new();
-    for grant in grants {
+    for grant in &grants {
         if let Some(other) = by_fence.insert(grant.fence, grant) {
             wrong(format!("one fence, {grant:?} and {other:?}"));
         }
     }
     let mut asked: Vec<_> = grants.iter().collect();
     asked.sort_by_key(|grant| grant.sent);
-    let newest = newest(grants, helds);
+    let newest = newest(key, &grants, (helds, blocks));
     for grant in asked {
         if let Some(before) = newest.before(grant.sent).filter(|it| *it >= grant.fence) {
             wrong(format!("{grant:?} came after {before}"));
@@ -242,11 +255,15 @@ fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
 }
 
 /// The greatest fence of a key that any client had been told by each time.
-fn newest(grants: &[Grant], helds: &[Told]) -> Newest {
+fn newest(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Newest {
     let granted = grants.iter().map(|grant| (grant.got, grant.fence));
+    let certain = |told: &Told| {
+        let fences = told.fences.iter();
+        fences.map(|fence| blocks.certain(key, *fence)).max()
+    };
     let told = helds
         .iter()
-        .filter_map(|told| Some((told.got, *told.fences.iter().max()?)));
+        .filter_map(|told| Some((told.got, certain(told)?)));
     granted.chain(told).collect()
 }
 
@@ -255,11 +272,11 @@ fn newest(grants: &[Grant], helds: &[Told]) -> Newest {
 ///
 /// Every write has a different number, so this order is the only possible one, and this check is a check of
 /// linearizability.
-fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
+fn reads(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
     if grants.iter().any(|grant| grant.claim != Claim::All) {
         return Violations::new();
     }
-    let newest = newest(grants, helds);
+    let newest = newest(key, grants, (helds, blocks));
     let sent: HashMap<_, _> = grants
         .iter()
         .map(|grant| (grant.fence, grant.sent))
@@ -276,7 +293,8 @@ fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
             let text = format!("{key}: {newer} was known, and then {fence} read");
             violations.push(Kind::Reads.of(text));
         }
-        if sent.get(&fence).is_some_and(|sent| sent > got) {
+        let block = blocks.ending(key, fence).map(|block| block.sent);
+        if block.or_else(|| sent.get(&fence).copied()) > Some(*got) {
             let text = format!("{key}: {fence} was read before it was asked for");
             violations.push(Kind::Reads.of(text));
         }
@@ -312,8 +330,11 @@ fn read_after_release<'a>(
 ) -> impl Iterator<Item = (&'a str, i64, bool)> {
     let mut releases = HashMap::new();
     let mut risks = Vec::new();
+    let blocks = Blocks::of(events);
     for event in events {
         match event {
+            // A grant from memory that had the last fence of its block was released, and the store still names that fence.
+            Event::Released { key, fence, .. } if blocks.ending(key, *fence).is_some() => {}
             Event::Released { key, fence, got } => {
                 releases.insert((key.clone(), *fence), *got);
             }

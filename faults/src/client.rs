@@ -31,6 +31,7 @@ use crate::{
     history::{Clock, Recorder},
     ledger::Account,
     recording::{Recording, ServerClock},
+    stays::Stays,
     work::{Pace, Role, Worker},
 };
 
@@ -48,6 +49,8 @@ pub struct Task {
     pub history: PathBuf,
     pub seed: u64,
     pub wrong: Wrong,
+    /// The number of the client.
+    pub client: usize,
     /// How many minutes its clock is off.
     pub clock: i32,
     pub workers: u64,
@@ -167,6 +170,7 @@ pub async fn work(task: Task) -> Result<()> {
     // With this, a stopped process also ends together with the process that started it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
+    tracing::subscriber::set_global_default(Stays::of(recorder.clone()))?;
     let ahead = TimeDelta::minutes(task.clock.into());
     let store = Arc::new(Broken::new(task.store().await?, task.wrong, ahead));
     let store = Recording::new(store, recorder.clone(), ServerClock::OfThisMachine);
@@ -183,6 +187,7 @@ pub async fn work(task: Task) -> Result<()> {
             documents: documents.clone(),
             random: Rng::with_seed(task.seed * task.workers + number),
             role: Role::of(number),
+            client: task.client,
             ttl: task.pace.ttl,
             dawdles: task.dawdles,
         };

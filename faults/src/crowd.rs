@@ -58,6 +58,7 @@ impl Crowd {
         let (address, clock) = self.places[number].clone();
         let task = Task {
             address,
+            client: number,
             clock,
             seed: self.task.seed * 1_000_000 + self.started,
             history: self.histories.join(self.started.to_string()),

@@ -21,8 +21,20 @@ use self::{
 };
 use crate::{broken::Wrong, client::Task};
 
-/// The keys whose holders write documents.
-pub const KEYS: [&str; 2] = ["documents-0", "documents-1"];
+/// The keys whose holders write documents. All clients wait for them.
+pub const SHARED: [&str; 2] = ["documents-0", "documents-1"];
+/// More such keys, which mostly stay with one client each.
+pub const KEPT: [&str; 4] = [
+    "kept-documents-0",
+    "kept-documents-1",
+    "kept-documents-2",
+    "kept-documents-3",
+];
+
+/// All keys whose holders write documents.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    SHARED.into_iter().chain(KEPT)
+}
 
 /// The content of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +116,7 @@ impl Documents {
 
     /// Creates the documents of all keys.
     pub async fn create(&self) -> Result<()> {
-        for key in KEYS {
+        for key in keys() {
             for guarded in [true, false] {
                 self.engine.create(&id(key, guarded)).await?;
             }

@@ -8,7 +8,7 @@ use leasehold::{Error, Fence, Lease};
 use tokio::time::sleep;
 
 use crate::{
-    documents::{Content, Documents, KEYS, Stopped},
+    documents::{self, Content, Documents, SHARED, Stopped},
     history::{Claim, Event, Recorder, Time},
     work::Worker,
 };
@@ -22,10 +22,15 @@ const AFTER_ALL: Fence = Fence::new(i64::MAX);
 
 impl Worker {
     pub(crate) async fn write_documents(&mut self) -> Result<()> {
-        let key = *self.random.choice(&KEYS).unwrap();
+        let key = *self.random.choice(&SHARED).unwrap();
+        self.write_documents_of(key, Duration::ZERO).await
+    }
+
+    /// Writes the documents of this key. Its lease stays with this client until it is idle for so long.
+    pub(crate) async fn write_documents_of(&mut self, key: &str, idle: Duration) -> Result<()> {
         let sent = self.recorder.clock.now();
-        let asked = self.leases.acquire(key, self.ttl).wait_for(PATIENCE);
-        match asked.await {
+        let asked = self.leases.acquire(key, self.ttl).sticky(idle);
+        match asked.wait_for(PATIENCE).await {
             Ok(lease) => self.change(key, sent, lease).await?,
             Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
             Err(error) => self.pass_over(error).await?,
@@ -65,8 +70,11 @@ impl Worker {
         // A lease that is live when it is checked was live before the check.
         let last = self.recorder.clock.now();
         if lease.is_live() {
-            let lease = lease.id().to_string();
-            self.recorder.saw(Event::Ended { lease, last });
+            self.recorder.saw(Event::Ended {
+                lease: lease.id().to_string(),
+                fence: lease.fence().get(),
+                last,
+            });
         }
     }
 
@@ -158,7 +166,7 @@ impl Document<'_> {
 
 /// Reads all documents when no client writes any more, with a fence greater than all others.
 pub(crate) async fn read_at_the_end(documents: &Documents, recorder: &Recorder) -> Result<()> {
-    for key in KEYS {
+    for key in documents::keys() {
         for guarded in [true, false] {
             let document = Document {
                 documents,

@@ -54,6 +54,9 @@ impl Clock {
     }
 }
 
+/// The fence of a grant that shows none.
+pub const NO_FENCE: i64 = 0;
+
 /// How much of a key a holder takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -89,8 +92,22 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
-    /// The holder relied on its lease at this time. The last such event of a lease is its end.
-    Ended { lease: String, last: Time },
+    /// The holder relied on its lease at this time. The last such event of a grant is its end. Grants from memory have
+    /// the lease of the store behind them, and a fence of their own.
+    Ended {
+        lease: String,
+        fence: i64,
+        last: Time,
+    },
+    /// A lease that stayed with its process does not stay any more, for this reason.
+    WentBack {
+        key: String,
+        lease: String,
+        reason: String,
+        at: Time,
+    },
+    /// How long leases last, and how long an answer may take. Without this event it is [`Pace::FAST`].
+    Paced { ttl: Time, call_timeout: Time },
     /// The release of the lease with this fence was answered.
     Released { key: String, fence: i64, got: Time },
     /// The ledger or a guard refused this fence, although its holder still relied on its lease after that.
@@ -161,6 +178,8 @@ pub enum Event {
         overtakes: bool,
         /// Whether a grant leaves the process in its place.
         keeps: bool,
+        /// How many fences in a row a grant takes. If it is more than one, the lease is to stay with the process.
+        fences: u16,
         sent: Time,
     },
     /// The request with this number was answered.

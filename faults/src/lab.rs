@@ -93,6 +93,10 @@ impl Setup {
         let mut crowd = Crowd::start(program, task.clone(), &self.network, folder.into(), places)?;
 
         let recorder = Recorder::to_file(clock, &histories.path().join("servers"))?;
+        recorder.saw(Event::Paced {
+            ttl: task.pace.ttl.as_micros() as Time,
+            call_timeout: task.pace.call_timeout.as_micros() as Time,
+        });
         let watch = Watch::of(self.engine, histories.path(), &ledger, plan.locks_only);
         let (start, began) = (Instant::now(), clock.now());
         let faults = plan.faults(self.engine);
@@ -211,6 +215,7 @@ impl Setup {
             history: PathBuf::new(),
             seed: plan.seed,
             wrong: plan.wrong,
+            client: 0,
             clock: 0,
             workers: plan.workers,
             pace: Pace::FAST,

@@ -157,7 +157,7 @@ async fn run(arguments: &Arguments) -> Violations {
         lasts,
         seed: arguments.seed,
         period: Some(period.min(lasts)),
-        workers: 12,
+        workers: 14,
         dawdles: 200,
         locks_only: false,
         wrong: Wrong::Nothing,
@@ -195,7 +195,7 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
             lasts: Duration::from_secs(arguments.seconds.unwrap_or(300)),
             seed: arguments.seed,
             period: Some(Duration::from_secs(arguments.period.unwrap_or(20))),
-            workers: 12,
+            workers: 14,
             dawdles: 5,
             locks_only: false,
             wrong,
@@ -221,9 +221,11 @@ fn check(folder: &Path) -> Result<Violations> {
     let (orders, ticks) = (check::orders(&events).judged, check::ticks(&events));
     let guarded = check::guarded(&events);
     println!(
-        "{} operations, {orders} orders judged, {} ticks done by {} runs, {} guarded writes and {} late ones refused, \
+        "{} operations, {} grants from memory, {} recalls, {orders} orders judged, {} ticks done by {} runs, {} guarded writes and {} late ones refused, \
          {} late writes without a guard",
         check::operations(&events),
+        check::from_memory(&events),
+        check::recalls_heard(&events),
         ticks.done,
         ticks.runs,
         guarded.written,

@@ -9,9 +9,9 @@ use leasehold::{
     Error, Held, Key, LockState, Store,
     limits::MAX_PLACE_TIME,
     store::{
-        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys,
-        ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest, Turn, WaiterId,
+        Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
+        Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -120,6 +120,7 @@ impl Store for Recording {
                 || request.in_place_of.is_some()
                 || request.reentrant,
             keeps: request.keeps_place && request.access != Access::Exclusive,
+            fences: request.fences.get(),
             sent,
         });
         let answer = self.store.acquire(request).await?;
@@ -184,6 +185,10 @@ impl Store for Recording {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.store.freed().await
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        self.store.awaited().await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -24,6 +24,8 @@ pub struct Report {
     pub operations: u64,
     /// How many of the operations were permits.
     pub permits: u64,
+    /// Grants from memory, and leases that went back because another process waited.
+    pub kept: (usize, usize),
     /// Writes that the ledger accepted.
     pub written: u64,
     /// Writes that the ledger refused because of an old fence.
@@ -46,8 +48,8 @@ pub struct Report {
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | guarded writes | late guarded writes that were refused | late unguarded writes that got through | undone releases | rollbacks | longest time without a grant | longest time without a grant of the laboratory's lease | violations |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+| engine | time | seed | ttl | faults | operations | of these permits | of these grants from memory | recalls | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | guarded writes | late guarded writes that were refused | late unguarded writes that got through | undone releases | rollbacks | longest time without a grant | longest time without a grant of the laboratory's lease | violations |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
 | what is wrong on purpose | where | violations | operations |
@@ -63,6 +65,7 @@ impl Report {
             faults: Faults::new(),
             operations: 0,
             permits: 0,
+            kept: (0, 0),
             written: 0,
             refused: 0,
             longest_gap: Duration::ZERO,
@@ -80,6 +83,7 @@ impl Report {
         let permits = |event: &&Event| matches!(event, Event::Permit { .. });
         self.operations = check::operations(events);
         self.permits = events.iter().filter(permits).count() as u64;
+        self.kept = (check::from_memory(events), check::recalls_heard(events));
         self.undone_releases = check::undone_releases(events);
         self.orders = check::orders(events).judged;
         let ticks = check::ticks(events);
@@ -122,7 +126,7 @@ impl Display for Report {
         let rollbacks = self.rollbacks.map(|times| times.to_string());
         write!(
             f,
-            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
+            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
             self.engine,
             self.lasted.as_secs(),
             self.plan.seed,
@@ -130,6 +134,8 @@ impl Display for Report {
             faults.join(", "),
             self.operations,
             self.permits,
+            self.kept.0,
+            self.kept.1,
             self.written,
             self.refused,
             self.orders,

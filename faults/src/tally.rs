@@ -1,7 +1,7 @@
 //! Counts what has happened in a run so far.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
     path::PathBuf,
@@ -10,7 +10,7 @@ use std::{
 use anyhow::Result;
 
 use crate::{
-    check::{Kind, Violations},
+    check::{Kind, Violations, WAITED_FOR},
     history::{Claim, Event},
     work::{CAPACITY, CONTENDED, READERS},
 };
@@ -34,6 +34,10 @@ pub struct Counts {
     told_done: u64,
     /// Permits of limiters.
     limited: u64,
+    /// Grants from memory.
+    from_memory: u64,
+    /// Leases that went back because another process waited.
+    recalls: u64,
     /// Writes that a guard accepted, and late writes that it refused.
     guarded: u64,
     fenced: u64,
@@ -57,6 +61,7 @@ impl Counts {
             Event::TickDone { .. } => self.ticks += 1,
             Event::ToldDone { .. } => self.told_done += 1,
             Event::Permit { .. } => self.limited += 1,
+            Event::WentBack { reason, .. } if reason == WAITED_FOR => self.recalls += 1,
             Event::WriteAnswered {
                 guarded: true,
                 written,
@@ -76,6 +81,14 @@ impl Counts {
         self.exclusive + self.shared + self.permits
     }
 
+    pub fn from_memory(&self) -> u64 {
+        self.from_memory
+    }
+
+    pub fn recalls(&self) -> u64 {
+        self.recalls
+    }
+
     pub fn refusals(&self) -> u64 {
         self.refusals
     }
@@ -91,12 +104,14 @@ impl Counts {
             ("refusals", self.refusals),
             ("releases", self.releases),
             ("writes under a fence", self.written),
+            ("grants from memory", self.from_memory),
             (
                 "grants after the last fault of a server",
                 self.contended - before,
             ),
         ];
         let others = [
+            ("recalls", self.recalls),
             ("ticks done", self.ticks),
             ("requests for a tick that was done", self.told_done),
             ("permits of a limiter", self.limited),
@@ -117,6 +132,8 @@ pub struct Tally {
     /// How many bytes of each file were read.
     read: HashMap<PathBuf, u64>,
     counts: Counts,
+    /// The leases that were granted. Of those that stay, there are more grants.
+    leases: HashSet<String>,
 }
 
 impl Tally {
@@ -125,6 +142,7 @@ impl Tally {
             folder,
             read: HashMap::new(),
             counts: Counts::default(),
+            leases: HashSet::new(),
         }
     }
 
@@ -139,7 +157,13 @@ impl Tally {
             // The last line may be incomplete.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             for line in text[..whole].lines() {
-                self.counts.add(&line.parse()?);
+                let event = line.parse()?;
+                self.counts.add(&event);
+                if let Event::Granted { lease, .. } = event
+                    && !self.leases.insert(lease)
+                {
+                    self.counts.from_memory += 1;
+                }
             }
             *read += whole as u64;
         }

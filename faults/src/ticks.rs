@@ -109,7 +109,7 @@ impl Worker {
                 break;
             }
             let lease = id.clone();
-            self.recorder.saw(Event::Ended { lease, last });
+            self.recorder.saw(Event::Ended { lease, fence, last });
             if last >= end {
                 break;
             }

@@ -125,10 +125,12 @@ impl Watch {
             sleep(PROGRESS).await;
             let counts = self.counts()?;
             eprintln!(
-                "{}, {} s: {} grants, {} refusals, {} faults",
+                "{}, {} s: {} grants, {} of them from memory, {} recalls, {} refusals, {} faults",
                 self.engine,
                 self.started.elapsed().as_secs(),
                 counts.grants(),
+                counts.from_memory(),
+                counts.recalls(),
                 counts.refusals(),
                 self.faults.lock().values().sum::<usize>(),
             );

@@ -21,6 +21,10 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 pub const CONTENDED: &str = "contended";
 /// The key for which several tasks of every client always wait, for an exclusive or a shared lease.
 pub const QUEUED: &str = "queued";
+/// Those keys with exclusive leases that all clients use, and that may stay with one of them.
+const STICKY: [&str; 6] = [
+    "alone-0", "alone-1", "alone-2", "alone-3", "alone-4", "alone-5",
+];
 /// The number of keys that have only exclusive leases, only shared leases, or only permits.
 const ALONE: usize = 24;
 const SHARED: usize = 2;
@@ -70,6 +74,8 @@ pub struct Worker {
     pub documents: Documents,
     pub random: Rng,
     pub role: Role,
+    /// The number of its client. A client that was killed has the number of the one before it.
+    pub client: usize,
     pub ttl: Duration,
     /// One in this many stays lasts about as long as the ttl, or longer.
     pub dawdles: u32,
@@ -89,6 +95,8 @@ pub enum Role {
     Ticks,
     /// Writes documents, with and without a guard.
     Writes,
+    /// Uses keys that mostly stay with this client.
+    Keeps,
 }
 
 impl Role {
@@ -100,6 +108,7 @@ impl Role {
             2 | 3 => Self::Queues,
             4 => Self::Ticks,
             5 => Self::Writes,
+            6 | 7 => Self::Keeps,
             _ => Self::Takes,
         }
     }
@@ -117,16 +126,32 @@ impl Worker {
         while self.role == Role::Writes {
             self.write_documents().await?;
         }
+        while self.role == Role::Keeps {
+            self.use_kept().await?;
+        }
         loop {
             let (key, claim) = self.choose();
             let sent = self.recorder.clock.now();
-            match self.ask(&key, claim).await {
-                Ok(Attempt::Acquired(lease)) => self.hold(&key, claim, sent, lease).await?,
-                Ok(Attempt::Held(held)) => self.saw_held(&held, sent),
-                Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
-                Err(error) => self.pass_over(error).await?,
-            }
+            let asked = self.ask(&key, claim).await;
+            self.hold_if_granted(&key, claim, sent, asked).await?;
         }
+    }
+
+    /// Works under the lease, if the request was granted.
+    pub(crate) async fn hold_if_granted(
+        &mut self,
+        key: &str,
+        claim: Claim,
+        sent: Time,
+        asked: Result<Attempt, Error>,
+    ) -> Result<()> {
+        match asked {
+            Ok(Attempt::Acquired(lease)) => self.hold(key, claim, sent, lease).await?,
+            Ok(Attempt::Held(held)) => self.saw_held(&held, sent),
+            Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
+            Err(error) => self.pass_over(error).await?,
+        }
+        Ok(())
     }
 
     async fn call(&mut self) -> Result<()> {
@@ -167,7 +192,7 @@ impl Worker {
         match self.role {
             Role::Contends => return (CONTENDED.to_owned(), Claim::All),
             Role::Queues => return (QUEUED.to_owned(), reads_unless_one_in(2, random)),
-            Role::Takes | Role::Calls | Role::Ticks | Role::Writes => {}
+            Role::Takes | Role::Calls | Role::Ticks | Role::Writes | Role::Keeps => {}
         }
         match random.u32(..10) {
             0 | 1 => {
@@ -184,11 +209,13 @@ impl Worker {
 
     async fn ask(&mut self, key: &str, claim: Claim) -> Result<Attempt, Error> {
         let keeps = self.random.bool();
+        let stays = STICKY.contains(&key) && self.random.bool();
+        let idle = if stays { self.idle() } else { Duration::ZERO };
         let is_one_request = match self.role {
             Role::Contends => false,
             // A request that does not wait must not come before waiters either.
             Role::Queues => self.random.u32(..8) == 0,
-            Role::Takes | Role::Calls | Role::Ticks | Role::Writes => self.random.bool(),
+            _ => self.random.bool(),
         };
         if is_one_request {
             // The time of a single request says more than the time of a wait.
@@ -198,6 +225,7 @@ impl Worker {
                 Claim::OneOf(READERS) => ask = ask.shared(),
                 Claim::OneOf(capacity) => ask = ask.permits(1, capacity),
             }
+            ask = ask.sticky(idle);
             return if keeps {
                 ask.keep_alive().await
             } else {
@@ -210,6 +238,7 @@ impl Worker {
             Claim::OneOf(READERS) => ask = ask.shared(),
             Claim::OneOf(capacity) => ask = ask.permits(1, capacity),
         }
+        ask = ask.sticky(idle);
         if keeps {
             ask = ask.keep_alive();
         }
@@ -273,6 +302,7 @@ impl Worker {
                 told = now;
                 self.recorder.saw(Event::Ended {
                     lease: id.clone(),
+                    fence,
                     last: now,
                 });
             }
@@ -288,7 +318,7 @@ impl Worker {
                     let last = clock.now();
                     if lease.is_live() {
                         let lease = id.clone();
-                        self.recorder.saw(Event::Ended { lease, last });
+                        self.recorder.saw(Event::Ended { lease, fence, last });
                     }
                 }
                 break;

@@ -122,6 +122,7 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
             overtakes,
             keeps,
             sent,
+            ..
         } = event
         {
             keys.entry(key).or_default().push(Request {
@@ -142,7 +143,7 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
 }
 
 /// The times in which a server may have lost data, or may not know of recent data.
-fn troubles(events: &[Event]) -> Vec<(Time, Time)> {
+pub(super) fn troubles(events: &[Event]) -> Vec<(Time, Time)> {
     let backs: Vec<_> = events
         .iter()
         .filter_map(|event| match event {

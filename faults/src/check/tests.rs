@@ -1,6 +1,7 @@
 //! Histories that are possible, and histories that are violations.
 
 use super::*;
+use crate::history::Answer;
 
 fn granted(lease: &str, claim: Claim, fence: i64, (sent, got): (Time, Time)) -> Event {
     Event::Granted {
@@ -13,9 +14,10 @@ fn granted(lease: &str, claim: Claim, fence: i64, (sent, got): (Time, Time)) -> 
     }
 }
 
-fn ended(lease: &str, last: Time) -> Event {
+fn ended(lease: &str, fence: i64, last: Time) -> Event {
     Event::Ended {
         lease: lease.to_owned(),
+        fence,
         last,
     }
 }
@@ -33,11 +35,11 @@ fn held(fence: i64, (sent, got): (Time, Time)) -> Event {
 fn holders_that_follow_each_other_are_in_order() {
     let history = [
         granted("a", Claim::All, 1, (0, 10)),
-        ended("a", 20),
+        ended("a", 1, 20),
         granted("b", Claim::All, 2, (5, 21)),
         held(1, (9, 15)),
         held(2, (11, 22)),
-        ended("b", 30),
+        ended("b", 2, 30),
         granted("c", Claim::All, 5, (31, 32)),
     ];
     assert_eq!(all(&history), Violations::new());
@@ -47,14 +49,14 @@ fn holders_that_follow_each_other_are_in_order() {
 fn holders_beside_each_other_are_seen() {
     let history = [
         granted("a", Claim::All, 1, (0, 10)),
-        ended("a", 21),
+        ended("a", 1, 21),
         granted("b", Claim::OneOf(2), 2, (5, 20)),
-        ended("b", 25),
+        ended("b", 2, 25),
     ];
     assert_eq!(all(&history).len(), 1);
     let two = |of| {
         let claim = Claim::OneOf(of);
-        let mut history = vec![ended("a", 50), ended("b", 50), ended("c", 50)];
+        let mut history = vec![ended("a", 1, 50), ended("b", 2, 50), ended("c", 3, 50)];
         for (fence, lease) in [(1, "a"), (2, "b"), (3, "c")] {
             history.push(granted(lease, claim, fence, (0, 10)));
         }
@@ -69,13 +71,13 @@ fn fences_that_do_not_rise_are_seen() {
     for (fence, wrong) in [(5, true), (4, true), (6, false)] {
         let history = [
             one.clone(),
-            ended("a", 10),
+            ended("a", 5, 10),
             granted("b", Claim::All, fence, (11, 12)),
         ];
         assert_eq!(!all(&history).is_empty(), wrong, "{fence}");
     }
     // Of two concurrent grants, either may be the first.
-    let history = [one, ended("a", 10), granted("b", Claim::All, 4, (9, 12))];
+    let history = [one, ended("a", 5, 10), granted("b", Claim::All, 4, (9, 12))];
     assert_eq!(all(&history), Violations::new());
 }
 
@@ -113,9 +115,9 @@ fn what_is_read_goes_into_the_order() {
 fn who_works_later_has_the_greater_fence() {
     let history = [
         granted("a", Claim::All, 2, (0, 10)),
-        ended("a", 20),
+        ended("a", 2, 20),
         granted("b", Claim::All, 1, (0, 21)),
-        ended("b", 30),
+        ended("b", 1, 30),
     ];
     let kinds: Vec<_> = all(&history).iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [Kind::Fences]);
@@ -170,4 +172,67 @@ fn a_gap_is_measured() {
     assert_eq!(gap((15, 80)), 60);
     // If no grant follows at all, that is a gap too.
     assert_eq!(gap((10, 200)), 100);
+}
+
+/// A request for a lease that takes ten fences, whose answer names the last one.
+fn block(last: i64, (sent, got): (Time, Time)) -> [Event; 2] {
+    let asked = Event::Asked {
+        request: last as u64,
+        key: "k".to_owned(),
+        lease: "a".to_owned(),
+        waiter: None,
+        claim: Claim::All,
+        overtakes: false,
+        keeps: false,
+        fences: 10,
+        sent,
+    };
+    let answer = Answer::Granted { fence: last };
+    let answered = Event::Answered {
+        request: last as u64,
+        answer,
+        got,
+    };
+    [asked, answered]
+}
+
+#[test]
+fn grants_from_memory_exclude_each_other() {
+    let history = |last| {
+        vec![
+            granted("a", Claim::All, 1, (0, 10)),
+            granted("a", Claim::All, 2, (5, 20)),
+            ended("a", 1, last),
+            ended("a", 2, 30),
+        ]
+    };
+    assert_eq!(all(&history(20)), Violations::new());
+    assert_eq!(all(&history(21))[0].kind, Kind::Exclusion);
+}
+
+#[test]
+fn a_fence_of_a_block_stands_for_those_before_it() {
+    let mut history = block(10, (0, 5)).to_vec();
+    history.extend([
+        granted("a", Claim::All, 1, (0, 6)),
+        held(10, (7, 8)),
+        granted("a", Claim::All, 2, (9, 11)),
+        // The task of the same process is told the fence of the grant from memory.
+        held(2, (12, 13)),
+        Event::Released {
+            key: "k".to_owned(),
+            fence: 10,
+            got: 14,
+        },
+        held(10, (15, 16)),
+        granted("b", Claim::All, 11, (17, 18)),
+    ]);
+    assert_eq!(all(&history), Violations::new());
+    assert_eq!(from_memory(&history), 1);
+    let old = held(10, (20, 21));
+    let wrong = [&history[..], &[old]].concat();
+    assert_eq!(all(&wrong)[0].kind, Kind::Reads);
+    let falls = granted("a", Claim::All, 3, (19, 20));
+    let wrong = [&history[..], &[falls]].concat();
+    assert_eq!(all(&wrong)[0].kind, Kind::Fences);
 }

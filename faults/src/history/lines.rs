@@ -46,7 +46,14 @@ impl Display for Event {
                 let of = claim.of();
                 write!(f, "granted {key} {lease} {of} {fence} {sent} {got}")
             }
-            Self::Ended { lease, last } => write!(f, "ended {lease} {last}"),
+            Self::Ended { lease, fence, last } => write!(f, "ended {lease} {fence} {last}"),
+            Self::WentBack {
+                key,
+                lease,
+                reason,
+                at,
+            } => write!(f, "went-back {key} {lease} {reason} {at}"),
+            Self::Paced { ttl, call_timeout } => write!(f, "paced {ttl} {call_timeout}"),
             Self::Held {
                 key,
                 fences,
@@ -110,12 +117,13 @@ impl Display for Event {
                 claim,
                 overtakes,
                 keeps,
+                fences,
                 sent,
             } => {
                 let (waiter, of) = (waiter.as_deref().unwrap_or(NOBODY), claim.of());
                 write!(
                     f,
-                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {keeps} {sent}"
+                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {keeps} {fences} {sent}"
                 )
             }
             Self::Answered {
@@ -151,9 +159,20 @@ impl FromStr for Event {
                 sent: sent.parse()?,
                 got: got.parse()?,
             },
-            ["ended", lease, last] => Self::Ended {
+            ["ended", lease, fence, last] => Self::Ended {
                 lease: lease.to_owned(),
+                fence: fence.parse()?,
                 last: last.parse()?,
+            },
+            ["went-back", key, lease, reason, at] => Self::WentBack {
+                key: key.to_owned(),
+                lease: lease.to_owned(),
+                reason: reason.to_owned(),
+                at: at.parse()?,
+            },
+            ["paced", ttl, call_timeout] => Self::Paced {
+                ttl: ttl.parse()?,
+                call_timeout: call_timeout.parse()?,
             },
             ["held", key, fences, sent, got] => Self::Held {
                 key: key.to_owned(),
@@ -243,6 +262,7 @@ impl FromStr for Event {
                 of,
                 overtakes,
                 keeps,
+                fences,
                 sent,
             ] => Self::Asked {
                 request: request.parse()?,
@@ -252,6 +272,7 @@ impl FromStr for Event {
                 claim: of.parse::<u32>()?.into(),
                 overtakes: overtakes.parse()?,
                 keeps: keeps.parse()?,
+                fences: fences.parse()?,
                 sent: sent.parse()?,
             },
             ["answered", request, got, "granted", fence] => Self::Answered {
@@ -299,7 +320,18 @@ fn an_event_reads_back_what_it_writes() {
         },
         Event::Ended {
             lease: "a".to_owned(),
+            fence: 7,
             last: 3,
+        },
+        Event::WentBack {
+            key: "x1".to_owned(),
+            lease: "a".to_owned(),
+            reason: "waited_for".to_owned(),
+            at: 4,
+        },
+        Event::Paced {
+            ttl: 3,
+            call_timeout: 1,
         },
         Event::Held {
             key: "x1".to_owned(),
@@ -372,6 +404,7 @@ fn an_event_reads_back_what_it_writes() {
             claim: Claim::All,
             overtakes: false,
             keeps: true,
+            fences: 4_096,
             sent: 1,
         },
         Event::Answered {

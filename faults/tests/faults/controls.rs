@@ -1,7 +1,10 @@
 //! Tests that the checkers find what is wrong. The laboratory's work runs in one process, with a store in memory, a
 //! slow network, and paused time.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use chrono::TimeDelta;
@@ -18,6 +21,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
 use leasehold_faults::{
     broken::{Broken, Wrong},
@@ -26,6 +30,7 @@ use leasehold_faults::{
     history::{Clock, Recorder},
     ledger::{Account, Ledger},
     recording::{Recording, ServerClock},
+    stays::Stays,
     work::{CALL_TIMEOUT, Role, TTL, Worker},
 };
 
@@ -102,6 +107,18 @@ impl Store for Slow {
     }
 }
 
+/// Records on this thread why leases go back.
+///
+/// While one thread has the only subscriber of the process, `tracing` would ask the subscriber of the thread that comes
+/// to an event first. So there is another one, for all threads.
+fn tell(recorder: &Recorder) -> DefaultGuard {
+    static FOR_ALL_THREADS: Once = Once::new();
+    FOR_ALL_THREADS.call_once(|| {
+        tracing::subscriber::set_global_default(NoSubscriber::new()).unwrap();
+    });
+    tracing::subscriber::set_default(Stays::of(recorder.clone()))
+}
+
 /// The result of some work.
 struct Outcome {
     violations: Violations,
@@ -110,6 +127,8 @@ struct Outcome {
     /// How many ticks were done.
     ticks: usize,
     guarded: Guarded,
+    /// Grants from memory, and leases that went back because another process waited.
+    kept: (usize, usize),
 }
 
 /// Works for a minute with one deliberate error.
@@ -118,16 +137,17 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
     fastrand::seed(seed);
     let memory = MemoryStore::new();
     let recorder = Recorder::in_memory(Clock::of_this_machine());
+    let _told = tell(&recorder);
     let (ledger, documents) = (Ledger::of(wrong), Documents::in_memory(wrong));
     let mut workers = JoinSet::new();
-    for client in 0..4 {
+    for client in 0..4_usize {
         let store: Arc<dyn Store> = Arc::new(Slow(memory.clone()));
-        let ahead = TimeDelta::minutes(5 * (client % 2));
+        let ahead = TimeDelta::minutes(5 * (client as i64 % 2));
         let store = Arc::new(Broken::new(store, wrong, ahead));
         let store = Recording::new(store, recorder.clone(), ServerClock::OfTheStore);
         let leases = Leases::builder(store);
         let leases = leases.call_timeout(CALL_TIMEOUT).build();
-        for number in 0..9 {
+        for number in 0..11 {
             let worker = Worker {
                 leases: leases.clone(),
                 recorder: recorder.clone(),
@@ -135,6 +155,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
                 documents: documents.clone(),
                 random: Rng::with_seed(seed + client as u64 * 100 + number),
                 role: Role::of(number),
+                client,
                 ttl: TTL,
                 dawdles: 20,
             };
@@ -157,6 +178,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
         orders: check::orders(&events).judged,
         ticks: check::ticks(&events).done,
         guarded: check::guarded(&events),
+        kept: (check::from_memory(&events), check::recalls_heard(&events)),
     }
 }
 
@@ -167,6 +189,11 @@ async fn what_is_right_is_found_right() {
     assert!(right.operations > 2_000, "{} operations", right.operations);
     assert!(right.orders > 100, "{} orders", right.orders);
     assert!(right.ticks > 10, "{} ticks", right.ticks);
+    let (from_memory, recalls) = right.kept;
+    assert!(
+        from_memory > 300 && recalls > 10,
+        "{from_memory} grants from memory and {recalls} recalls"
+    );
     let guarded = right.guarded;
     assert!(guarded.written > 20, "{guarded:?}");
     assert!(

@@ -51,6 +51,7 @@ impl History {
             claim: ask.claim,
             overtakes: ask.overtakes,
             keeps: ask.keeps,
+            fences: 1,
             sent: at(sent),
         });
         self
