@@ -106,8 +106,8 @@ pub enum Event {
         reason: String,
         at: Time,
     },
-    /// How long leases last, and how long an answer may take. Without this event it is [`Pace::FAST`].
-    Paced { ttl: Time, call_timeout: Time },
+    /// How long a key may stay with a process while another one waits for it, in this run.
+    RecallsTake { longest: Time },
     /// The release of the lease with this fence was answered.
     Released { key: String, fence: i64, got: Time },
     /// The ledger or a guard refused this fence, although its holder still relied on its lease after that.

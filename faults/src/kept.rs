@@ -1,5 +1,5 @@
-//! Two tasks of each client: they use keys that mostly stay with their client, so that most grants come from memory.
-//! Now and then they visit a key of another client, which has to give it up.
+//! Three tasks of each client. Two of them use keys that mostly stay with their client, so that most grants come from
+//! memory. The third one visits the keys of the other clients, which have to give them up.
 
 use std::time::Duration;
 
@@ -19,10 +19,8 @@ const CLIENTS: usize = documents::KEPT.len();
 const OWN: usize = 5;
 /// The number of keys that the readers of all clients share, before they take a key of their own.
 const INDEXES: usize = 2;
-/// One in this many uses is a visit to a key of another client.
-const VISITS: u32 = 60;
 /// How long a visitor waits, at most. The client that has the key has to hear of it before.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(12);
 /// One in this many uses is a write of documents.
 const WRITES: u32 = 30;
 /// One in this many uses begins with a shared lease.
@@ -37,7 +35,7 @@ impl Worker {
     pub(crate) fn idle(&mut self) -> Duration {
         match self.random.u32(..8) {
             // It does not go back by itself before another process has waited for long.
-            0 => Duration::from_secs(30),
+            0..3 => Duration::from_secs(20),
             _ => Duration::from_millis(self.random.u64(1_000..3_000)),
         }
     }
@@ -63,23 +61,33 @@ impl Worker {
     }
 
     async fn use_one(&mut self) -> Result<()> {
-        let visits = self.random.u32(..VISITS) == 0;
-        let of = match visits {
-            true => self.random.usize(..CLIENTS),
-            false => self.client % CLIENTS,
-        };
+        let (own, idle) = (self.client % CLIENTS, self.idle());
+        if self.random.u32(..WRITES) == 0 {
+            return self.write_documents_of(documents::KEPT[own], idle).await;
+        }
+        let patience = Duration::from_millis(self.random.u64(..2_000));
+        let key = self.kept(own);
+        self.use_key(&key, idle, patience).await
+    }
+
+    /// Uses a key of another client once.
+    pub(crate) async fn visit(&mut self) -> Result<()> {
+        sleep(Duration::from_millis(self.random.u64(500..3_000))).await;
+        let others = self.client + 1 + self.random.usize(..CLIENTS - 1);
+        let other = others % CLIENTS;
         // Half of the visitors would keep the key.
-        let stays = !visits || self.random.bool();
+        let stays = self.random.bool();
         let idle = if stays { self.idle() } else { Duration::ZERO };
         if self.random.u32(..WRITES) == 0 {
-            return self.write_documents_of(documents::KEPT[of], idle).await;
+            return self.write_documents_of(documents::KEPT[other], idle).await;
         }
-        let key = format!("kept-{of}-{}", self.random.usize(..OWN));
-        let patience = match visits {
-            true => PATIENCE,
-            false => Duration::from_millis(self.random.u64(..2_000)),
-        };
-        self.use_key(&key, idle, patience).await
+        let key = self.kept(other);
+        self.use_key(&key, idle, PATIENCE).await
+    }
+
+    /// One of the keys of this client.
+    fn kept(&mut self, client: usize) -> String {
+        format!("kept-{client}-{}", self.random.usize(..OWN))
     }
 
     async fn use_key(&mut self, key: &str, idle: Duration, patience: Duration) -> Result<()> {

@@ -41,7 +41,9 @@ pub const ENGINES: [&str; 7] = [
 ];
 /// The number under which the laboratory itself has an address. The clients have the numbers before it.
 const LABORATORY: usize = CLOCKS.len();
-/// The pause between two requests of a waiter.
+/// How much later a process on a busy machine does what it has heard of.
+const SLACK: Duration = Duration::from_secs(1);
+/// The pause between two requests of a waiter, and between two looks of a process for others that wait for its keys.
 const LOOKS: Duration = Duration::from_secs(1);
 /// How long a key that is always waited for may go without a grant, in multiples of a ttl and a pause: a holder whose
 /// grant was late may die, and the next holder may die too. The longest time in which the laboratory was not granted
@@ -93,9 +95,8 @@ impl Setup {
         let mut crowd = Crowd::start(program, task.clone(), &self.network, folder.into(), places)?;
 
         let recorder = Recorder::to_file(clock, &histories.path().join("servers"))?;
-        recorder.saw(Event::Paced {
-            ttl: task.pace.ttl.as_micros() as Time,
-            call_timeout: task.pace.call_timeout.as_micros() as Time,
+        recorder.saw(Event::RecallsTake {
+            longest: recalls_take(task.pace).as_micros() as Time,
         });
         let watch = Watch::of(self.engine, histories.path(), &ledger, plan.locks_only);
         let (start, began) = (Instant::now(), clock.now());
@@ -240,6 +241,13 @@ impl Setup {
 /// answer arrives, so it is 0.
 fn least_orders(pace: Pace) -> usize {
     if pace.ttl == TTL { 10 } else { 0 }
+}
+
+/// How long a key may stay with a process while another one waits for it. Two looks for it may fail, and the pause
+/// before the first of them may just have begun. A process that is stopped meanwhile, or whose requests get no answer,
+/// loses its lease after its ttl.
+fn recalls_take(pace: Pace) -> Duration {
+    LOOKS + 3 * pace.call_timeout.max(LOOKS) + pace.ttl + SLACK
 }
 
 /// Checks that no key went without a grant for too long, compared with the laboratory's own leases.

@@ -97,6 +97,8 @@ pub enum Role {
     Writes,
     /// Uses keys that mostly stay with this client.
     Keeps,
+    /// Uses keys that mostly stay with other clients.
+    Visits,
 }
 
 impl Role {
@@ -109,6 +111,7 @@ impl Role {
             4 => Self::Ticks,
             5 => Self::Writes,
             6 | 7 => Self::Keeps,
+            8 => Self::Visits,
             _ => Self::Takes,
         }
     }
@@ -128,6 +131,9 @@ impl Worker {
         }
         while self.role == Role::Keeps {
             self.use_kept().await?;
+        }
+        while self.role == Role::Visits {
+            self.visit().await?;
         }
         loop {
             let (key, claim) = self.choose();
@@ -192,7 +198,7 @@ impl Worker {
         match self.role {
             Role::Contends => return (CONTENDED.to_owned(), Claim::All),
             Role::Queues => return (QUEUED.to_owned(), reads_unless_one_in(2, random)),
-            Role::Takes | Role::Calls | Role::Ticks | Role::Writes | Role::Keeps => {}
+            _ => {}
         }
         match random.u32(..10) {
             0 | 1 => {

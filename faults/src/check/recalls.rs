@@ -8,27 +8,17 @@
 //!   is stopped does neither.
 //! - Recalls while a server has a fault are not judged.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
 
 use super::{
     Kind, Violations,
     blocks::{self, Stay},
     order::troubles,
 };
-use crate::{
-    history::{Answer, Event, Time},
-    work::Pace,
-};
+use crate::history::{Answer, Event, Time};
 
-/// How often a process asks which of its keys others wait for.
-const LOOK: Duration = Duration::from_secs(1);
-/// After this many looks without an answer all keys go back.
-const LOOKS: u32 = 3;
-/// How much later a process may carry out what it has heard.
-const SLACK: Duration = Duration::from_secs(1);
+/// How long a key may stay with a process while another one waits for it, unless the history says otherwise.
+const LONGEST: Time = 8_000_000;
 
 /// The reason for which a lease goes back if another process waits.
 pub const WAITED_FOR: &str = "waited_for";
@@ -39,19 +29,12 @@ pub fn recalls_heard(events: &[Event]) -> usize {
     events.iter().filter(heard).count()
 }
 
-/// How long a key may stay with a process while another one waits for it. The first look may just be over, and the
-/// others may fail. A process whose requests get no answer at all loses its lease after its ttl.
 fn longest(events: &[Event]) -> Time {
-    let paced = events.iter().find_map(|event| match event {
-        Event::Paced { ttl, call_timeout } => Some(Pace {
-            ttl: Duration::from_micros(*ttl),
-            call_timeout: Duration::from_micros(*call_timeout),
-        }),
+    let said = events.iter().find_map(|event| match event {
+        Event::RecallsTake { longest } => Some(*longest),
         _ => None,
     });
-    let Pace { ttl, call_timeout } = paced.unwrap_or(Pace::FAST);
-    let longest = LOOK + LOOKS * call_timeout.max(LOOK) + ttl + SLACK;
-    longest.as_micros() as Time
+    said.unwrap_or(LONGEST)
 }
 
 /// The keys that stayed with a process for too long while another one waited.

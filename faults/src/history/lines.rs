@@ -53,7 +53,7 @@ impl Display for Event {
                 reason,
                 at,
             } => write!(f, "went-back {key} {lease} {reason} {at}"),
-            Self::Paced { ttl, call_timeout } => write!(f, "paced {ttl} {call_timeout}"),
+            Self::RecallsTake { longest } => write!(f, "recalls-take {longest}"),
             Self::Held {
                 key,
                 fences,
@@ -170,9 +170,8 @@ impl FromStr for Event {
                 reason: reason.to_owned(),
                 at: at.parse()?,
             },
-            ["paced", ttl, call_timeout] => Self::Paced {
-                ttl: ttl.parse()?,
-                call_timeout: call_timeout.parse()?,
+            ["recalls-take", longest] => Self::RecallsTake {
+                longest: longest.parse()?,
             },
             ["held", key, fences, sent, got] => Self::Held {
                 key: key.to_owned(),
@@ -329,10 +328,7 @@ fn an_event_reads_back_what_it_writes() {
             reason: "waited_for".to_owned(),
             at: 4,
         },
-        Event::Paced {
-            ttl: 3,
-            call_timeout: 1,
-        },
+        Event::RecallsTake { longest: 8 },
         Event::Held {
             key: "x1".to_owned(),
             fences: vec![7, 8],

@@ -27,7 +27,7 @@ use leasehold_faults::{
     broken::{Broken, Wrong},
     check::{self, Guarded, Kind, Violations},
     documents::Documents,
-    history::{Clock, Recorder},
+    history::{Clock, Event, Recorder, Time},
     ledger::{Account, Ledger},
     recording::{Recording, ServerClock},
     stays::Stays,
@@ -119,6 +119,10 @@ fn tell(recorder: &Recorder) -> DefaultGuard {
     tracing::subscriber::set_default(Stays::of(recorder.clone()))
 }
 
+/// How long a key may stay with a client while another one waits for it. No answer is lost on this network, so the pause
+/// between two looks and the slowest answer are less.
+const RECALLS: Time = 3_000_000;
+
 /// The result of some work.
 struct Outcome {
     violations: Violations,
@@ -138,6 +142,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
     let memory = MemoryStore::new();
     let recorder = Recorder::in_memory(Clock::of_this_machine());
     let _told = tell(&recorder);
+    recorder.saw(Event::RecallsTake { longest: RECALLS });
     let (ledger, documents) = (Ledger::of(wrong), Documents::in_memory(wrong));
     let mut workers = JoinSet::new();
     for client in 0..4_usize {
@@ -147,7 +152,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
         let store = Recording::new(store, recorder.clone(), ServerClock::OfTheStore);
         let leases = Leases::builder(store);
         let leases = leases.call_timeout(CALL_TIMEOUT).build();
-        for number in 0..11 {
+        for number in 0..12 {
             let worker = Worker {
                 leases: leases.clone(),
                 recorder: recorder.clone(),

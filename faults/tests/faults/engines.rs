@@ -18,7 +18,7 @@ const EACH_ONCE: Plan = Plan {
     lasts: Duration::ZERO,
     seed: 1,
     period: None,
-    workers: 10,
+    workers: 11,
     dawdles: 30,
     locks_only: false,
     wrong: Wrong::Nothing,
@@ -77,7 +77,7 @@ async fn on_a_replica_set_of_three_members() {
     let one_member_acknowledges = Plan {
         lasts: HANGS,
         period: Some(Duration::from_secs(10)),
-        workers: 14,
+        workers: 15,
         dawdles: 20,
         wrong: Wrong::OneMemberAcknowledges,
         ..EACH_ONCE
