@@ -21,6 +21,8 @@ mod search;
 mod search_crowd;
 mod set;
 mod sides;
+mod sticky;
+mod sticky_processes;
 mod takeover;
 mod waiters;
 
@@ -99,6 +101,9 @@ const CASES: &[Case] = &[
     mongo!("set", STANDALONE, set::measure),
     mongo!("limiter", STANDALONE, limiter::measure),
     mongo!("live", STANDALONE, live::measure),
+    mongo!("sticky", STANDALONE, sticky::cycles),
+    mongo!("sticky-index", STANDALONE, sticky::index),
+    mongo!("sticky-processes", STANDALONE, sticky_processes::measure),
     search!("search-cycle", search::cycle),
     search!("search-forms", search::forms),
     search!("search-held", search::held),

@@ -17,6 +17,8 @@ use tokio::{sync::Notify, task::JoinSet};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const LEASES: usize = 10_000;
+/// As many keys as stay with a process at most.
+const STAYING: usize = 4_096;
 const WAITERS: usize = 1_000;
 const CYCLES: usize = 1_000;
 const TTL: Duration = Duration::from_secs(3_600);
@@ -34,12 +36,12 @@ async fn main() -> Result<()> {
 }
 
 async fn memory() -> Result<CaseResult> {
-    let about = "The memory in use for each held lease and each waiter on the memory store, from \
-                 an allocator that counts. The store's own part of a lease is in \
-                 `leasehold-store`. A waiter is a tokio task; `tokio-task` is one that only waits \
-                 for a `Notify`.";
+    let about = "The memory in use for each held lease, each waiter, and each key that stays idle, \
+                 on the memory store, from an allocator that counts. The store's own part of a \
+                 lease is in `leasehold-store`. A waiter is a tokio task; `tokio-task` is one that \
+                 only waits for a `Notify`.";
     let mut result = CaseResult::new("memory", "memory", about);
-    let store = held_in_store().await?;
+    let store = held_in_store(LEASES).await?;
     let plain = held(false).await?;
     let kept = held(true).await?;
     let sides = [
@@ -55,6 +57,13 @@ async fn memory() -> Result<CaseResult> {
     ];
     let sides = sides.map(|(name, bytes)| SideResult::once(name, &[("bytes/waiter", bytes)]));
     result.add(format!("{} waiters", grouped(WAITERS as f64)), sides.into());
+    let sides = [
+        ("leasehold-store", held_in_store(STAYING).await?),
+        ("leasehold-sticky", staying().await?),
+    ];
+    let sides = sides.map(|(name, bytes)| SideResult::once(name, &[("bytes/key", bytes)]));
+    let name = format!("{} keys that stay idle", grouped(STAYING as f64));
+    result.add(name, sides.into());
     Ok(result)
 }
 
@@ -69,13 +78,28 @@ fn keys(count: usize) -> Vec<String> {
         .collect()
 }
 
-async fn held_in_store() -> Result<f64> {
-    let (store, keys) = (MemoryStore::new(), keys(LEASES));
+async fn held_in_store(count: usize) -> Result<f64> {
+    let (store, keys) = (MemoryStore::new(), keys(count));
     let region = Region::new(ALLOCATOR);
     for key in &keys {
         grant(&store, Key::new(key)?, LeaseId::random()).await?;
     }
-    Ok(left(&region, LEASES))
+    Ok(left(&region, count))
+}
+
+async fn staying() -> Result<f64> {
+    let builder = Leases::builder(MemoryStore::new());
+    let (leases, keys) = (builder.sticky(TTL).build(), keys(STAYING));
+    let region = Region::new(ALLOCATOR);
+    for key in &keys {
+        leases.acquire(key, TTL).await?.release().await?;
+    }
+    calm().await;
+    let bytes = left(&region, STAYING);
+    leases.close().await;
+    drop(leases);
+    calm().await;
+    Ok(bytes)
 }
 
 async fn held(kept: bool) -> Result<f64> {
