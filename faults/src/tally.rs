@@ -81,7 +81,7 @@ impl Counts {
         self.exclusive + self.shared + self.permits
     }
 
-    pub fn from_memory(&self) -> u64 {
+    pub fn grants_from_memory(&self) -> u64 {
         self.from_memory
     }
 

@@ -129,7 +129,7 @@ impl Watch {
                 self.engine,
                 self.started.elapsed().as_secs(),
                 counts.grants(),
-                counts.from_memory(),
+                counts.grants_from_memory(),
                 counts.recalls(),
                 counts.refusals(),
                 self.faults.lock().values().sum::<usize>(),
