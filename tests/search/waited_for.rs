@@ -131,7 +131,10 @@ async fn what_is_no_lock_is_not_waited_for() {
         let all = [&good, &foreign, &later, &damaged, &dead, &text].map(Key::clone);
         let store = fixture.store();
         for _ in 0..2 {
-            assert_eq!(store.waited_for(&all).await.unwrap(), std::slice::from_ref(&good));
+            assert_eq!(
+                store.waited_for(&all).await.unwrap(),
+                std::slice::from_ref(&good)
+            );
         }
     }
 }
