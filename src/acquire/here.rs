@@ -23,23 +23,24 @@ pub(super) async fn acquire(
     let context = &options.context;
     let registry = &context.registry;
     let stay = registry.stays.get(key)?;
+    let until = match wait_policy {
+        WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Some(since),
+        // `None` if an `Instant` cannot express the end. The wait then has no bound.
+        WaitPolicy::For(wait) => since.checked_add(wait),
+        WaitPolicy::Endless => None,
+    };
     match stay.fit(options.wanted()) {
         Fit::Here => {}
         Fit::Beside => return None,
         Fit::After => {
-            registry.end_stay_now(&stay, SentBack::DocumentNeeded).await;
+            let why = SentBack::DocumentNeeded;
+            registry.end_stay_now(&stay, why, until).await;
             return None;
         }
     }
     let request = match options.request_under(key.clone(), stay.stored().id()) {
         Ok(request) => request,
         Err(error) => return Some(Err(error)),
-    };
-    let until = match wait_policy {
-        WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Some(since),
-        // `None` if an `Instant` cannot express the end. The wait then has no bound.
-        WaitPolicy::For(wait) => since.checked_add(wait),
-        WaitPolicy::Endless => None,
     };
     let held = match enter(context, &stay, request, until).await? {
         Ok(lease) => return Some(Ok(Attempt::Acquired(lease))),
@@ -75,7 +76,8 @@ pub(super) async fn enter(
         }
         Entry::Busy(held) => Some(Err(held)),
         Entry::Over => {
-            registry.end_stay_now(stay, SentBack::DocumentNeeded).await;
+            let why = SentBack::DocumentNeeded;
+            registry.end_stay_now(stay, why, until).await;
             None
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::{guard::Lease, looks, registry::LeaseRegistry};
@@ -166,19 +166,23 @@ impl LeaseRegistry {
         self.send_back(stay, left);
     }
 
-    /// Ends the stay of a lease, and waits until it was released, if no task uses it.
-    pub(crate) async fn end_stay_now(&self, stay: &Arc<Stay>, why: SentBack) {
-        if !self.stays.remove(stay) {
-            return;
-        }
-        let left = stay.end();
-        telemetry::stay_ended(stay.stored().fields(), why, left != Left::Nothing);
-        let now = Instant::now();
-        if left == Left::Release
-            && let Some(pending) = self.end(stay.stored(), now)
-        {
-            // A release that fails goes on in the background, and the store refuses the acquire meanwhile.
-            let _ = self.release(pending, now).await;
+    /// Ends the stay of a lease, for a task that asks the store next. If no task uses the lease, this waits until it was
+    /// released, for no longer than `until`, if that is in the future, and the call timeout. Otherwise the store would refuse the task because of its own process, and
+    /// the task would take a place among the processes that wait.
+    pub(crate) async fn end_stay_now(
+        &self,
+        stay: &Arc<Stay>,
+        why: SentBack,
+        until: Option<Instant>,
+    ) {
+        self.end_stay(stay, why);
+        if stay.is_settled() {
+            let now = Instant::now();
+            let longest = now + self.call_timeout;
+            let until = until.filter(|until| *until > now);
+            let until = until.map_or(longest, |until| until.min(longest));
+            // A release that takes longer goes on in the background.
+            let _ = timeout_at(until, stay.stored().released()).await;
         }
     }
 

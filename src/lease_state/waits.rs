@@ -22,12 +22,12 @@ impl LeaseState {
         }
     }
 
-    /// Waits until the release of the lease was answered, or given up.
+    /// Waits until the release of the lease was answered, or given up, or the lease was detached.
     pub(crate) async fn released(&self) {
         // The sender is part of `self`, so this cannot fail.
         let mut states = self.state.subscribe();
         let _ = states
-            .wait_for(|state| state.phase == Phase::Released)
+            .wait_for(|state| matches!(state.phase, Phase::Released | Phase::Detached))
             .await;
     }
 

@@ -319,7 +319,7 @@ impl Stay {
     }
 
     /// Whether the lease was sent back.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.state.lock().end == End::Sent
     }
 

@@ -663,3 +663,20 @@ async fn a_store_that_does_not_say_who_waits_gets_the_keys_back() {
     let took = until_free(&store).await;
     assert!(took <= 10 * SECOND, "{took:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_use_up_the_fences_take_no_place_in_the_queue_of_the_key() {
+    let (store, leases) = setup();
+    // Each answer takes a while, so that all tasks see that the fences are used up before the release is answered.
+    store.next(vec![Fate::AnswerLate(MOMENT); 100]);
+    let task = async |_| {
+        for _ in 0..2_000 {
+            let lease = sticky(&leases).await;
+            tokio::task::yield_now().await;
+            lease.release().await.unwrap();
+        }
+    };
+    join_all((0..8).map(task)).await;
+    // 16,000 grants take four blocks.
+    assert_eq!(asked(&store), (4, 3));
+}
