@@ -106,6 +106,13 @@ pub enum Event {
         reason: String,
         at: Time,
     },
+    /// A client asked a store which of these keys are waited for, and was told these.
+    Looked {
+        asked: Vec<String>,
+        told: Vec<String>,
+        sent: Time,
+        got: Time,
+    },
     /// How long a key may stay with a process while another one waits for it, in this run.
     RecallsTake { longest: Time },
     /// The release of the lease with this fence was answered.

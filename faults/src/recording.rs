@@ -164,7 +164,16 @@ impl Store for Recording {
     }
 
     async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.store.waited_for(keys).await
+        let sent = self.recorder.clock.now();
+        let told = self.store.waited_for(keys).await?;
+        let names = |keys: &[Key]| keys.iter().map(Key::to_string).collect();
+        self.recorder.saw(Event::Looked {
+            asked: names(keys),
+            told: names(&told),
+            sent,
+            got: self.recorder.clock.now(),
+        });
+        Ok(told)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

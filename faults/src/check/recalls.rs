@@ -6,6 +6,7 @@
 //!   cannot reach the servers, has a place only until its time is over.
 //! - The holder keeps the key at a time if it grants it from memory then, or if it sends it back then. A process that
 //!   is stopped does neither.
+//! - A store that is asked whether a process waits may answer from a copy that lags behind a little.
 //! - Recalls while a server has a fault are not judged.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +20,9 @@ use crate::history::{Answer, Event, Time};
 
 /// How long a key may stay with a process while another one waits for it, unless the history says otherwise.
 const LONGEST: Time = 8_000_000;
+
+/// How far behind the copy may lag that tells who waits.
+const LAG: Time = 2_000_000;
 
 /// The reason for which a lease goes back if another process waits.
 pub const WAITED_FOR: &str = "waited_for";
@@ -37,11 +41,48 @@ fn longest(events: &[Event]) -> Time {
     said.unwrap_or(LONGEST)
 }
 
-/// The keys that stayed with a process for too long while another one waited.
+/// The processes that waited while a key stayed with another one: for too long, or although the store was asked.
 pub fn recalls(events: &[Event]) -> Violations {
+    let (places, troubles) = (places(events), troubles(events));
+    let mut violations = kept_too_long(events, &places, &troubles);
+    violations.extend(not_told(events, &places, &troubles));
+    violations
+}
+
+/// The places for which a store that was asked said that nobody waits.
+fn not_told(events: &[Event], places: &Places, troubles: &[(Time, Time)]) -> Violations {
+    let mut violations = Violations::new();
+    for event in events {
+        let Event::Looked {
+            asked,
+            told,
+            sent,
+            got,
+        } = event
+        else {
+            continue;
+        };
+        for key in asked.iter().filter(|key| !told.contains(key)) {
+            let all = places.get(key.as_str()).map_or(&[][..], |all| &all[..]);
+            let waits = |place: &&Place| {
+                let is_trouble = |(begin, end): &(Time, Time)| begin <= got && place.from <= *end;
+                place.from + LAG < *sent && place.until > *got && !troubles.iter().any(is_trouble)
+            };
+            if let Some(place) = all.iter().find(waits) {
+                violations.push(Kind::Recall.of(format!(
+                    "{key}: at {got} nobody was said to wait, and {} waited since {}",
+                    place.waiter, place.from
+                )));
+            }
+        }
+    }
+    violations
+}
+
+/// The keys that stayed with a process for too long while another one waited.
+fn kept_too_long(events: &[Event], places: &Places, troubles: &[(Time, Time)]) -> Violations {
     let stays = blocks::stays(events);
-    let places = places(events);
-    let (longest, troubles) = (longest(events), troubles(events));
+    let longest = longest(events);
     let granted = granted(events);
     let mut violations = BTreeMap::new();
     for event in events {
@@ -139,8 +180,10 @@ fn requests(events: &[Event]) -> Vec<Request<'_>> {
     asked.collect()
 }
 
+type Places<'a> = HashMap<&'a str, Vec<Place<'a>>>;
+
 /// The places of all processes, by key. A refusal that may have come after a grant to the same process proves none.
-fn places(events: &[Event]) -> HashMap<&str, Vec<Place<'_>>> {
+fn places(events: &[Event]) -> Places<'_> {
     let mut waiters = BTreeMap::<_, Vec<Request>>::new();
     for request in requests(events) {
         if let Some(waiter) = request.waiter {
@@ -296,6 +339,22 @@ mod tests {
         // The answer to this request is not known. It may have ended the place.
         let lost = asked(99, "waits", Some("w"), 1, 3 * SECOND);
         assert_eq!(kinds(&with(with(waited(20), lost), late())), []);
+    }
+
+    #[test]
+    fn a_store_that_does_not_tell_who_waits_is_seen() {
+        let looked = |told: &[&str], at: Time| Event::Looked {
+            asked: vec!["k".to_owned()],
+            told: told.iter().map(ToString::to_string).collect(),
+            sent: at,
+            got: at + 1,
+        };
+        let told = |keys: &[&str], at| kinds(&with(waited(20), looked(keys, at)));
+        assert_eq!(told(&[], 5 * SECOND), [Kind::Recall]);
+        assert_eq!(told(&["k"], 5 * SECOND), []);
+        // The copy may lag behind, and nobody waits any more.
+        assert_eq!(told(&[], 2 * SECOND), []);
+        assert_eq!(told(&[], 25 * SECOND), []);
     }
 
     #[test]

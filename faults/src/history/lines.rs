@@ -53,6 +53,15 @@ impl Display for Event {
                 reason,
                 at,
             } => write!(f, "went-back {key} {lease} {reason} {at}"),
+            Self::Looked {
+                asked,
+                told,
+                sent,
+                got,
+            } => {
+                let (asked, told) = (asked.join(","), told.join(","));
+                write!(f, "looked {asked} {told} {sent} {got}")
+            }
             Self::RecallsTake { longest } => write!(f, "recalls-take {longest}"),
             Self::Held {
                 key,
@@ -170,6 +179,15 @@ impl FromStr for Event {
                 reason: reason.to_owned(),
                 at: at.parse()?,
             },
+            ["looked", asked, told, sent, got] => {
+                let keys = |keys: &str| keys.split_terminator(',').map(str::to_owned).collect();
+                Self::Looked {
+                    asked: keys(asked),
+                    told: keys(told),
+                    sent: sent.parse()?,
+                    got: got.parse()?,
+                }
+            }
             ["recalls-take", longest] => Self::RecallsTake {
                 longest: longest.parse()?,
             },
@@ -327,6 +345,12 @@ fn an_event_reads_back_what_it_writes() {
             lease: "a".to_owned(),
             reason: "waited_for".to_owned(),
             at: 4,
+        },
+        Event::Looked {
+            asked: vec!["x1".to_owned(), "x2".to_owned()],
+            told: Vec::new(),
+            sent: 1,
+            got: 2,
         },
         Event::RecallsTake { longest: 8 },
         Event::Held {
