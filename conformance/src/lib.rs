@@ -64,6 +64,7 @@ mod once;
 mod renewals;
 mod seeds;
 mod steps;
+mod sticky;
 mod turn;
 mod usage;
 
@@ -137,6 +138,7 @@ pub use self::{
     },
     renewals::renewals_of_known_grants_tell_the_live_from_the_dead,
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
+    sticky::a_key_that_stays_goes_to_a_process_that_waits,
     turn::{
         a_batch_keeps_the_queue, a_key_has_a_bounded_number_of_places,
         a_key_is_kept_from_the_release_of_its_last_holder, a_place_counts_for_as_long_as_was_told,
@@ -246,6 +248,7 @@ macro_rules! conformance_suite {
             a_key_has_a_bounded_number_of_places
             a_refusal_without_a_place_writes_nothing
             a_store_tells_which_keys_are_waited_for
+            a_key_that_stays_goes_to_a_process_that_waits
             a_batch_keeps_the_queue
             all_that_go_on_asking_are_granted_the_key
             a_tick_that_is_done_is_not_granted_again

@@ -202,11 +202,11 @@ controls! {
         a_clean_up_waits_for_what_is_done;
     a_list_without_what_is_done: TicksAreHidden is caught by a_list_shows_what_is_done;
     fences_that_are_taken_one_by_one: FencesOneByOne is caught by
-        a_grant_takes_as_many_fences_as_it_asks_for;
+        a_grant_takes_as_many_fences_as_it_asks_for, a_key_that_stays_goes_to_a_process_that_waits;
     a_usage_that_is_forgotten: UsageIsForgotten is caught by
         a_renewal_tells_whether_the_lease_is_in_use;
     keys_that_nobody_waits_for: NobodyIsWaitedFor is caught by
-        a_store_tells_which_keys_are_waited_for;
+        a_store_tells_which_keys_are_waited_for, a_key_that_stays_goes_to_a_process_that_waits;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }
