@@ -108,6 +108,10 @@ async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error
         ));
     };
     let found = store.touch(state.key(), session).await?;
+    // A lease that was granted from memory may be lost before the lease in the store is.
+    if let Some(reason) = lease.state.loss(Instant::now()) {
+        return Err(state.lost_error(reason));
+    }
     judged(&state, found)
 }
 

@@ -434,3 +434,38 @@ async fn a_store_behind_another_is_found() {
     lease.enforce(&mut session).await.unwrap();
     session.commit_transaction().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_lease_from_memory_is_enforced_by_the_lease_in_the_store() {
+    let app = App::new().await;
+    let sticky = async || app.leases.acquire("key", LONG).sticky(LONG).await.unwrap();
+    sticky().await.release().await.unwrap();
+    let lease = sticky().await;
+    let mut session = app.transaction().await;
+    lease.enforce(&mut session).await.unwrap();
+    app.write("me", &mut session).await.unwrap();
+    // Nobody is granted the key from memory from now on: the release waits for the end of the transaction.
+    let release = tokio::spawn(lease.release());
+    sleep(A_WHILE).await;
+    assert!(!release.is_finished(), "the transaction keeps the key");
+    session.commit_transaction().await.unwrap();
+    timeout(PATIENCE, release).await.unwrap().unwrap().unwrap();
+    assert_eq!(app.written().await, "me");
+    app.until_free().await;
+
+    // It is lost with its own ttl, although the lease in the store lives on.
+    sticky().await.release().await.unwrap();
+    let short = app.leases.acquire("key", SHORT).await.unwrap();
+    let reason = timeout(PATIENCE, short.lost()).await.unwrap();
+    assert!(expired(&reason), "{reason:?}");
+    let mut session = app.transaction().await;
+    assert_lost(short.enforce(&mut session).await, expired);
+    app.assert_given_up(session).await;
+
+    // An eviction ends it like any other.
+    let lease = sticky().await;
+    app.other().await.evict("key").await.unwrap();
+    let mut session = app.transaction().await;
+    assert_lost(lease.enforce(&mut session).await, taken_over);
+    app.assert_given_up(session).await;
+}
