@@ -2,17 +2,20 @@
 //! memory.
 //!
 //! - `stay.rs` has one key: who is granted it here, and when its lease goes back to the store.
+//! - `fit.rs` says which acquires are granted from memory.
 //! - `stays.rs` has all keys, and the bound on their number.
 //! - `fences.rs` gives each grant from memory a fence.
 //! - `recalled.rs` remembers the keys that went back because another process waited for them.
 
 mod fences;
+mod fit;
 mod recalled;
 mod stay;
 mod stays;
 
 pub(crate) use self::{
     fences::Fences,
-    stay::{Entry, Fit, Left, Stay, Wanted},
+    fit::{Fit, Wanted},
+    stay::{Entry, Left, Stay},
     stays::Stays,
 };
