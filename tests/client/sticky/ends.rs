@@ -1,0 +1,160 @@
+//! What ends a lease from memory, or the lease that stays behind it.
+
+use leasehold::{Error, Leases, LossReason, MemoryStore};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{IDLE, SECOND, asked, elsewhere, plain, sticky};
+use crate::{Fate, MOMENT, PATIENCE, TTL, is_free, setup, until_free};
+
+#[tokio::test(start_paused = true)]
+async fn it_goes_back_when_nobody_has_used_it_for_long_enough() {
+    let (store, leases) = setup();
+    sticky(&leases).await.release().await.unwrap();
+    sleep(IDLE - 2 * SECOND).await;
+    assert!(!is_free(&store).await);
+    plain(&leases).await.release().await.unwrap();
+    sleep(IDLE - 2 * SECOND).await;
+    assert!(!is_free(&store).await, "it was used meanwhile");
+    assert!(until_free(&store).await <= 4 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_from_memory_ends_at_its_own_ttl_and_the_key_goes_on() {
+    let (store, leases) = setup();
+    let short = SECOND;
+    let stuck = leases.acquire("key", 2 * TTL).sticky(IDLE).await.unwrap();
+    drop(stuck);
+    let stuck = leases.acquire("key", short).await.unwrap();
+    assert_eq!(asked(&store), (1, 0));
+    let start = Instant::now();
+    let next = plain(&leases).await;
+    assert_eq!(start.elapsed(), short);
+    assert!(!stuck.is_live() && next.is_live() && stuck.fence() < next.fence());
+    assert!(matches!(stuck.lost().await, LossReason::Expired));
+    assert!(matches!(stuck.renew().await, Err(Error::Lost { .. })));
+    assert!(matches!(stuck.release().await, Err(Error::Lost { .. })));
+    assert!(
+        next.is_live(),
+        "the late release is not that of the next lease"
+    );
+    next.release().await.unwrap();
+    assert_eq!(asked(&store), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_here_after_the_lease_is_lost() {
+    let (store, leases) = setup();
+    let lease = leases
+        .acquire("key", TTL)
+        .sticky(IDLE)
+        .keep_alive()
+        .await
+        .unwrap();
+    let evicted = elsewhere(&store).evict("key").await.unwrap().unwrap();
+    assert_eq!(evicted.evicted.len(), 1);
+    // The next renewal tells it.
+    let reason = timeout(PATIENCE, lease.lost()).await.unwrap();
+    assert!(matches!(reason, LossReason::TakenOver), "{reason:?}");
+    let fence = lease.fence();
+    let next = plain(&leases).await;
+    assert!(next.fence() > fence);
+    assert!(matches!(lease.release().await, Err(Error::Lost { .. })));
+    assert!(next.is_live());
+    next.release().await.unwrap();
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_by_this_process_ends_it_at_once() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    leases.evict("key").await.unwrap();
+    assert!(!lease.is_live());
+    store.calls();
+    let next = plain(&leases).await;
+    assert_eq!(asked(&store).0, 1);
+    assert!(next.fence() > lease.fence());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_ends_it() {
+    let (store, leases) = setup();
+    let lease = leases
+        .acquire("key", TTL)
+        .sticky(IDLE)
+        .keep_alive()
+        .await
+        .unwrap();
+    store.next(vec![Fate::NotSent; 1_000]);
+    let reason = timeout(PATIENCE, lease.lost()).await.unwrap();
+    assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
+    let late = timeout(SECOND, leases.acquire("key", TTL)).await;
+    assert!(late.is_err(), "it waits for the store");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_ends_it() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    drop(leases.acquire("other", TTL).sticky(IDLE).await.unwrap());
+    let waiting = leases.acquire("key", TTL);
+    let (late, ()) = tokio::join!(waiting, leases.close());
+    assert!(matches!(late, Err(Error::Closed)), "{late:?}");
+    assert!(!lease.is_live());
+    assert!(matches!(lease.lost().await, LossReason::Closed));
+    assert!(is_free(&store).await);
+    let late = leases.try_acquire("other", TTL).await;
+    assert!(matches!(late, Err(Error::Closed)), "{late:?}");
+    assert!(matches!(lease.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drop_of_the_last_handle_releases_it() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    drop(leases);
+    sleep(10 * SECOND).await;
+    assert!(!is_free(&store).await, "the guard holds it");
+    drop(lease);
+    assert!(until_free(&store).await <= SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_maximum_hold_ends_one_lease_from_memory_and_not_the_stay() {
+    let (store, leases) = setup();
+    drop(sticky(&leases).await);
+    let acquire = leases.acquire("key", 5 * SECOND).keep_alive();
+    let held = acquire.max_hold(10 * SECOND).await.unwrap();
+    let start = Instant::now();
+    assert!(matches!(held.lost().await, LossReason::HeldTooLong));
+    assert_eq!(start.elapsed(), 10 * SECOND);
+    let next = plain(&leases).await;
+    assert!(next.fence() > held.fence());
+    assert_eq!(asked(&store), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_least_recently_used_key_goes_back_if_too_many_stay() {
+    let leases = Leases::builder(MemoryStore::new()).sticky(IDLE).build();
+    let key = |n: usize| format!("k{n}");
+    for n in 0..4_096 {
+        drop(leases.acquire(key(n), TTL).await.unwrap());
+        if n % 1_024 == 0 {
+            sleep(MOMENT).await;
+        }
+    }
+    sleep(MOMENT).await;
+    drop(leases.acquire(key(0), TTL).await.unwrap());
+    drop(leases.acquire("another", TTL).await.unwrap());
+    sleep(MOMENT).await;
+    let free = async |n| {
+        let state = leases.inspect(key(n)).await.unwrap().unwrap();
+        state.is_free()
+    };
+    assert!(!free(0).await, "it was used");
+    let mut gone = 0;
+    for n in 0..4_096 {
+        gone += usize::from(free(n).await);
+    }
+    assert_eq!(gone, 1);
+}

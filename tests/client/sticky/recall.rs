@@ -1,0 +1,216 @@
+//! Recalls: another process waits for a key that stays.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold::{Attempt, Error, Fence, Leases};
+use tokio::time::{Instant, sleep};
+
+use super::{IDLE, SECOND, asked, elsewhere, is_held, plain, sticky};
+use crate::{Fate, MOMENT, TTL, is_free, setup, until_free};
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_waits_gets_the_key_and_it_does_not_stay_for_a_while() {
+    let (store, leases) = setup();
+    sticky(&leases).await.release().await.unwrap();
+    let other = elsewhere(&store);
+    assert!(is_held(&other).await, "it stays here");
+    let start = Instant::now();
+    let got = plain(&other).await;
+    // The look, and the pause of the process that waits.
+    assert!(start.elapsed() <= 3 * SECOND, "{:?}", start.elapsed());
+    drop(got);
+    sleep(SECOND).await;
+    store.calls();
+    for _ in 0..10 {
+        sticky(&leases).await.release().await.unwrap();
+    }
+    assert_eq!(asked(&store), (10, 10), "it does not stay");
+    assert!(!is_held(&other).await);
+    sleep(31 * SECOND).await;
+    store.calls();
+    for _ in 0..10 {
+        sticky(&leases).await.release().await.unwrap();
+    }
+    assert_eq!(asked(&store), (1, 0), "it stays again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_in_use_is_recalled_from_the_tasks_that_wait_here_too() {
+    let (store, leases) = setup();
+    let first = sticky(&leases).await;
+    let here = async |_| {
+        for _ in 0..200 {
+            let lease = plain(&leases).await;
+            sleep(SECOND / 20).await;
+            lease.release().await.unwrap();
+        }
+    };
+    let other = elsewhere(&store);
+    let start = Instant::now();
+    let there = async {
+        let lease = plain(&other).await;
+        let took = start.elapsed();
+        lease.release().await.unwrap();
+        took
+    };
+    drop(first);
+    let (_, took) = tokio::join!(join_all((0..3).map(here)), there);
+    assert!(took <= 3 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_stays_idle_says_so() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    let other = elsewhere(&store);
+    let idle = async || match other.try_acquire("key", TTL).await.unwrap() {
+        Attempt::Held(held) => held.holders()[0].idle_since.is_some(),
+        Attempt::Acquired(_) => panic!("it stays"),
+    };
+    sleep(TTL / 2).await;
+    assert!(!idle().await);
+    lease.release().await.unwrap();
+    sleep(TTL / 2).await;
+    assert!(idle().await, "a renewal has said it");
+    let lease = plain(&leases).await;
+    sleep(TTL / 2).await;
+    assert!(!idle().await);
+    drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shared_leases_stay_in_several_processes() {
+    let (store, leases) = setup();
+    let other = elsewhere(&store);
+    let share = async |leases: &Leases| {
+        let acquire = leases.acquire("key", TTL);
+        acquire.sticky_shared(IDLE).await.unwrap()
+    };
+    for _ in 0..10 {
+        let (one, two) = (share(&leases).await, share(&leases).await);
+        let three = share(&other).await;
+        assert!(one.is_live() && two.is_live() && three.is_live());
+        one.release().await.unwrap();
+        drop(two);
+        three.release().await.unwrap();
+    }
+    assert_eq!(asked(&store), (1, 0));
+    // A plain shared lease has a fence, so the store grants it, beside that which stays.
+    let fenced = leases.acquire("key", TTL).shared().await.unwrap();
+    assert_eq!(asked(&store), (1, 0));
+    drop(fenced);
+    // A writer gets the key from both.
+    let start = Instant::now();
+    let writer = plain(&elsewhere(&store)).await;
+    assert!(start.elapsed() <= 4 * SECOND, "{:?}", start.elapsed());
+    drop(writer);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_of_the_same_process_gets_the_key_from_its_readers() {
+    let (store, leases) = setup();
+    let acquire = leases.acquire("key", TTL);
+    let reader = acquire.sticky_shared(IDLE).await.unwrap();
+    let write = async {
+        let lease = plain(&leases).await;
+        lease.release().await.unwrap();
+    };
+    let read = async {
+        sleep(SECOND).await;
+        assert!(reader.is_live());
+        reader.release().await.unwrap();
+    };
+    tokio::join!(write, read);
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_share_a_key_are_not_slowed_down_for_long() {
+    let (store, leases) = setup();
+    let other = elsewhere(&store);
+    let work = async |leases: &Leases| {
+        let mut count = 0;
+        let start = Instant::now();
+        while start.elapsed() < 120 * SECOND {
+            let lease = sticky(leases).await;
+            sleep(MOMENT).await;
+            lease.release().await.unwrap();
+            count += 1;
+        }
+        count
+    };
+    let (here, there) = tokio::join!(work(&leases), work(&other));
+    let total = here + there;
+    let share = f64::from(here) / f64::from(total);
+    assert!((0.3..0.7).contains(&share), "{here} and {there}");
+}
+
+/// The work of a task that must not be interrupted by another one, beside guards that see rising fences.
+#[tokio::test(start_paused = true)]
+async fn fences_rise_over_processes_recalls_and_evictions() {
+    let (store, _) = setup();
+    let greatest = parking_lot::Mutex::new(Fence::new(0));
+    let process = async |n: u64| {
+        let leases = Leases::builder(store.memory.clone())
+            .sticky(5 * SECOND)
+            .build();
+        for round in 0..60_u64 {
+            let lease = plain(&leases).await;
+            if lease.is_live() {
+                let mut greatest = greatest.lock();
+                assert!(lease.fence() > *greatest, "round {round} of {n}");
+                *greatest = lease.fence();
+            }
+            sleep(Duration::from_millis((n * 37 + round * 101) % 400)).await;
+            drop(lease);
+            sleep(Duration::from_millis((n * 53 + round * 211) % 2_000)).await;
+        }
+    };
+    let operator = async {
+        for _ in 0..20 {
+            sleep(Duration::from_millis(4_321)).await;
+            let _ = elsewhere(&store).evict("key").await.unwrap();
+        }
+    };
+    tokio::join!(join_all((0..4).map(process)), operator);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_hangs_loses_a_recalled_key_at_its_own_ttl() {
+    let (store, leases) = setup();
+    let start = Instant::now();
+    let stuck = sticky(&leases).await;
+    let next = plain(&elsewhere(&store)).await;
+    let took = start.elapsed();
+    assert!(took >= TTL && took <= TTL + 2 * SECOND, "{took:?}");
+    assert!(!stuck.is_live() && next.fence() > stuck.fence());
+    assert!(matches!(stuck.release().await, Err(Error::Lost { .. })));
+    assert!(next.is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_say_who_waits_gets_the_keys_back() {
+    let (store, leases) = setup();
+    sticky(&leases).await.release().await.unwrap();
+    store.fail_reads(true);
+    let took = until_free(&store).await;
+    assert!(took <= 10 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_use_up_the_fences_take_no_place_in_the_queue_of_the_key() {
+    let (store, leases) = setup();
+    // Each answer takes a while, so that all tasks see that the fences are used up before the release is answered.
+    store.next(vec![Fate::AnswerLate(MOMENT); 100]);
+    let task = async |_| {
+        for _ in 0..2_000 {
+            let lease = sticky(&leases).await;
+            tokio::task::yield_now().await;
+            lease.release().await.unwrap();
+        }
+    };
+    join_all((0..8).map(task)).await;
+    // 16,000 grants take four blocks.
+    assert_eq!(asked(&store), (4, 3));
+}
