@@ -32,10 +32,10 @@ const HOLD: Duration = Duration::from_millis(5);
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "Two handles, each with a client and an owner of its own, share one key. In strict \
                  turns: each takes the key when the other has released it, without a pause. A turn \
-                 of `leasehold-sticky` takes from one recall to the next after 20 s, about 33 s, \
-                 and the other side works for 33 s, so the figure is that of a longer run. Both at \
-                 once: each has one task that wants the key all the time, and holds it for 5 ms, \
-                 for 33 s.";
+                 of `leasehold-sticky` lasts from one recall to the next, about 30 s, so its \
+                 figure is that of a longer run. The other side works for 33 s. `in recalls` is \
+                 the part of the time that a process waits for a recall. Both at once: each has \
+                 one task that wants the key all the time, and holds it for 5 ms, for 33 s.";
     let mut result = CaseResult::new("sticky-processes", mongo.engine.name(), about);
     let plan = Plan {
         rounds: ROUNDS,
@@ -97,19 +97,20 @@ impl Side for InTurns {
                     if asked >= SETTLED {
                         break 'turn asked;
                     }
-                    recalls.push(waited.as_secs_f64() * 1e3);
+                    recalls.push(waited.as_secs_f64());
                 }
                 grants += 1;
             }
         };
-        let count = recalls.len() as f64;
+        let (count, all) = (recalls.len() as f64, all.as_secs_f64());
+        let waited: f64 = recalls.iter().sum();
         let mut figures = vec![
-            ("grants/s", grants as f64 / all.as_secs_f64()),
+            ("grants/s", grants as f64 / all),
             ("recalls", count),
-            ("turn, s", all.as_secs_f64()),
+            ("in recalls, %", 100.0 * waited / all),
         ];
         if count > 0.0 {
-            figures.push(("recall, ms", recalls.iter().sum::<f64>() / count));
+            figures.push(("recall, ms", 1e3 * waited / count));
         }
         Ok(Sample {
             figures,
