@@ -22,12 +22,20 @@ pub(super) async fn acquire(
 ) -> Option<Result<Attempt, Error>> {
     let context = &options.context;
     let registry = &context.registry;
-    let stay = registry.stays.get(key)?;
     let until = match wait_policy {
         WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Some(since),
         // `None` if an `Instant` cannot express the end. The wait then has no bound.
         WaitPolicy::For(wait) => since.checked_add(wait),
         WaitPolicy::Endless => None,
+    };
+    let stay = match registry.stays.get(key) {
+        Some(stay) => stay,
+        None => {
+            // Until the lease is released, the store would refuse this acquire because of its own process.
+            let gone = registry.stays.going_back(key)?;
+            registry.until_released(&gone, until).await;
+            registry.stays.get(key)?
+        }
     };
     match stay.fit(options.wanted()) {
         Fit::Here => {}

@@ -167,7 +167,7 @@ impl LeaseRegistry {
     }
 
     /// Ends the stay of a lease, for a task that asks the store next. If no task uses the lease, this waits until it was
-    /// released, for no longer than `until`, if that is in the future, and the call timeout. Otherwise the store would refuse the task because of its own process, and
+    /// [released](Self::until_released). Otherwise the store would refuse the task because of its own process, and
     /// the task would take a place among the processes that wait.
     pub(crate) async fn end_stay_now(
         &self,
@@ -177,13 +177,19 @@ impl LeaseRegistry {
     ) {
         self.end_stay(stay, why);
         if stay.is_settled() {
-            let now = Instant::now();
-            let longest = now + self.call_timeout;
-            let until = until.filter(|until| *until > now);
-            let until = until.map_or(longest, |until| until.min(longest));
-            // A release that takes longer goes on in the background.
-            let _ = timeout_at(until, stay.stored().released()).await;
+            self.until_released(stay, until).await;
         }
+    }
+
+    /// Waits until a lease that goes back was released, for no longer than `until`, if that is in the future, and the
+    /// call timeout.
+    pub(crate) async fn until_released(&self, stay: &Stay, until: Option<Instant>) {
+        let now = Instant::now();
+        let longest = now + self.call_timeout;
+        let until = until.filter(|until| *until > now);
+        let until = until.map_or(longest, |until| until.min(longest));
+        // A release that takes longer goes on in the background.
+        let _ = timeout_at(until, stay.stored().released()).await;
     }
 
     /// Ends the stay of the lease of this key, which this process has just evicted.

@@ -22,6 +22,11 @@ impl LeaseState {
         }
     }
 
+    /// Whether the release of the lease was answered, or given up, or the lease was detached.
+    pub(crate) fn is_released(&self) -> bool {
+        matches!(self.state.borrow().phase, Phase::Released | Phase::Detached)
+    }
+
     /// Waits until the release of the lease was answered, or given up, or the lease was detached.
     pub(crate) async fn released(&self) {
         // The sender is part of `self`, so this cannot fail.

@@ -18,19 +18,22 @@ use crate::model::Key;
 /// The most keys that stay. Of more, the one that was not used for the longest time goes back first.
 const MAX_KEYS: usize = 4_096;
 
+/// How often the leases are looked after whose release is under way.
+const RELEASED: Duration = Duration::from_secs(1);
+
 /// The keys that stay with this process.
 #[derive(Debug, Default)]
 pub(crate) struct Stays {
     keys: Mutex<Keys>,
-    /// How many keys there are. A client without any does not take the lock.
+    /// How many leases there are, those that have ended included. A client without any does not take the lock.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Keys {
     stays: HashMap<Key, Arc<Stay>>,
-    /// Those that have ended, each until it was sent back.
-    ended: Vec<Arc<Stay>>,
+    /// Those that have ended, each until its lease was released.
+    ended: HashMap<Key, Arc<Stay>>,
     recalled: Recalled,
     /// Whether a task looks after the keys.
     is_tended: bool,
@@ -56,6 +59,16 @@ impl Stays {
         self.keys.lock().stays.get(key).cloned()
     }
 
+    /// The lease of this key that goes back to the store, if its release is not answered yet.
+    pub(crate) fn going_back(&self, key: &Key) -> Option<Arc<Stay>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let keys = self.keys.lock();
+        let ended = keys.ended.get(key);
+        ended.filter(|stay| stay.is_settled()).cloned()
+    }
+
     /// Adds a lease that stays. Returns those that the caller ends: an earlier one of the key, and the least recently
     /// used one if there are too many.
     pub(crate) fn insert(&self, stay: &Arc<Stay>) -> Vec<Arc<Stay>> {
@@ -74,7 +87,7 @@ impl Stays {
         }
         for stay in &ended {
             if !keys.remove(stay) {
-                keys.ended.push(stay.clone());
+                keys.ended.insert(stay.key().clone(), stay.clone());
             }
         }
         self.counted(&keys);
@@ -94,11 +107,12 @@ impl Stays {
         self.keys.lock().stays.values().cloned().collect()
     }
 
-    /// The leases that do not stay any more, and were not sent back yet, because tasks still use their keys.
+    /// The leases that do not stay any more, and were not released yet.
     pub(crate) fn ended(&self) -> Vec<Arc<Stay>> {
         let mut keys = self.keys.lock();
-        keys.ended.retain(|stay| !stay.is_settled());
-        keys.ended.clone()
+        keys.ended.retain(|_, stay| !stay.stored().is_released());
+        self.counted(&keys);
+        keys.ended.values().cloned().collect()
     }
 
     /// After how long the keys have to be looked after again: the shortest time for which one of them stays although no
@@ -107,9 +121,9 @@ impl Stays {
     pub(crate) fn next_look(&self, now: Instant) -> Option<Duration> {
         let mut keys = self.keys.lock();
         let idle = keys.stays.values().map(|stay| stay.idle());
-        let ended = keys.ended.iter().map(|stay| {
+        let ended = keys.ended.values().map(|stay| {
             let at = stay.next_expiry(now);
-            at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+            at.map_or(RELEASED, |at| at.saturating_duration_since(now))
         });
         let next = idle.chain(ended).min();
         keys.is_tended &= next.is_some();
@@ -151,7 +165,7 @@ impl Stays {
 
     /// Whether any key stays.
     pub(crate) fn has_any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
+        !self.keys.lock().stays.is_empty()
     }
 
     /// Records that another process waits for this key, so that it does not stay here for a while.
@@ -165,7 +179,8 @@ impl Stays {
     }
 
     fn counted(&self, keys: &Keys) {
-        self.count.store(keys.stays.len(), Ordering::Release);
+        let count = keys.stays.len() + keys.ended.len();
+        self.count.store(count, Ordering::Release);
     }
 }
 
@@ -176,7 +191,7 @@ impl Keys {
         let was_there = self.stays.get(stay.key()).is_some_and(is_it);
         if was_there {
             self.stays.remove(stay.key());
-            self.ended.push(stay.clone());
+            self.ended.insert(stay.key().clone(), stay.clone());
         }
         was_there
     }
