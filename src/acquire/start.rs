@@ -48,8 +48,11 @@ pub(super) async fn acquire_without_holds(
     let waits = wait_policy != WaitPolicy::None;
     let mut span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
     let (context, keep_alive) = (options.context.clone(), options.keep_alive);
-    if let Ok(key) = &key {
-        let entering = here::acquire(&options, key, wait_policy, span.since());
+    if let Ok(key) = &key
+        && context.registry.stays.is_used()
+    {
+        // Boxed, so that the future of an acquire that asks the store does not contain this one.
+        let entering = Box::pin(here::acquire(&options, key, wait_policy, span.since()));
         if let Some(end) = entering.instrument(span.span()).await {
             return hand_over(&context, end, keep_alive, span);
         }

@@ -51,9 +51,14 @@ enum Listening {
 }
 
 impl Stays {
+    /// Whether any lease stays, or goes back. Most clients have none, and need not look for a key.
+    pub(crate) fn is_used(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// The lease of this key that stays. `None` if there is none.
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Stay>> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.is_used() {
             return None;
         }
         self.keys.lock().stays.get(key).cloned()
@@ -61,7 +66,7 @@ impl Stays {
 
     /// The lease of this key that goes back to the store, if its release is not answered yet.
     pub(crate) fn going_back(&self, key: &Key) -> Option<Arc<Stay>> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.is_used() {
             return None;
         }
         let keys = self.keys.lock();

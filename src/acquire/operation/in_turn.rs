@@ -9,7 +9,7 @@ use crate::{
     acquire::{attempt::Attempt, here},
     lease::Lease,
     messages::{KnownPlace, Turn},
-    model::{Access, Error, Held, WaitPolicy},
+    model::{Access, Error, Held, Mode, WaitPolicy},
     retry::TRIES,
     sticky::Fit,
     waiters::{WaitOutcome, Waiter, WaiterKind, ensure_listener},
@@ -53,10 +53,13 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
-                    match self.enter_here(give_up).await {
-                        Some(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
-                        Some(Err(held)) => return Err(self.refusal(start.elapsed(), held)),
-                        None => {}
+                    if context.registry.stays.is_used() {
+                        // Boxed, so that the future of a waiter does not contain this one.
+                        match Box::pin(self.enter_here(give_up)).await {
+                            Some(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
+                            Some(Err(held)) => return Err(self.refusal(start.elapsed(), held)),
+                            None => {}
+                        }
                     }
                     if let Some(place) = waiter.place_to_ask() {
                         let request = Arc::make_mut(&mut self.request);
@@ -104,7 +107,14 @@ impl AcquireOperation {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
-                    waiter.granted(lease.id(), lease.mode(), lease.remaining(), from);
+                    // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, and gets
+                    // its turn from memory.
+                    let mode = if lease.is_local() {
+                        Mode::Shared
+                    } else {
+                        lease.mode()
+                    };
+                    waiter.granted(lease.id(), mode, lease.remaining(), from);
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
