@@ -31,7 +31,7 @@ const READS_END: u32 = 2_000;
 const RESTS: u32 = 100;
 
 impl Worker {
-    /// How long a key stays, although nobody uses it.
+    /// How long a key stays, although no task uses it.
     pub(crate) fn idle(&mut self) -> Duration {
         match self.random.u32(..8) {
             // It does not go back by itself before another process has waited for long.

@@ -49,7 +49,7 @@ impl Acquire {
     ///     // Only the first of these asks the store.
     ///     let index = leases.acquire("index:books", ttl).sticky_shared(idle).await?;
     ///     let lease = leases.acquire(document, ttl).await?;
-    ///     // Write the document, which nobody does while the whole index is locked.
+    ///     // Write the document. An exclusive lease on the index would keep all of its writers out.
     ///     lease.release().await?;
     ///     index.release().await?;
     /// }

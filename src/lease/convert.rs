@@ -112,6 +112,14 @@ impl Lease {
             }
         }
         let stored = self.alone();
+        if request.conversion == Conversion::Downgrade
+            && self.others_here().is_some()
+            && self.is_live()
+        {
+            // A reentrant lease has entered this one and is still exclusive, so the lease in the store stays exclusive.
+            self.state.converted_to(Mode::Shared, self.fence());
+            return Ok(None);
+        }
         let mut tries = Tries::default();
         loop {
             if let Some(reason) = self.state.loss(Instant::now()) {

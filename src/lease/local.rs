@@ -147,6 +147,10 @@ impl LeaseRegistry {
             self.send_back_for(&ended, SentBack::TooMany);
         }
         looks::ensure_looking(self);
+        // A close that began before the lease was added does not end its stay.
+        if self.lifecycle.is_closing() {
+            self.end_stay(stay, SentBack::Closed);
+        }
     }
 
     /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.

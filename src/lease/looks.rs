@@ -15,7 +15,7 @@ use crate::{runtime, telemetry::SentBack};
 /// How often the task asks the store which keys other processes wait for.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// After this many looks in a row that failed, all keys go back: nobody would learn that other processes wait.
+/// After this many looks in a row that failed, all keys go back: this process does not learn of those that wait.
 const FAILURES: u32 = 3;
 
 /// The shortest pause of the task.
@@ -31,8 +31,8 @@ pub(super) fn ensure_looking(registry: &Arc<LeaseRegistry>) {
     recalls::ensure_listening(registry);
 }
 
-/// The task. If it is dropped with its runtime, nobody would learn that other processes wait. So its drop ends all
-/// stays.
+/// The task. If it is dropped with its runtime, this process does not learn any more of those that wait. So its drop ends
+/// all stays.
 struct Looking(Option<Weak<LeaseRegistry>>);
 
 impl Looking {

@@ -4,8 +4,8 @@
 //!
 //! - The leases under it exclude each other as the store would have it. They are granted in the order in which their
 //!   tasks asked: a semaphore is the queue. An exclusive lease takes all of its permits, a shared one takes one.
-//! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters, and
-//!   shared leases under a shared lease show no fence.
+//! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters. It shares
+//!   the turn of that lease, which lasts until both are given up. Shared leases under a shared lease show no fence.
 //! - After its end nothing is granted under it. The lease in the store is sent back once, when no lease under it is left.
 //! - No lease state is dropped, and no event is made, while the lock is held.
 
@@ -52,8 +52,8 @@ struct State {
 #[derive(Debug)]
 struct LocalHolder {
     lease: Arc<LeaseState>,
-    /// `None` for a reentrant lease, which enters that of another holder.
-    _turn: Option<OwnedSemaphorePermit>,
+    /// Reentrant leases have the turn of the lease that they enter. It ends with the last of them.
+    turn: Arc<OwnedSemaphorePermit>,
 }
 
 /// Whether the lease goes back to the store.
@@ -63,7 +63,7 @@ enum End {
     None,
     /// The lease goes back as soon as no lease under it is left.
     Due,
-    /// As [`Due`](End::Due), but the lease is not released: somebody else has its ticket, or it was detached.
+    /// As [`Due`](End::Due), but the lease is not released: another process has its ticket, or it was detached.
     DueDetached,
     /// The lease was sent back.
     Sent,
@@ -131,7 +131,7 @@ impl Stay {
             take()
         });
         match turn {
-            Ok(turn) => self.grant(request, Some(turn), now),
+            Ok(turn) => self.grant(request, turn, now),
             Err(_) if self.turns.is_closed() => Entry::Over,
             Err(_) => Entry::Busy(self.held(now)),
         }
@@ -158,7 +158,7 @@ impl Stay {
             };
             let now = Instant::now();
             match outcome {
-                Some(Ok(turn)) => return self.grant(request, Some(turn), now),
+                Some(Ok(turn)) => return self.grant(request, turn, now),
                 Some(Err(_)) => return Entry::Over,
                 None if until.is_some_and(|until| now >= until) => {
                     return Entry::Busy(self.held(now));
@@ -168,7 +168,8 @@ impl Stay {
         }
     }
 
-    /// Grants a reentrant lease under a lease of the same owner, with its fence.
+    /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no such
+    /// lease. An exclusive lease under a shared one would need the turns of all, so the store is asked for it.
     fn reenter(&self, request: &AcquireRequest, now: Instant) -> Option<Entry> {
         if !request.reentrant {
             return None;
@@ -176,22 +177,21 @@ impl Stay {
         let mut state = self.state.lock();
         let live = |holder: &&LocalHolder| holder.lease.is_live(now);
         let newest = state.holders.iter().rev().find(live)?;
-        let fence = newest.lease.fence();
+        let (fence, turn) = (newest.lease.fence(), newest.turn.clone());
+        if turn.num_permits() < turns(request) as usize {
+            return Some(Entry::Over);
+        }
+        let request = request.clone();
         Some(Entry::Granted(state.push(
             &self.behind,
-            request.clone(),
+            request,
             fence,
-            None,
+            turn,
             now,
         )))
     }
 
-    fn grant(
-        &self,
-        request: AcquireRequest,
-        turn: Option<OwnedSemaphorePermit>,
-        now: Instant,
-    ) -> Entry {
+    fn grant(&self, request: AcquireRequest, turn: OwnedSemaphorePermit, now: Instant) -> Entry {
         // A lease from memory has at least half of its ttl.
         let is_long_enough = self.behind.remaining(now) >= request.ttl / 2;
         let mut state = self.state.lock();
@@ -205,6 +205,7 @@ impl Stay {
         let Some(fence) = fence else {
             return Entry::Over;
         };
+        let turn = Arc::new(turn);
         Entry::Granted(state.push(&self.behind, request, fence, turn, now))
     }
 
@@ -280,7 +281,7 @@ impl Stay {
         self.state.lock().end == End::Sent
     }
 
-    /// Whether nobody has used the key for as long as it was to stay, or the lease in the store is lost.
+    /// Whether no task has used the key for as long as it was to stay, or the lease in the store is lost.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.drop_expired(now);
         let state = self.state.lock();
@@ -333,7 +334,11 @@ impl Stay {
         }
         drop(state);
         let expired: Vec<LocalHolder> = expired;
-        drop(expired);
+        for holder in &expired {
+            // From now on the lease stays lost, whatever the clocks show. Only then another task gets its turn.
+            let lease = &holder.lease;
+            lease.lose(lease.loss(now).unwrap_or(LossReason::Expired));
+        }
     }
 
     /// When the first of the holders outlives its ttl, unless it is renewed. `None` without holders.
@@ -368,7 +373,7 @@ impl State {
         behind: &Behind,
         request: AcquireRequest,
         fence: Fence,
-        turn: Option<OwnedSemaphorePermit>,
+        turn: Arc<OwnedSemaphorePermit>,
         now: Instant,
     ) -> Arc<LeaseState> {
         let lease = LeaseState::local(behind.clone(), Arc::new(request), fence, now);
@@ -378,7 +383,7 @@ impl State {
         }
         self.holders.push(LocalHolder {
             lease: lease.clone(),
-            _turn: turn,
+            turn,
         });
         lease
     }

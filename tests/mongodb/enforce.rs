@@ -444,7 +444,7 @@ async fn a_lease_from_memory_is_enforced_by_the_lease_in_the_store() {
     let mut session = app.transaction().await;
     lease.enforce(&mut session).await.unwrap();
     app.write("me", &mut session).await.unwrap();
-    // Nobody is granted the key from memory from now on: the release waits for the end of the transaction.
+    // No task is granted the key from memory from now on: the release waits for the end of the transaction.
     let release = tokio::spawn(lease.release());
     sleep(A_WHILE).await;
     assert!(!release.is_finished(), "the transaction keeps the key");

@@ -49,7 +49,7 @@ pub fn recalls(events: &[Event]) -> Violations {
     violations
 }
 
-/// The places for which a store that was asked said that nobody waits.
+/// The places for which a store that was asked said that no process waits.
 fn not_told(events: &[Event], places: &Places, troubles: &[(Time, Time)]) -> Violations {
     let mut violations = Violations::new();
     for event in events {
@@ -352,7 +352,7 @@ mod tests {
         let told = |keys: &[&str], at| kinds(&with(waited(20), looked(keys, at)));
         assert_eq!(told(&[], 5 * SECOND), [Kind::Recall]);
         assert_eq!(told(&["k"], 5 * SECOND), []);
-        // The copy may lag behind, and nobody waits any more.
+        // The copy may lag behind, and no process waits any more.
         assert_eq!(told(&[], 2 * SECOND), []);
         assert_eq!(told(&[], 25 * SECOND), []);
     }

@@ -58,13 +58,38 @@ async fn a_reentrant_lease_enters_the_lease_from_memory() {
     let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
     assert_eq!(inner.fence(), outer.fence());
     drop(outer);
-    let waiting = timeout(SECOND, leases.acquire("key", TTL)).await;
-    assert!(
-        waiting.is_ok(),
-        "the reentrant lease takes no turn of its own"
-    );
-    drop((inner, waiting));
+    assert!(is_held(&leases).await, "the inner lease holds the key");
+    drop(inner);
+    assert!(!is_held(&leases).await);
     assert_eq!(asked(&store), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reentrant_writer_under_a_reader_keeps_other_readers_out() {
+    let (store, leases) = setup();
+    drop(sticky(&leases).await);
+    let reader = leases.acquire("key", TTL).shared().await.unwrap();
+    assert_eq!(asked(&store), (1, 0));
+    let writer = leases.acquire("key", TTL).reentrant().await.unwrap();
+    assert!(writer.fence() >= reader.fence());
+    let other = leases.try_acquire("key", TTL).shared().await.unwrap();
+    assert!(matches!(other, Attempt::Held(_)), "{other:?}");
+    drop((reader, writer));
+    until_free(&store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_keeps_readers_out_while_a_reentrant_lease_is_exclusive() {
+    let (store, leases) = setup();
+    let outer = sticky(&leases).await;
+    let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
+    outer.downgrade().await.unwrap();
+    assert_eq!(outer.mode(), leasehold::Mode::Shared);
+    let other = elsewhere(&store);
+    let reader = other.try_acquire("key", TTL).shared().await.unwrap();
+    assert!(matches!(reader, Attempt::Held(_)), "{reader:?}");
+    drop((outer, inner));
+    until_free(&store).await;
 }
 
 #[tokio::test(start_paused = true)]
