@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold::{Attempt, Error, Lease, Leases};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{FlakyStore, MOMENT, TTL, is_free, setup};
+use super::{Fate, FlakyStore, MOMENT, TTL, is_free, setup};
 
 const IDLE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -113,12 +113,18 @@ async fn the_tasks_of_the_process_exclude_each_other_and_come_in_turn() {
 #[tokio::test(start_paused = true)]
 async fn tasks_that_waited_before_the_lease_began_to_stay_get_it_from_memory() {
     let (store, leases) = setup();
+    // The answer takes a while, so all tasks wait when the lease begins to stay.
+    store.next([Fate::AnswerLate(MOMENT)]);
     let task = async |_| {
         let lease = sticky(&leases).await;
         sleep(SECOND / 10).await;
         lease.release().await.unwrap();
     };
+    let start = Instant::now();
     join_all((0..20).map(task)).await;
+    // Each task gets its turn as soon as the one before it is done.
+    let took = start.elapsed();
+    assert!(took <= 2 * SECOND + 2 * MOMENT, "{took:?}");
     assert_eq!(asked(&store), (1, 0));
 }
 

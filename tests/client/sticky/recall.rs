@@ -237,3 +237,45 @@ async fn an_acquire_waits_for_the_release_of_the_lease_that_goes_back() {
         "nobody asked while the release was under way"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_waited_for_here_does_not_stay() {
+    let (store, leases) = setup();
+    let other = elsewhere(&store);
+    let held = plain(&other).await;
+    let wait = async { sticky(&leases).await.release().await.unwrap() };
+    let release = async {
+        sleep(SECOND).await;
+        held.release().await.unwrap();
+    };
+    tokio::join!(wait, release);
+    assert!(is_free(&store).await, "another process uses the key too");
+    sticky(&leases).await.release().await.unwrap();
+    assert!(is_free(&store).await, "nor does it stay the next time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recalled_key_goes_to_the_other_process_before_the_tasks_that_wait_here() {
+    let (store, leases) = setup();
+    let other = elsewhere(&store);
+    let order = parking_lot::Mutex::new(Vec::new());
+    let first = sticky(&leases).await;
+    let there = async {
+        let lease = plain(&other).await;
+        order.lock().push("there");
+        lease.release().await.unwrap();
+    };
+    let here = async {
+        sleep(MOMENT).await;
+        let lease = plain(&leases).await;
+        order.lock().push("here");
+        lease.release().await.unwrap();
+    };
+    let release = async {
+        // Long enough for the recall, after which the task here waits in the queue of the store too.
+        sleep(5 * SECOND).await;
+        first.release().await.unwrap();
+    };
+    tokio::join!(there, here, release);
+    assert_eq!(order.into_inner(), ["there", "here"]);
+}
