@@ -37,7 +37,7 @@ pub fn with_times(value: &Value, time: &impl Fn(i64) -> Value) -> Value {
 pub fn flat() -> Value {
     json!({
         "key": KEY, "schema": SCHEMA, "fence": 7, "lease": LEASE, "owner": OWNER,
-        "acquired_at": at(-60), "expires_at": at(600),
+        "acquired_at": at(-60), "expires_at": at(6_000),
     })
 }
 
@@ -46,11 +46,11 @@ pub fn several() -> Value {
     let holder = |lease: &str| {
         json!({
             "lease": lease, "owner": OWNER, "mode": "shared", "permits": 1, "fence": 7,
-            "acquired_at": at(-60), "expires_at": at(600),
+            "acquired_at": at(-60), "expires_at": at(6_000),
         })
     };
     json!({
-        "key": KEY, "schema": SCHEMA, "fence": 7, "expires_at": at(600),
+        "key": KEY, "schema": SCHEMA, "fence": 7, "expires_at": at(6_000),
         "holders": [holder(LEASE), holder(OTHER)],
     })
 }
@@ -110,7 +110,7 @@ fn foreign() -> Vec<(Verdict, Value)> {
         (NoLock, json!({ "key": KEY, "expires_at": at(-60) })),
         (
             NoLock,
-            json!({ "key": KEY, "fence": 7, "expires_at": at(600) }),
+            json!({ "key": KEY, "fence": 7, "expires_at": at(6_000) }),
         ),
         (NoLock, without(flat(), "schema")),
         (NoLock, without(several(), "schema")),
@@ -145,7 +145,7 @@ fn damaged() -> Vec<(Verdict, Value)> {
         with(several(), json!({ "fence": i64::MAX })),
         with_first("fence", json!(i64::MAX)),
         // Somebody holds the key, but the document does not say who.
-        with(free(), json!({ "expires_at": at(600) })),
+        with(free(), json!({ "expires_at": at(6_000) })),
         without(flat(), "lease"),
         with(flat(), json!({ "lease": "they" })),
         with(flat(), json!({ "lease": "" })),
@@ -164,12 +164,12 @@ fn damaged() -> Vec<(Verdict, Value)> {
         with(several(), json!({ "holders": [] })),
         // All holders that the document names have expired.
         with_both("expires_at", at(-60)),
-        with(several(), json!({ "expires_at": at(900) })),
+        with(several(), json!({ "expires_at": at(9_000) })),
         // A holder that the document names expires later than the document.
-        with(several(), json!({ "expires_at": at(300) })),
-        with_first("expires_at", at(900)),
-        with(alone(), json!({ "expires_at": at(300) })),
-        with_both("expires_at", at(900)),
+        with(several(), json!({ "expires_at": at(3_000) })),
+        with_first("expires_at", at(9_000)),
+        with(alone(), json!({ "expires_at": at(3_000) })),
+        with_both("expires_at", at(9_000)),
     ];
     documents.map(|document| (NoLock, document)).into()
 }
@@ -246,7 +246,7 @@ fn free_ones() -> Vec<(Verdict, Value)> {
                 kept: true,
                 ..Has::NOBODY
             }),
-            with(free(), json!({ "released_at": at(600) })),
+            with(free(), json!({ "released_at": at(6_000) })),
         ),
         (Lock(Has::OVER), with(flat(), past.clone())),
         (Lock(Has::OVER), with(several(), past.clone())),
@@ -254,7 +254,7 @@ fn free_ones() -> Vec<(Verdict, Value)> {
         // A person has freed the key, and left the list unchanged.
         (
             Lock(Has::OVER),
-            with(with_both("expires_at", at(900)), past.clone()),
+            with(with_both("expires_at", at(9_000)), past.clone()),
         ),
         (Lock(Has::OVER), without(flat(), "expires_at")),
         (Lock(Has::OVER), without(several(), "expires_at")),
@@ -404,7 +404,7 @@ pub fn queue_shapes() -> Vec<(Verdict, Value)> {
         json!([7, "they", Value::Null, [], {}]),
         // The place is over, or it ends later than a place can.
         json!([place(json!({ "until": at(-1) }))]),
-        json!([place(json!({ "until": at(600) }))]),
+        json!([place(json!({ "until": at(6_000) }))]),
     ]
     .to_vec();
     for field in ["waiter", "mode", "permits", "since", "until"] {

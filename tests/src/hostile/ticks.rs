@@ -14,7 +14,7 @@ pub(super) const TICK: i64 = 7;
 /// The field for a tick that was done by another lease.
 fn done() -> Value {
     json!({
-        "kind": "counter", "tick": TICK, "at": at(-60), "by": "they", "lease": OTHER, "until": at(600),
+        "kind": "counter", "tick": TICK, "at": at(-60), "by": "they", "lease": OTHER, "until": at(6_000),
     })
 }
 
