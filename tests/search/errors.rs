@@ -22,12 +22,12 @@ use tokio::{
 use super::{
     BOTH, Engine, Fixture, LONG, builder, elasticsearch, leases,
     nonsense::{http, located},
-    patience::with_short_waits,
+    patience::{answered_error, with_short_waits},
     refusals,
 };
 
 /// Everything of an error that a person or a log may get to see.
-fn everything(error: &Error) -> String {
+pub fn everything(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
     while let Some(cause) = source {
@@ -358,8 +358,12 @@ async fn is_ambiguous_without_a_primary(engine: Engine) {
     let address = with_short_waits(fixture.host()).await;
     let store = fixture.store_at(&format!("http://{address}"));
     let shared = request.clone().shared();
-    let (alone, shared) = join(store.acquire(&request), store.acquire(&shared)).await;
-    for error in [alone, shared].map(Result::unwrap_err) {
+    let (alone, shared) = join(
+        answered_error(&*store, &request),
+        answered_error(&*store, &shared),
+    )
+    .await;
+    for error in [alone, shared] {
         assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
         assert!(everything(&error).contains("503"), "{error:?}");
     }

@@ -1,6 +1,6 @@
 //! Clients that wait as long as a slow machine needs, and a proxy that shortens waits of the engine that prove nothing.
 
-use std::{any::Any, net::SocketAddr, time::Duration};
+use std::{any::Any, error::Error as _, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use leasehold::{
@@ -139,6 +139,24 @@ pub async fn until_quick<T>(attempt: impl AsyncFn() -> Option<T>) -> T {
         let spent = start.elapsed();
         assert!(spent < PATIENCE, "no attempt was quick enough in {spent:?}");
     }
+}
+
+/// The error that the engine answers with. That no answer came in time proves nothing, so the request is sent again.
+pub async fn answered_error(store: &dyn Store, request: &AcquireRequest) -> Error {
+    let start = Instant::now();
+    loop {
+        let error = store.acquire(request).await.unwrap_err();
+        let unanswered = error.source().is_some_and(is_without_answer);
+        if !unanswered || start.elapsed() > PATIENCE {
+            return error;
+        }
+    }
+}
+
+/// Whether one of these causes is that the HTTP client got no answer: a client says so in a text only.
+fn is_without_answer(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.to_string().contains("error sending request")
+        || cause.source().is_some_and(is_without_answer)
 }
 
 /// An address that leads to the engine at `host`, and has it wait for shards for a second at most, instead of as long

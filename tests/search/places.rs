@@ -15,7 +15,9 @@ use super::{
     BOTH, Engine, Fixture, LONG, ask, elasticsearch,
     fencing::Documents,
     granted, leases, opensearch,
-    patience::{Patient, asks_again, until_answered, until_quick, with_short_waits},
+    patience::{
+        Patient, answered_error, asks_again, until_answered, until_quick, with_short_waits,
+    },
 };
 
 /// The mapping of the locks of this fixture.
@@ -256,7 +258,7 @@ async fn copies_are_waited_for(engine: Engine) {
     });
     prepared.await.unwrap();
     for request in [ask(), ask().shared()] {
-        let error = store(Some(2)).acquire(&request).await.unwrap_err();
+        let error = answered_error(&*store(Some(2)), &request).await;
         assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
         let told = std::error::Error::source(&error).unwrap().to_string();
         assert!(told.contains("active copies"), "{told}");
