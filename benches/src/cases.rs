@@ -23,6 +23,7 @@ mod set;
 mod sides;
 mod sticky;
 mod sticky_processes;
+mod sticky_recall;
 mod takeover;
 mod waiters;
 
@@ -104,6 +105,7 @@ const CASES: &[Case] = &[
     mongo!("sticky", STANDALONE, sticky::cycles),
     mongo!("sticky-index", STANDALONE, sticky::index),
     mongo!("sticky-processes", STANDALONE, sticky_processes::measure),
+    mongo!("sticky-recall", BOTH, sticky_recall::measure),
     search!("search-cycle", search::cycle),
     search!("search-forms", search::forms),
     search!("search-held", search::held),

@@ -59,7 +59,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 }
 
 /// Two handles of the same collection, like those of two processes.
-async fn handles(mongo: &Mongo, side: &str, idle: Duration) -> Result<[Leases; 2]> {
+pub(super) async fn handles(mongo: &Mongo, side: &str, idle: Duration) -> Result<[Leases; 2]> {
     let collection = mongo.collection(side).name().to_owned();
     let handle = async |owner: &'static str| {
         let (database, _) = mongo.counting().await?;
