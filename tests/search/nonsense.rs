@@ -86,16 +86,25 @@ fn of_each(update: &Value, asked: &[u8]) -> String {
     let mut answer = answers.first().unwrap_or(update).clone();
     let items = answers.iter().map(|update| json!({ "update": update }));
     answer["items"] = items.collect();
+    answer["docs"] = json!(answers);
     answer.to_string()
 }
 
-/// The ids of the documents that a request changes: a bulk has a line for each, and an update has it in the path.
+/// The ids of the documents that a request changes or reads: a bulk has a line for each, a get of several has a list, and
+/// an update has it in the path.
 fn ids(asked: &[u8]) -> Vec<String> {
     let asked = String::from_utf8_lossy(asked);
     if asked.contains("/_bulk?") {
         let lines = asked.split(r#"{"update":{"_id":""#).skip(1);
         let ids = lines.filter_map(|line| line.split('"').next());
         return ids.map(str::to_owned).collect();
+    }
+    if let Some((_, list)) = asked.split_once(r#"{"ids":["#) {
+        let list = list.split(']').next().unwrap_or_default();
+        return list
+            .split(',')
+            .map(|id| id.trim_matches('"').to_owned())
+            .collect();
     }
     let path = asked.split("/_update/").nth(1);
     let id = path.and_then(|path| path.split('?').next());

@@ -75,6 +75,7 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
         assert!(!answers.is_empty());
         Ok(())
     };
+    let keys = [key(), Key::new("another").unwrap()];
     let mut outcomes: Vec<(_, BoxFuture<'_, Result<(), Error>>)> = vec![
         ("renew", store.renew(&one).map(each).boxed()),
         ("renew two", store.renew(&two).map(each).boxed()),
@@ -94,6 +95,7 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
         "store acquire in turn": store.acquire(&in_turn);
         "leave": store.leave(&in_turn.key, waiter);
         "store permit": store.permit(&permit);
+        "waited for": store.waited_for(&keys);
     }
     in_time(outcomes).await
 }

@@ -37,14 +37,14 @@ impl<C: Transport> IndexStore<C> {
     async fn queued<'a>(&self, keys: &'a [Key]) -> Result<Vec<(&'a Key, Value)>, Error> {
         let index = self.located().await?;
         let mut answer = self.ask(&self.statements.get_many(keys)).await?;
-        let found = answer["docs"].as_array_mut().map(std::mem::take);
-        let found = found.unwrap_or_default();
+        let found = answer.get_mut("docs").and_then(Value::as_array_mut);
+        let found = found.map(std::mem::take).unwrap_or_default();
         if found.len() != keys.len() {
             return Err(self.malformed("it has not as many documents as there were keys"));
         }
         let mut queued = Vec::new();
         for (key, mut document) in keys.iter().zip(found) {
-            if document["error"].is_object() {
+            if !document["error"].is_null() {
                 return Err(self.unread(&document, &index, key).await?);
             }
             if document["_index"] != *index || document["_id"] != *statements::id(key) {
@@ -52,7 +52,12 @@ impl<C: Transport> IndexStore<C> {
                 let problem = format!("a get of {key} in {index} found {id} in {found}");
                 return Err(self.other_index(&index, problem));
             }
-            let source = document["_source"].take();
+            let source = document.get_mut("_source").map(Value::take);
+            let source = match (document["found"].as_bool(), source) {
+                (Some(true), Some(source @ Value::Object(_))) => source,
+                (Some(false), None) => continue,
+                _ => return Err(self.malformed("it does not say whether it has the document")),
+            };
             let waiters = source["waiters"].as_array();
             if waiters.is_some_and(|waiters| !waiters.is_empty()) {
                 queued.push((key, source));
