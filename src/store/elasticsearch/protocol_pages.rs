@@ -152,8 +152,8 @@ fn requests() -> Vec<Statement> {
     );
     add("index", statements.get_index());
     let [alias, write_alias] = statements.aliases();
-    add("alias", statements.get_alias(alias));
-    add("write alias", statements.get_alias(write_alias));
+    add("alias", statements.describe(alias));
+    add("write alias", statements.describe(write_alias));
     add("create", statements.create_index(None));
     add(
         "mapping",

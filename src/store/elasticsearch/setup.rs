@@ -100,19 +100,9 @@ impl Statements {
         }
     }
 
-    /// Asks which indices have this alias.
-    pub(crate) fn get_alias(&self, alias: &str) -> Request {
-        Request {
-            method: Method::Get,
-            path: format!("_alias/{}", encoded(alias)),
-            query: Query::new(),
-            body: Body::None,
-        }
-    }
-
-    /// Asks for an index: its aliases, mapping and settings.
-    pub(crate) fn describe(&self, index: &str) -> Request {
-        description_of(encoded(index))
+    /// Asks for an index, or for all that have an alias: their aliases, mappings and settings.
+    pub(crate) fn describe(&self, index_or_alias: &str) -> Request {
+        description_of(encoded(index_or_alias))
     }
 
     /// Asks for all indices that the aliases lead to.
@@ -147,7 +137,7 @@ impl Statements {
                 ));
             }
         };
-        if let Some(missing) = missing_aliases(description, self.aliases()).first() {
+        if let Some(missing) = missing_aliases(description, &self.aliases()).first() {
             return Err(format!("the index {index} has not the alias {missing}"));
         }
         self.fit_for_locks(index, description)?;
@@ -187,7 +177,7 @@ fn description_of(names: String) -> Request {
 }
 
 /// The aliases that an index lacks.
-pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) -> Vec<&'a str> {
+pub(crate) fn missing_aliases<'a>(description: &Value, aliases: &[&'a str]) -> Vec<&'a str> {
     let mut missing = aliases.to_vec();
     missing.retain(|alias| description["aliases"].get(alias).is_none());
     missing
