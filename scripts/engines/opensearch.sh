@@ -7,7 +7,7 @@
 
 engine_about='OpenSearch 2.5, one node on a TCP port, without security (starts in 5 s)'
 engine_env=OPENSEARCH_URL
-engine_pins=('without plugins')
+engine_pins=('a second home with opensearch-security')
 
 # Prints the path of a Java that can run OpenSearch 2.5: the one of this machine, or the one that Elasticsearch
 # contains.
@@ -41,17 +41,23 @@ engine_fetch() {
     done
     # Without these folders, which may be empty, it does not start.
     mkdir "$1"/{bin,plugins}
-    # These are the settings of the plugins that are left out.
-    rm -rf "$1"/config/opensearch-*
+    # These are the settings of plugins that are left out.
+    rm -rf "$1"/config/opensearch-[!s]*
+    # A node has all plugins of its home, so the security plugin has a home of its own.
+    mkdir -p "$1"/secured/{bin,plugins}
+    cp -Rl "$1"/{lib,modules} "$1/secured/"
+    mv "$target/plugins/opensearch-security" "$1/secured/plugins/"
+    cp -R "$1/config" "$1/secured/"
+    rm -r "$1/config/opensearch-security"
     rm -rf "$1/node_modules"
     search_publish "$1"
     opensearch_java >/dev/null
 }
 
-# See search_start.
+# See search_start. opensearch_home may be the home of another variant.
 search_spawn() {
     local folder=$1 log=$3 home java name settings=() options=()
-    home=$(engine_home)
+    home=${opensearch_home:-$(engine_home)}
     java=$(opensearch_java) || return 1
     for name in "${!search_setting[@]}"; do settings+=(-E "$name=${search_setting[$name]}"); done
     # Java 11 does not know this option. Versions after 17 need it.

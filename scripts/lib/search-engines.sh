@@ -64,7 +64,7 @@ search_settings() {
 # configuration to copy. The caller defines
 #   search_spawn FOLDER WORK LOG
 #       starts the node with the settings in search_setting, its configuration in FOLDER/config
-# and may set search_password, the password of the user elastic.
+# and may set search_password, the password of the user search_user (elastic by default).
 search_start() {
     local config=$1 data=$2 work=$3 log=$4 port=$5 node=$2/node host address search_password=${search_password:-}
     shift 5
@@ -123,7 +123,7 @@ END
         return 1
     fi
     host=$(grep -m 1 '^127\.' "$node/logs/http.ports" || head -n 1 "$node/logs/http.ports")
-    address=http://${search_password:+elastic:$search_password@}$host
+    address=http://${search_password:+${search_user:-elastic}:$search_password@}$host
     engine_rootful_spawn "$log" node "$scripts/lib/search-ready.js" "$work/ready" "$address"
     local ready=${engine_pids[-1]}
     engine_await "$work/ready" || return 1

@@ -2,25 +2,24 @@
 
 use std::{error::Error as _, sync::Arc, time::Duration};
 
-use elasticsearch::http::Method::{Get, Post, Put};
+use elasticsearch::http::Method::Put;
 use futures::future::{join, join_all};
 use leasehold::{
     ElasticsearchStore, Error, Key, Leases, Store,
     store::{AcquireRequest, LeaseId},
 };
 use leasehold_tests::{
-    every,
     liar::{Liar, Lie, Reply},
     proxy::Proxy,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket},
 };
 
 use super::{
-    BOTH, Engine, Fixture, LONG, builder, elasticsearch, leases,
+    BOTH, Engine, Fixture, LONG, elasticsearch, leases,
     nonsense::{http, located},
     patience::{answered_error, with_short_waits},
     refusals,
@@ -57,116 +56,6 @@ async fn an_unreachable_cluster_is_named_as_such() {
             assert!(!everything(&error).contains("hunter2"), "{error:?}");
         }
         assert!(!format!("{leases:?}").contains("hunter2"));
-    }
-}
-
-#[tokio::test]
-async fn refused_credentials_are_named_as_such_and_never_shown() {
-    let fixture = Fixture::secured().await;
-    let host = fixture.host();
-    let wrong = elasticsearch(&format!("http://elastic:hunter2@{host}"));
-    let wrong = ElasticsearchStore::new(wrong, &fixture.alias).stored_scripts();
-    let none = elasticsearch(&format!("http://{host}"));
-    let none = ElasticsearchStore::new(none, &fixture.alias).stored_scripts();
-    for store in [wrong, none] {
-        let leases = leases(store.clone());
-        let errors = [
-            store.prepare().await.unwrap_err(),
-            leases.acquire("key", LONG).await.map(drop).unwrap_err(),
-            leases.inspect("key").await.map(drop).unwrap_err(),
-        ];
-        for error in errors {
-            assert!(matches!(error, Error::Denied { .. }), "{error:?}");
-            assert!(!error.is_retryable());
-            assert!(error.to_string().contains("check the user"), "{error}");
-            assert!(!everything(&error).contains("hunter2"), "{error:?}");
-        }
-        assert!(!format!("{leases:?} {store:?}").contains("hunter2"));
-    }
-}
-
-#[tokio::test]
-async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing() {
-    let fixture = Fixture::secured().await;
-    fixture
-        .on_elasticsearch()
-        .stored_scripts()
-        .prepare()
-        .await
-        .unwrap();
-    let name = &fixture.alias;
-    let reader = json!({ "indices": [{ "names": [format!("{name}*")], "privileges": ["read"] }] });
-    fixture
-        .ask(Put, &format!("_security/role/{name}"), reader)
-        .await;
-    let user = json!({ "password": "only-reads", "roles": [name] });
-    fixture
-        .ask(Put, &format!("_security/user/{name}"), user)
-        .await;
-
-    let client = elasticsearch(&format!("http://{name}:only-reads@{}", fixture.host()));
-    let store = ElasticsearchStore::new(client, name).stored_scripts();
-    // A lock, for the operations that read before they write.
-    let stored = fixture.on_elasticsearch().stored_scripts();
-    let holder = builder(stored).owner("me").build();
-    let lease = holder.acquire("held", LONG).await.unwrap();
-    let index = format!("{name}/_search?seq_no_primary_term=true");
-    fixture
-        .ask(Post, &format!("{name}/_refresh"), Value::Null)
-        .await;
-    let before = fixture.ask(Get, &index, Value::Null).await["hits"].take();
-
-    let leases = leases(store.clone());
-    let mut outcomes = every::of_a_handle(&leases, LONG).await;
-    outcomes.extend(every::of_a_holder(&store).await);
-    outcomes.push(("prepare", store.prepare().await));
-    for (operation, outcome) in outcomes {
-        match outcome {
-            Ok(()) => assert_eq!(operation, "list", "that only reads"),
-            Err(error) => {
-                assert!(
-                    matches!(error, Error::Denied { .. }),
-                    "{operation}: {error:?}"
-                );
-                assert!(!everything(&error).contains("only-reads"), "{error:?}");
-            }
-        }
-    }
-    fixture
-        .ask(Post, &format!("{name}/_refresh"), Value::Null)
-        .await;
-    let after = fixture.ask(Get, &index, Value::Null).await["hits"].take();
-    assert_eq!(after, before);
-    assert_eq!(after["total"]["value"], 1);
-    lease.release().await.unwrap();
-}
-
-/// The user has only the privileges that the documentation of the store names.
-#[tokio::test]
-async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
-    let fixture = Fixture::secured().await;
-    let prepared = fixture.on_elasticsearch().stored_scripts();
-    prepared.prepare().await.unwrap();
-    let name = &fixture.alias;
-    let privileges = ["read", "write", "view_index_metadata", "maintenance"];
-    let role = json!({ "indices": [{ "names": [format!("{name}*")], "privileges": privileges }] });
-    let role = fixture
-        .ask(Put, &format!("_security/role/{name}"), role)
-        .await;
-    assert_eq!(role["role"]["created"], true, "{role}");
-    let user = json!({ "password": "only-locks", "roles": [name] });
-    fixture
-        .ask(Put, &format!("_security/user/{name}"), user)
-        .await;
-    let client = elasticsearch(&format!("http://{name}:only-locks@{}", fixture.host()));
-    let store = ElasticsearchStore::new(client, name).stored_scripts();
-    store.check().await.unwrap();
-    let leases = leases(store.clone());
-    for (operation, outcome) in every::of_a_handle(&leases, LONG).await {
-        outcome.unwrap_or_else(|error| panic!("{operation}: {error:?}"));
-    }
-    for (operation, outcome) in every::of_a_holder(&store).await {
-        outcome.unwrap_or_else(|error| panic!("{operation}: {error:?}"));
     }
 }
 

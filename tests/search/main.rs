@@ -15,6 +15,7 @@ mod misdirected;
 mod model;
 mod nonsense;
 mod patience;
+mod permissions;
 mod pipelines;
 mod places;
 mod prepare;
@@ -106,22 +107,24 @@ impl Fixture {
         }
     }
 
-    /// A fixture on the cluster with accounts. When a first account or role is changed, the cluster
+    /// A fixture on a cluster with accounts. When a first account or role is changed, Elasticsearch
     /// creates an index for them, and meanwhile it knows no user. So a role is changed before
     /// anything else.
-    async fn secured() -> Self {
+    async fn secured(engine: Engine) -> Self {
         static ACCOUNTS: OnceCell<()> = OnceCell::const_new();
-        let fixture = Self::new(Engine::ElasticsearchSecured);
-        ACCOUNTS
-            .get_or_init(async || {
-                let role = "_security/role/leasehold-test";
-                fixture
-                    .ask(Method::Put, role, json!({ "indices": [] }))
-                    .await;
-                let health = "_cluster/health/.security?wait_for_status=yellow&timeout=180s";
-                fixture.ask(Method::Get, health, Value::Null).await;
-            })
-            .await;
+        let fixture = Self::new(engine);
+        if let Engine::ElasticsearchSecured = engine {
+            ACCOUNTS
+                .get_or_init(async || {
+                    let role = "_security/role/leasehold-test";
+                    fixture
+                        .ask(Method::Put, role, json!({ "indices": [] }))
+                        .await;
+                    let health = "_cluster/health/.security?wait_for_status=yellow&timeout=180s";
+                    fixture.ask(Method::Get, health, Value::Null).await;
+                })
+                .await;
+        }
         fixture
     }
 

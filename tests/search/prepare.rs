@@ -249,7 +249,7 @@ async fn a_mapping_of_ours_is_brought_up_to_date() {
 
 #[tokio::test]
 async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
-    let fixture = Fixture::secured().await;
+    let fixture = Fixture::secured(Engine::ElasticsearchSecured).await;
     let inline = fixture.on_elasticsearch();
     inline.prepare().await.unwrap();
     for error in refusals(&leases(inline)).await {

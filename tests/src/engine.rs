@@ -49,10 +49,12 @@ pub enum Engine {
     ElasticsearchSecured,
     /// OpenSearch without accounts.
     OpenSearch,
+    /// OpenSearch with accounts. Its address has the name and password of the superuser.
+    OpenSearchSecured,
 }
 
 impl Engine {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::MongoDb,
         Self::MongoDbAlpha,
         Self::MongoDbReplicaSet,
@@ -61,6 +63,7 @@ impl Engine {
         Self::Elasticsearch,
         Self::ElasticsearchSecured,
         Self::OpenSearch,
+        Self::OpenSearchSecured,
     ];
 
     fn name(self) -> &'static str {
@@ -73,6 +76,7 @@ impl Engine {
             Self::Elasticsearch => "elasticsearch",
             Self::ElasticsearchSecured => "elasticsearch-secured",
             Self::OpenSearch => "opensearch",
+            Self::OpenSearchSecured => "opensearch-secured",
         }
     }
 
@@ -86,6 +90,7 @@ impl Engine {
             Self::Elasticsearch => "ELASTICSEARCH_URL",
             Self::ElasticsearchSecured => "ELASTICSEARCH_SECURED_URL",
             Self::OpenSearch => "OPENSEARCH_URL",
+            Self::OpenSearchSecured => "OPENSEARCH_SECURED_URL",
         }
     }
 
@@ -108,7 +113,8 @@ impl Engine {
 
     /// What was found for this engine. Each process looks only once.
     fn found(self, look: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
-        static FOUND: [OnceLock<Result<String, String>>; 8] = [const { OnceLock::new() }; 8];
+        static FOUND: [OnceLock<Result<String, String>>; Engine::ALL.len()] =
+            [const { OnceLock::new() }; Engine::ALL.len()];
         let found = FOUND[self as usize].get_or_init(|| match env::var(self.variable()) {
             Ok(address) => Ok(address),
             Err(_) => look(),
@@ -118,7 +124,11 @@ impl Engine {
 
     fn find(self) -> Result<String, String> {
         // A cluster needs more than one container, no image has a router with another clock, and no image has an alpha.
-        let has_image = !matches!(self, Self::MongoDbSharded | Self::MongoDbAlpha);
+        // OpenSearch with accounts was tried as a process only.
+        let has_image = !matches!(
+            self,
+            Self::MongoDbSharded | Self::MongoDbAlpha | Self::OpenSearchSecured
+        );
         if has_image && docker_is_reachable() {
             return self.container();
         }
@@ -210,7 +220,7 @@ impl Engine {
                 client.database("admin").run_command(superuser).await?;
                 address("leasehold") + "&authSource=admin"
             }
-            Self::Elasticsearch | Self::OpenSearch => {
+            Self::Elasticsearch | Self::OpenSearch | Self::OpenSearchSecured => {
                 let address = format!("http://{host}:{port}");
                 await_search_engine(&address).await?;
                 address

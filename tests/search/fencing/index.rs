@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    super::{BOTH, Fixture, elasticsearch, errors::of_no_index},
+    super::{BOTH, Engine, Fixture, elasticsearch, errors::of_no_index},
     Documents, Guard, cause, seen,
 };
 
@@ -137,7 +137,7 @@ async fn what_cannot_be_guarded_is_refused() {
 
 #[tokio::test]
 async fn scripts_that_must_be_stored_are_stored_with_those_of_the_locks() {
-    let fixture = Fixture::secured().await;
+    let fixture = Fixture::secured(Engine::ElasticsearchSecured).await;
     let index = format!("{}-orders", fixture.alias);
     fixture.ask(Put, &index, json!({})).await;
     let guard = GuardedIndex::new(elasticsearch(&fixture.url), &index, Fence::new(7));
