@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep};
 
 use super::{recalls, registry::LeaseRegistry};
@@ -52,6 +53,8 @@ impl Drop for Looking {
 
 async fn look(mut looking: Looking) {
     let (mut looked, mut failures) = (Instant::now(), 0);
+    // The question to the store, while it is not answered. The task goes on meanwhile.
+    let mut asking: Option<BoxFuture<'static, recalls::Looked>> = None;
     // The registry is not kept while the task sleeps, so that the last handle can drop it.
     while let Some(registry) = looking.registry() {
         let now = Instant::now();
@@ -70,19 +73,33 @@ async fn look(mut looking: Looking) {
             looking.0 = None;
             return;
         };
-        if now.saturating_duration_since(looked) >= LOOK {
+        if asking.is_none() && now.saturating_duration_since(looked) >= LOOK {
             looked = now;
-            failures = match recalls::look(&registry).await {
-                Ok(()) => 0,
-                Err(_) => failures + 1,
-            };
-            if failures >= FAILURES {
-                failures = 0;
-                registry.end_all_stays(SentBack::NotTold);
-            }
+            asking = Some(recalls::look(&registry).boxed());
         }
         drop(registry);
         let next = LOOK.saturating_sub(looked.elapsed());
-        sleep(next.min(next_look).max(SHORTEST)).await;
+        let next = match asking {
+            Some(_) => LOOK,
+            None => next,
+        };
+        let pause = sleep(next.min(next_look).max(SHORTEST));
+        let Some(answer) = &mut asking else {
+            pause.await;
+            continue;
+        };
+        tokio::select! {
+            (waited_for, outcome) = answer => {
+                asking = None;
+                failures = if outcome.is_ok() { 0 } else { failures + 1 };
+                let Some(registry) = looking.registry() else { return };
+                waited_for.iter().for_each(|key| registry.recall(key));
+                if failures >= FAILURES {
+                    failures = 0;
+                    registry.end_all_stays(SentBack::NotTold);
+                }
+            }
+            () = pause => {}
+        }
     }
 }

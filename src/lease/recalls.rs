@@ -2,7 +2,6 @@
 //! tell by itself, a second task listens to it.
 
 use std::{
-    collections::HashSet,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -24,43 +23,48 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// How long the task listens after the last key has gone back. Another one may stay soon.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Asks the store which keys other processes wait for, and sends them back. Fails if the store does not say it for some
-/// of the keys.
-pub(super) async fn look(registry: &LeaseRegistry) -> Result<(), Error> {
-    let stays = registry.stays.all();
-    let mut outcome = Ok(());
-    for some in stays.chunks(MAX_RENEWALS) {
-        let keys: Vec<Key> = some.iter().map(|stay| stay.key().clone()).collect();
-        let store = registry.store.clone();
-        let asked = async move { runtime::caught(store.waited_for(&keys)).await };
-        match runtime::call("waited_for", registry.call_timeout, asked).await {
-            Ok(waited_for) => {
-                let waited_for: HashSet<Key> = waited_for.into_iter().collect();
-                let waited_for = some.iter().filter(|it| waited_for.contains(it.key()));
-                waited_for.for_each(|stay| registry.recall(stay.key()));
+/// The keys that other processes wait for, and whether the store has answered for all keys.
+pub(super) type Looked = (Vec<Key>, Result<(), Error>);
+
+/// Asks the store which of the keys that stay other processes wait for. The future does not keep the registry.
+pub(super) fn look(registry: &LeaseRegistry) -> impl Future<Output = Looked> + use<> {
+    let keys: Vec<Key> = registry
+        .stays
+        .all()
+        .iter()
+        .map(|it| it.key().clone())
+        .collect();
+    let (store, limit) = (registry.store.clone(), registry.call_timeout);
+    async move {
+        let (mut all, mut outcome) = (Vec::new(), Ok(()));
+        for some in keys.chunks(MAX_RENEWALS) {
+            let (store, some) = (store.clone(), some.to_vec());
+            let asked = async move { runtime::caught(store.waited_for(&some)).await };
+            match runtime::call("waited_for", limit, asked).await {
+                Ok(waited_for) => all.extend(waited_for),
+                Err(error) => outcome = Err(error),
             }
-            Err(error) => outcome = Err(error),
         }
+        (all, outcome)
     }
-    outcome
 }
 
 /// Starts the task that listens to the store, unless it runs, or the store cannot tell.
 pub(super) fn ensure_listening(registry: &Arc<LeaseRegistry>) {
     if registry.stays.begin_to_listen() {
-        let listening = Listening(Arc::downgrade(registry));
+        let listening = Listening(Some(Arc::downgrade(registry)));
         // Without a runtime the task is dropped here, so that a later one can start.
         let _ = runtime::spawn(listen(listening));
     }
 }
 
 /// The only task that listens. Its drop allows another one.
-struct Listening(Weak<LeaseRegistry>);
+struct Listening(Option<Weak<LeaseRegistry>>);
 
 impl Listening {
     /// `None` if the task ends: the client is gone or closes, or no key has stayed for [`LINGER`].
-    fn registry(&self, idle_since: &mut Option<Instant>) -> Option<Arc<LeaseRegistry>> {
-        let registry = self.0.upgrade()?;
+    fn registry(&mut self, idle_since: &mut Option<Instant>) -> Option<Arc<LeaseRegistry>> {
+        let registry = self.0.as_ref()?.upgrade()?;
         if registry.lifecycle.is_closing() {
             return None;
         }
@@ -69,20 +73,25 @@ impl Listening {
             return Some(registry);
         }
         let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
-        (idle < LINGER).then_some(registry)
+        if idle < LINGER || !registry.stays.end_listening_if_unused() {
+            return Some(registry);
+        }
+        // A key that stays from now on starts another task, which the drop of this one must not end.
+        self.0 = None;
+        None
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if let Some(registry) = self.0.upgrade() {
+        if let Some(registry) = self.0.as_ref().and_then(Weak::upgrade) {
             registry.stays.end_listening();
         }
     }
 }
 
 /// Sends back the keys that the store tells. The registry is not kept while the task waits for the store.
-async fn listen(listening: Listening) {
+async fn listen(mut listening: Listening) {
     let (mut failures, mut idle_since) = (0, None);
     while let Some(registry) = listening.registry(&mut idle_since) {
         let store = registry.store.clone();
@@ -120,7 +129,7 @@ async fn listen(listening: Listening) {
 
 impl LeaseRegistry {
     /// Sends back the lease of this key, if it stays here, because another process waits for the key.
-    fn recall(&self, key: &Key) {
+    pub(super) fn recall(&self, key: &Key) {
         if let Some(stay) = self.stays.get(key) {
             self.stays.recalled(key, Instant::now());
             self.end_stay(&stay, SentBack::WaitedFor);

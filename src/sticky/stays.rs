@@ -18,22 +18,23 @@ use crate::model::Key;
 /// The most keys that stay. Of more, the one that was not used for the longest time goes back first.
 const MAX_KEYS: usize = 4_096;
 
-/// How often the leases are looked after whose release is under way.
+/// After how long it is looked again whether a lease that goes back was released.
 const RELEASED: Duration = Duration::from_secs(1);
 
 /// The keys that stay with this process.
 #[derive(Debug, Default)]
 pub(crate) struct Stays {
     keys: Mutex<Keys>,
-    /// How many leases there are, those that have ended included. A client without any does not take the lock.
+    /// How many keys there are, those of leases that have ended included. A client without any does not take the lock.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Keys {
     stays: HashMap<Key, Arc<Stay>>,
-    /// Those that have ended, each until its lease was released.
-    ended: HashMap<Key, Arc<Stay>>,
+    /// Those that have ended, each until its lease was released. A key can have several: shared leases end one after the
+    /// other.
+    ended: HashMap<Key, Vec<Arc<Stay>>>,
     recalled: Recalled,
     /// Whether a task looks after the keys.
     is_tended: bool,
@@ -46,7 +47,7 @@ enum Listening {
     #[default]
     No,
     Yes,
-    /// The store tells nothing.
+    /// The store has no stream of the keys that processes wait for.
     Unsupported,
 }
 
@@ -70,8 +71,9 @@ impl Stays {
             return None;
         }
         let keys = self.keys.lock();
-        let ended = keys.ended.get(key);
-        ended.filter(|stay| stay.is_settled()).cloned()
+        let mut ended = keys.ended.get(key).into_iter().flatten();
+        let goes_back = |stay: &&Arc<Stay>| stay.is_settled() && !stay.stored().is_released();
+        ended.find(goes_back).cloned()
     }
 
     /// Adds a lease that stays. Returns those that the caller ends: an earlier one of the key, and the least recently
@@ -92,7 +94,7 @@ impl Stays {
         }
         for stay in &ended {
             if !keys.remove(stay) {
-                keys.ended.insert(stay.key().clone(), stay.clone());
+                keys.add_ended(stay);
             }
         }
         self.counted(&keys);
@@ -115,9 +117,12 @@ impl Stays {
     /// The leases that do not stay any more, and were not released yet.
     pub(crate) fn ended(&self) -> Vec<Arc<Stay>> {
         let mut keys = self.keys.lock();
-        keys.ended.retain(|_, stay| !stay.stored().is_released());
+        keys.ended.retain(|_, stays| {
+            stays.retain(|stay| !stay.stored().is_released());
+            !stays.is_empty()
+        });
         self.counted(&keys);
-        keys.ended.values().cloned().collect()
+        keys.ended.values().flatten().cloned().collect()
     }
 
     /// After how long the keys have to be looked after again: the shortest time for which one of them stays although no
@@ -126,7 +131,7 @@ impl Stays {
     pub(crate) fn next_look(&self, now: Instant) -> Option<Duration> {
         let mut keys = self.keys.lock();
         let idle = keys.stays.values().map(|stay| stay.idle());
-        let ended = keys.ended.values().map(|stay| {
+        let ended = keys.ended.values().flatten().map(|stay| {
             let at = stay.next_expiry(now);
             at.map_or(RELEASED, |at| at.saturating_duration_since(now))
         });
@@ -145,7 +150,7 @@ impl Stays {
         self.keys.lock().is_tended = false;
     }
 
-    /// Records that a task listens to the store. `false` if one does already, or the store tells nothing.
+    /// Records that a task listens to the store. `false` if one does already, or the store has no stream.
     pub(crate) fn begin_to_listen(&self) -> bool {
         let mut keys = self.keys.lock();
         let begins = keys.listening == Listening::No;
@@ -153,6 +158,16 @@ impl Stays {
             keys.listening = Listening::Yes;
         }
         begins
+    }
+
+    /// Records that no task listens to the store any more, unless a key stays. Returns whether none does.
+    pub(crate) fn end_listening_if_unused(&self) -> bool {
+        let mut keys = self.keys.lock();
+        let is_unused = keys.stays.is_empty();
+        if is_unused && keys.listening == Listening::Yes {
+            keys.listening = Listening::No;
+        }
+        is_unused
     }
 
     /// Records that no task listens to the store any more.
@@ -163,7 +178,7 @@ impl Stays {
         }
     }
 
-    /// Records that the store tells nothing of processes that wait.
+    /// Records that the store has no stream of the keys that processes wait for.
     pub(crate) fn set_silent(&self) {
         self.keys.lock().listening = Listening::Unsupported;
     }
@@ -196,8 +211,13 @@ impl Keys {
         let was_there = self.stays.get(stay.key()).is_some_and(is_it);
         if was_there {
             self.stays.remove(stay.key());
-            self.ended.insert(stay.key().clone(), stay.clone());
+            self.add_ended(stay);
         }
         was_there
+    }
+
+    fn add_ended(&mut self, stay: &Arc<Stay>) {
+        let ended = self.ended.entry(stay.key().clone()).or_default();
+        ended.push(stay.clone());
     }
 }

@@ -131,7 +131,7 @@ impl FlakyStore {
         Arc::strong_count(&self.streams)
     }
 
-    /// From now on a call that renews this key is never answered.
+    /// From now on a call that renews this key, or asks who waits for it, is never answered.
     pub fn hang_on(&self, key: &str) {
         *self.hanging.lock() = Some(Key::new(key).unwrap());
     }
@@ -322,6 +322,10 @@ impl Store for FlakyStore {
     }
 
     async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+        let hanging = self.hanging.lock().clone();
+        if hanging.is_some_and(|hanging| keys.contains(&hanging)) {
+            std::future::pending::<()>().await;
+        }
         let fate = self
             .reads_fail
             .load(Ordering::SeqCst)

@@ -192,6 +192,17 @@ async fn a_store_that_does_not_say_who_waits_gets_the_keys_back() {
     assert!(took <= 10 * SECOND, "{took:?}");
 }
 
+/// The store does not answer who waits. The key goes back nevertheless when no task has used it for long enough.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_does_not_hold_up_what_has_to_go_back() {
+    let (store, leases) = setup();
+    let idle = 3 * SECOND;
+    drop(leases.acquire("key", TTL).sticky(idle).await.unwrap());
+    store.hang_on("key");
+    let took = until_free(&store).await;
+    assert!(took <= idle + SECOND, "{took:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn tasks_that_use_up_the_fences_take_no_place_in_the_queue_of_the_key() {
     let (store, leases) = setup();
