@@ -58,6 +58,8 @@ pub(crate) struct Behind {
     lease: Arc<LeaseState>,
     /// How long the machine had been suspended in all, before the request for the lease in the store was sent.
     suspended: Duration,
+    /// Whether the lease in the store was found lost, by any of the leases that it stands behind.
+    was_over: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -223,9 +225,10 @@ impl LeaseState {
         }
     }
 
-    pub(crate) fn renewal(&self) -> RenewRequest {
+    /// The renewal that is sent now.
+    pub(crate) fn begin_renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
-        let request = request.usage(self.usage.get());
+        let request = request.usage(self.usage.tell());
         let state = self.state.borrow();
         if self.terms.asked_once
             && state.mode == Mode::Exclusive

@@ -16,6 +16,6 @@ mod stays;
 pub(crate) use self::{
     fences::Fences,
     fit::{Fit, Wanted},
-    stay::{Entry, Left, Stay},
+    stay::{Departure, Entry, Left, Stay},
     stays::Stays,
 };

@@ -39,9 +39,10 @@ pub(crate) struct LeaseOptions {
 /// Whether a lease may be granted from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FromMemory {
-    /// It may.
+    /// It may, under an exclusive lease that stays here.
     Allowed,
-    /// It may, and as a shared lease too, because it shows no fence.
+    /// It may, under a shared lease that stays here too: its guard shows no fence. Under a shared lease only such guards
+    /// are granted, because two processes would show fences in no order.
     WithoutFence,
     /// The store is always asked.
     Never,

@@ -9,8 +9,9 @@ use futures::{
 
 use super::{call::call, leases::Leases};
 use crate::{
+    lease::LeaseRegistry,
     messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
-    model::{Error, Key, LockState},
+    model::{Error, Key, LeaseId, LockState},
     store::Store,
     telemetry,
 };
@@ -152,7 +153,12 @@ impl Leases {
             .try_flatten()
             .map_ok(async |request: ReleaseRequest| {
                 let key = request.key.clone();
-                let work = async move |store: Arc<dyn Store>| store.release(&request).await;
+                let registry = self.acquires.registry.clone();
+                let work = async move |store: Arc<dyn Store>| {
+                    let released = store.release(&request).await;
+                    ended_here(&registry, &request.key, Some(request.lease), &released);
+                    released
+                };
                 let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
                 answer.inspect(|_| self.acquires.registry.queues.wake_first(&key))
             })
@@ -196,10 +202,14 @@ impl Leases {
     pub async fn evict(&self, key: impl AsRef<str>) -> Result<Option<Eviction>, Error> {
         let key = Key::new(key)?;
         let named = key.clone();
-        let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
+        let registry = self.acquires.registry.clone();
+        let work = async move |store: Arc<dyn Store>| {
+            let evicted = store.evict(&key).await;
+            ended_here(&registry, &key, None, &evicted);
+            evicted
+        };
         let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
         evicted.inspect(|eviction| {
-            self.acquires.registry.evicted_here(&named);
             telemetry::evicted(&named, eviction.as_ref());
             self.acquires.registry.queues.wake_first(&named);
         })
@@ -281,5 +291,20 @@ impl Leases {
         let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
         let purged = call(&self.acquires.registry, "purge", None, work).await;
         purged.inspect(|removed| telemetry::purged(*removed, retention))
+    }
+}
+
+/// Sees to it that nothing is granted from memory under a lease that this process has ended in the store. This belongs to
+/// the request and not to its caller, who may not wait for the answer.
+fn ended_here<A>(
+    registry: &LeaseRegistry,
+    key: &Key,
+    lease: Option<LeaseId>,
+    answer: &Result<A, Error>,
+) {
+    match answer {
+        Ok(_) => registry.ended_here(key, lease, true),
+        Err(error) if error.is_ambiguous() => registry.ended_here(key, lease, false),
+        Err(_) => {}
     }
 }

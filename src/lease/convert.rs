@@ -103,20 +103,29 @@ impl Lease {
         if self.mode() == Mode::Permits {
             return Err(Error::InvalidConversion);
         }
-        if request.conversion == Conversion::Upgrade && self.state.is_local() {
+        if request.conversion == Conversion::Upgrade
+            && let Some(stay) = &self.stay
+        {
             if let Some(held) = self.others_here() {
                 return Ok(Some(held));
             }
-            if self.mode() == Mode::Exclusive && self.is_live() {
+            // After the end of its stay the lease in the store may be shared, by a downgrade that was not waited for.
+            if self.mode() == Mode::Exclusive && self.is_live() && stay.has_not_ended() {
                 return Ok(None);
             }
         }
+        if let Some(stay) = &self.stay {
+            stay.begin_to_convert();
+        }
         let stored = self.alone();
-        if request.conversion == Conversion::Downgrade
-            && self.others_here().is_some()
+        // No other lease enters from now on. One may have entered until now.
+        if let Some(held) = self.others_here()
             && self.is_live()
         {
-            // A reentrant lease has entered this one and is still exclusive, so the lease in the store stays exclusive.
+            if request.conversion == Conversion::Upgrade {
+                return Ok(Some(held));
+            }
+            // The others are reentrant leases, and may be exclusive. So the lease in the store stays exclusive.
             self.state.converted_to(Mode::Shared, self.fence());
             return Ok(None);
         }
@@ -127,15 +136,10 @@ impl Lease {
             }
             let limit = self.registry.call_timeout.min(self.remaining());
             let of = (self.registry.store.clone(), self.registry.queues.clone());
-            let outcome = requests::convert(of, stored.clone(), request.clone(), limit).await;
+            let states = (stored.clone(), self.state());
+            let outcome = requests::convert(of, states, request.clone(), limit).await;
             let error = match outcome {
                 Err(error) => error,
-                Ok(None) if self.state.is_local() => {
-                    // What the store has is now what this guard has.
-                    let (mode, fence) = stored.mode_and_fence();
-                    self.state.converted_to(mode, fence);
-                    return Ok(None);
-                }
                 converted => return converted,
             };
             match tries.pause_after(&error) {

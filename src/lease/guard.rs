@@ -416,11 +416,23 @@ impl Lease {
     /// count from the grant by the server's clock.
     ///
     /// The ticket of a lease that was [granted from memory](crate::Acquire::sticky) is that of the lease in the store,
-    /// whose fence is greater. From then on the key is not granted from memory any more.
+    /// whose fence is greater. From then on the key is not granted from memory any more. While other tasks have leases of
+    /// the key from memory, it is the ticket of no lease: `resume` answers
+    /// [`Resumed::Gone`](crate::Resumed::Gone), as for a lease that is lost.
     pub fn into_ticket(self) -> Ticket {
         let ticket = Ticket::of(self.state.stored(), &self.state);
-        self.detach();
-        ticket
+        let is_given_away = match &self.stay {
+            None => {
+                self.registry.detach(&self.state);
+                true
+            }
+            Some(stay) => self.give_away(stay),
+        };
+        if is_given_away {
+            ticket
+        } else {
+            ticket.of_no_lease()
+        }
     }
 
     /// Gives up the guard without a release. The key stays held until the ttl is over, and the lease is not renewed any

@@ -9,9 +9,9 @@ use super::{guard::Lease, looks, registry::LeaseRegistry};
 use crate::{
     lease_state::{Behind, EndReason, LeaseState},
     messages::ReleaseAnswer,
-    model::{Access, Error, Held, Key, LossReason},
+    model::{Access, Error, Held, Key, LeaseId, LossReason},
     release::Released,
-    sticky::{Entry, Fences, Left, Stay},
+    sticky::{Departure, Entry, Fences, Left, Stay},
     telemetry::{self, SentBack},
 };
 
@@ -77,7 +77,10 @@ impl Lease {
     /// The lease in the store, for a request that is about its document. From now on nothing else is granted under it:
     /// it goes back when this guard does.
     pub(super) fn alone(&self) -> Arc<LeaseState> {
-        if let Some(stay) = &self.stay {
+        // If this lease is lost, the stay is that of others.
+        if let Some(stay) = &self.stay
+            && self.is_live()
+        {
             self.registry.end_stay(stay, SentBack::DocumentNeeded);
         }
         self.stored()
@@ -94,11 +97,11 @@ impl Lease {
         if !self.state.end(EndReason::Released, now) {
             return Err(self.state.lost_error(LossReason::Closed));
         }
-        let (left, was_there) = stay.leave(self.state.number(), false, now);
+        let (left, was_there) = stay.leave(self.state.number(), Departure::Released, now);
         self.state.mark_released();
-        if let Left::Release = left
-            && let Some(pending) = self.registry.end(stay.stored(), now)
-        {
+        if left != Left::Release {
+            self.registry.send_back(stay, left);
+        } else if let Some(pending) = self.registry.end(stay.stored(), now) {
             let release = self.registry.release(pending, now);
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;
@@ -117,7 +120,7 @@ impl Lease {
     pub(super) fn drop_local(&self, stay: &Arc<Stay>) {
         let now = Instant::now();
         if self.state.end(EndReason::Released, now) {
-            let (left, _) = stay.leave(self.state.number(), false, now);
+            let (left, _) = stay.leave(self.state.number(), Departure::Released, now);
             self.state.mark_released();
             self.registry.send_back(stay, left);
         }
@@ -125,15 +128,44 @@ impl Lease {
 
     /// Gives up the guard without a release of the lease in the store.
     pub(super) fn detach_local(&self, stay: &Arc<Stay>) {
+        self.depart(stay, Departure::Detached);
+    }
+
+    /// Gives up the guard for whoever gets the ticket of the lease in the store. `false` if there is no lease for that: this
+    /// one is lost, or the lease in the store stands behind other leases too.
+    pub(super) fn give_away(&self, stay: &Arc<Stay>) -> bool {
+        self.depart(stay, Departure::Ticketed) == Left::Detach
+    }
+
+    fn depart(&self, stay: &Arc<Stay>, how: Departure) -> Left {
         let now = Instant::now();
-        if self.state.end(EndReason::Detached, now) {
-            let was_here = self.registry.stays.remove(stay);
-            let (left, _) = stay.leave(self.state.number(), true, now);
-            if was_here {
-                let of = stay.stored().fields();
-                telemetry::stay_ended(of, SentBack::Detached, left != Left::Nothing);
-            }
-            self.registry.send_back(stay, left);
+        // Behind a lease that is lost, the lease in the store may be that of another task.
+        let how = if self.state.is_live(now) {
+            how
+        } else {
+            Departure::Released
+        };
+        if !self.state.end(EndReason::Detached, now) {
+            return Left::Nothing;
+        }
+        let (left, was_there) = stay.leave(self.state.number(), how, now);
+        let detaches = match how {
+            Departure::Released => false,
+            Departure::Detached => was_there,
+            Departure::Ticketed => left == Left::Detach,
+        };
+        if detaches && self.registry.stays.remove(stay) {
+            let of = stay.stored().fields();
+            telemetry::stay_ended(of, SentBack::Detached, left != Left::Nothing);
+        }
+        self.registry.send_back(stay, left);
+        left
+    }
+
+    /// Ends the stay of the lease behind this one, so that it goes back to the store when this one is given up.
+    pub(super) fn end_stay(&self, why: SentBack) {
+        if let Some(stay) = &self.stay {
+            self.registry.end_stay(stay, why);
         }
     }
 }
@@ -142,11 +174,11 @@ impl LeaseRegistry {
     /// Records that a lease stays with this process, and sees to it that a task looks after it.
     fn begin_stay(self: &Arc<Self>, stay: &Arc<Stay>) {
         let ended = self.stays.insert(stay);
+        looks::ensure_looking(self);
         telemetry::stays(stay.stored().fields());
         for ended in ended {
             self.send_back_for(&ended, SentBack::TooMany);
         }
-        looks::ensure_looking(self);
         // A close that began before the lease was added does not end its stay.
         if self.lifecycle.is_closing() {
             self.end_stay(stay, SentBack::Closed);
@@ -196,10 +228,14 @@ impl LeaseRegistry {
         let _ = timeout_at(until, stay.stored().released()).await;
     }
 
-    /// Ends the stay of the lease of this key, which this process has just evicted.
-    pub(crate) fn evicted_here(&self, key: &Key) {
-        if let Some(stay) = self.stays.get(key) {
-            stay.stored().lose(LossReason::TakenOver);
+    /// Ends the stay of the lease of this key, if this process has just ended it in the store: `lease`, or any if that is
+    /// `None`. If that is not certain, the leases under it go on.
+    pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>, is_certain: bool) {
+        let stay = self.stays.get(key);
+        if let Some(stay) = stay.filter(|it| lease.is_none_or(|lease| it.stored().id() == lease)) {
+            if is_certain {
+                stay.stored().lose(LossReason::TakenOver);
+            }
             self.end_stay(&stay, SentBack::Evicted);
         }
     }

@@ -23,7 +23,7 @@ pub(crate) async fn renew_now(
     let renewed = state.clone();
     let outcome = runtime::call("renew", limit, async move {
         let sent = Instant::now();
-        let answers = runtime::caught(store.renew(&[renewed.renewal()])).await;
+        let answers = runtime::caught(store.renew(&[renewed.begin_renewal()])).await;
         renewed.apply_renewal(sent, only_renewal(answers))
     })
     .await;
@@ -33,11 +33,11 @@ pub(crate) async fn renew_now(
     outcome
 }
 
-/// Converts one lease. `Some` with the other holders if they prevent the conversion. Waits at most `limit` for the
-/// answer.
+/// Converts one lease in the store, and the guard's lease with it, which is another one if it was granted from memory.
+/// `Some` with the other holders if they prevent the conversion. Waits at most `limit` for the answer.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
-    state: Arc<LeaseState>,
+    (state, guarded): (Arc<LeaseState>, Arc<LeaseState>),
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
@@ -51,6 +51,10 @@ pub(crate) async fn convert(
         let answer = runtime::caught(store.convert(&request)).await;
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {
             state.converted(request.conversion.mode(), grant.fence);
+            if guarded.is_local() {
+                let (mode, fence) = state.mode_and_fence();
+                guarded.converted_to(mode, fence);
+            }
         }
         let nothing_changed =
             |error: &Error| matches!(error, Error::Unreachable { .. } | Error::Denied { .. });

@@ -73,6 +73,14 @@ impl Ticket {
         }
     }
 
+    /// The same ticket, but of a lease that does not exist. It cannot be resumed.
+    pub(crate) fn of_no_lease(self) -> Self {
+        Self {
+            lease: LeaseId::random(),
+            ..self
+        }
+    }
+
     /// The key that is held.
     pub fn key(&self) -> &Key {
         &self.key

@@ -24,7 +24,12 @@ use crate::{
 impl Behind {
     /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.
     pub(crate) fn new(lease: Arc<LeaseState>, suspended: Duration) -> Self {
-        Self { lease, suspended }
+        let was_over = Arc::default();
+        Self {
+            lease,
+            suspended,
+            was_over,
+        }
     }
 
     pub(crate) fn lease(&self) -> &Arc<LeaseState> {
@@ -37,15 +42,31 @@ impl Behind {
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
-        self.lease.is_live(self.awake(now, suspension::total()))
+        self.is_live_on(self.awake(now, suspension::total()))
+    }
+
+    /// Whether the lease is live on the clock that has gone on. Once it was not, it stays so, also if a renewal that was
+    /// sent after the suspension succeeds.
+    fn is_live_on(&self, awake: Instant) -> bool {
+        let is_live = self.lease.is_live(awake);
+        if !is_live {
+            self.was_over.store(true, Ordering::Relaxed);
+        }
+        is_live && !self.was_over.load(Ordering::Relaxed)
     }
 
     pub(super) fn loss(&self, now: Instant) -> Option<LossReason> {
-        self.lease.loss(self.awake(now, suspension::total()))
+        let loss = self.lease.loss(self.awake(now, suspension::total()));
+        loss.or_else(|| (!self.is_live(now)).then_some(LossReason::Expired))
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        self.lease.remaining(self.awake(now, suspension::total()))
+        let awake = self.awake(now, suspension::total());
+        if self.is_live_on(awake) {
+            self.lease.remaining(awake)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The instant at which the lease in the store is lost, if the machine is not suspended any more until then.
@@ -211,13 +232,19 @@ mod tests {
         let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
         assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
-        assert!(short.extend(now) && short.keep_local(now));
-        assert!(short.is_live(now + 9 * SECOND) && !short.is_live(now + 10 * SECOND));
+        assert!(!short.extend(now), "it stays lost");
 
+        let behind = Behind::new(stored(10 * SECOND, now), suspension::total());
+        let kept = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
+        assert!(kept.extend(now) && kept.keep_local(now));
+        assert!(kept.is_live(now + 9 * SECOND) && !kept.is_live(now + 10 * SECOND));
+
+        let behind = Behind::new(stored(10 * SECOND, now), suspension::total());
+        let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
         behind.lease().lose(LossReason::TakenOver);
         let loss = long.loss(now);
         assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
-        assert!(!short.extend(now));
+        assert!(!long.extend(now));
     }
 
     #[test]
@@ -225,10 +252,11 @@ mod tests {
         let now = Instant::now();
         let at_grant = 100 * SECOND;
         let behind = Behind::new(stored(10 * SECOND, now), at_grant);
-        let live = |total| behind.lease.is_live(behind.awake(now + 3 * SECOND, total));
+        let live = |total| behind.is_live_on(behind.awake(now + 3 * SECOND, total));
         assert!(live(at_grant) && live(at_grant + 6 * SECOND));
-        assert!(!live(at_grant + 7 * SECOND));
         // A reading may be a little smaller than the first one.
         assert!(live(at_grant - SECOND));
+        assert!(!live(at_grant + 7 * SECOND));
+        assert!(!live(at_grant), "it stays lost");
     }
 }

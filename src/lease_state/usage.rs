@@ -14,26 +14,50 @@ pub(crate) struct KnownUsage(AtomicU8);
 const UNMARKED: u8 = 0;
 const IDLE: u8 = 1;
 const IN_USE: u8 = 2;
+/// The store was told that the key is in use.
+const TOLD_IN_USE: u8 = 3;
+/// The key is not used, but it was since the store was told that it is not. The store keeps the time from which on it has
+/// been told so, and has to be told of the use first.
+const IDLE_AGAIN: u8 = 4;
 
 impl KnownUsage {
-    pub(super) fn get(&self) -> Usage {
-        match self.0.load(Ordering::Relaxed) {
+    /// What a renewal that is sent now says, which is recorded.
+    pub(super) fn tell(&self) -> Usage {
+        let told = self.change(|known| match known {
+            IN_USE => TOLD_IN_USE,
+            IDLE_AGAIN => IDLE,
+            known => known,
+        });
+        match told {
+            UNMARKED => Usage::Unmarked,
             IDLE => Usage::Idle,
-            IN_USE => Usage::InUse,
-            _ => Usage::Unmarked,
+            _ => Usage::InUse,
         }
     }
 
     /// Records that the key is not used from now on.
     pub(super) fn set_idle(&self) {
-        self.0.store(IDLE, Ordering::Relaxed);
+        self.change(|known| match known {
+            IN_USE | IDLE_AGAIN => IDLE_AGAIN,
+            _ => IDLE,
+        });
     }
 
     /// Records that the key is used again. If no renewal could have said otherwise, the next one need not say it.
     pub(super) fn set_in_use(&self) {
-        if self.0.load(Ordering::Relaxed) != UNMARKED {
-            self.0.store(IN_USE, Ordering::Relaxed);
-        }
+        self.change(|known| match known {
+            IDLE | IDLE_AGAIN => IN_USE,
+            known => known,
+        });
+    }
+
+    /// Changes what is known, and returns what was known before.
+    fn change(&self, change: impl Fn(u8) -> u8) -> u8 {
+        let changed = |known| Some(change(known));
+        let before = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+        before.unwrap_or_else(|known| known)
     }
 }
 
@@ -45,10 +69,27 @@ mod tests {
     fn it_says_nothing_until_the_key_is_not_used() {
         let usage = KnownUsage::default();
         usage.set_in_use();
-        assert_eq!(usage.get(), Usage::Unmarked);
+        assert_eq!(usage.tell(), Usage::Unmarked);
         usage.set_idle();
-        assert_eq!(usage.get(), Usage::Idle);
+        assert_eq!(usage.tell(), Usage::Idle);
         usage.set_in_use();
-        assert_eq!(usage.get(), Usage::InUse);
+        assert_eq!(usage.tell(), Usage::InUse);
+    }
+
+    #[test]
+    fn a_use_between_two_renewals_is_told_once() {
+        let usage = KnownUsage::default();
+        usage.set_idle();
+        assert_eq!(usage.tell(), Usage::Idle);
+        for _ in 0..3 {
+            usage.set_in_use();
+            usage.set_idle();
+        }
+        assert_eq!(usage.tell(), Usage::InUse);
+        assert_eq!(usage.tell(), Usage::Idle);
+        usage.set_in_use();
+        assert_eq!(usage.tell(), Usage::InUse);
+        usage.set_idle();
+        assert_eq!(usage.tell(), Usage::Idle, "the store knows of the use");
     }
 }

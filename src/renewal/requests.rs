@@ -24,7 +24,7 @@ pub(super) struct Renewals {
 impl Renewals {
     pub(super) fn of(leases: &[Arc<LeaseState>]) -> Self {
         Self {
-            requests: leases.iter().map(|lease| lease.renewal()).collect(),
+            requests: leases.iter().map(|lease| lease.begin_renewal()).collect(),
             leases: leases
                 .iter()
                 .map(|lease| (lease.number(), Arc::downgrade(lease)))

@@ -6,7 +6,8 @@
 //!   tasks asked: a semaphore is the queue. An exclusive lease takes all of its permits, a shared one takes one.
 //! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters. It shares
 //!   the turn of that lease, which lasts until both are given up. Shared leases under a shared lease show no fence.
-//! - After its end nothing is granted under it. The lease in the store is sent back once, when no lease under it is left.
+//! - After its end nothing is granted under it but reentrant leases, which enter one that is there already. The lease in
+//!   the store is sent back once, when no lease under it is left.
 //! - No lease state is dropped, and no event is made, while the lock is held.
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -28,6 +29,10 @@ use crate::{
 /// How many shared leases are granted from memory at the same time, at most.
 const TURNS: u32 = 1_000;
 
+/// For how long a task waits although no task has the key. The turn has then come to a task that is not polled any more,
+/// and such a task has no ttl.
+const UNCLAIMED: Duration = Duration::from_secs(1);
+
 /// A lease that stays with this process.
 #[derive(Debug)]
 pub(crate) struct Stay {
@@ -46,6 +51,9 @@ struct State {
     /// When the last of the holders left.
     idle_since: Instant,
     end: End,
+    /// Whether the lease in the store is converted for one of the holders. A reentrant lease could not know what it
+    /// enters.
+    converts: bool,
 }
 
 /// A lease that was granted from memory.
@@ -79,6 +87,17 @@ pub(crate) enum Entry {
     Over,
 }
 
+/// How a lease under the stay is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    Released,
+    /// The lease in the store is not released after it.
+    Detached,
+    /// As [`Detached`](Departure::Detached), for whoever gets the ticket of the lease in the store. But if other leases
+    /// are under the stay, the lease in the store is theirs, and this one is released.
+    Ticketed,
+}
+
 /// What is left when a lease under the stay is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -107,6 +126,7 @@ impl Stay {
                 holders: Vec::new(),
                 idle_since: now,
                 end: End::None,
+                converts: false,
             }),
         })
     }
@@ -151,11 +171,9 @@ impl Stay {
         loop {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
-            let next = self.next_expiry(now).into_iter().chain(until).min();
-            let outcome = match next {
-                Some(at) => timeout_at(at, &mut turn).await.ok(),
-                None => Some(turn.as_mut().await),
-            };
+            let next = self.next_expiry(now).unwrap_or(now + UNCLAIMED);
+            let next = until.map_or(next, |until| until.min(next));
+            let outcome = timeout_at(next, &mut turn).await.ok();
             let now = Instant::now();
             match outcome {
                 Some(Ok(turn)) => return self.grant(request, turn, now),
@@ -163,9 +181,16 @@ impl Stay {
                 None if until.is_some_and(|until| now >= until) => {
                     return Entry::Busy(self.held(now));
                 }
+                None if self.is_unclaimed(now) => return Entry::Over,
                 None => self.drop_expired(now),
             }
         }
+    }
+
+    /// Whether no task has had the key for so long that a task which waits for it does so in vain.
+    fn is_unclaimed(&self, now: Instant) -> bool {
+        let since = self.idle_since();
+        since.is_some_and(|since| now.saturating_duration_since(since) >= UNCLAIMED)
     }
 
     /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no such
@@ -175,6 +200,9 @@ impl Stay {
             return None;
         }
         let mut state = self.state.lock();
+        if state.converts {
+            return Some(Entry::Over);
+        }
         let live = |holder: &&LocalHolder| holder.lease.is_live(now);
         let newest = state.holders.iter().rev().find(live)?;
         let (fence, turn) = (newest.lease.fence(), newest.turn.clone());
@@ -230,16 +258,21 @@ impl Stay {
         Err(lease.lost_error(lease.lose(reason)))
     }
 
-    /// Records that a lease under the stay is given up. `detaches` says that the lease in the store is not to be
-    /// released after it. Returns what the caller does with the lease in the store, and whether the lease was still
-    /// there: it is gone if it had expired, and the key may have been granted again.
-    pub(crate) fn leave(&self, lease: LeaseNumber, detaches: bool, now: Instant) -> (Left, bool) {
+    /// Records that a lease under the stay is given up. Returns what the caller does with the lease in the store, and
+    /// whether the lease was still there: it is gone if it had expired, and the key may have been granted again.
+    pub(crate) fn leave(&self, lease: LeaseNumber, how: Departure, now: Instant) -> (Left, bool) {
         let mut state = self.state.lock();
         let found = state
             .holders
             .iter()
             .position(|it| it.lease.number() == lease);
         let gone = found.map(|at| state.holders.remove(at));
+        let detaches = gone.is_some()
+            && match how {
+                Departure::Released => false,
+                Departure::Detached => true,
+                Departure::Ticketed => state.holders.is_empty(),
+            };
         if detaches && state.end != End::Sent {
             state.end = End::DueDetached;
         }
@@ -274,6 +307,17 @@ impl Stay {
     pub(crate) fn settle(&self, now: Instant) -> Left {
         self.drop_expired(now);
         self.state.lock().take_due()
+    }
+
+    /// Records that the lease in the store is converted for one of the holders: from now on not even a reentrant lease
+    /// is granted here.
+    pub(crate) fn begin_to_convert(&self) {
+        self.state.lock().converts = true;
+    }
+
+    /// Whether the lease stays.
+    pub(crate) fn has_not_ended(&self) -> bool {
+        self.state.lock().end == End::None
     }
 
     /// Whether the lease was sent back.
@@ -410,3 +454,6 @@ fn turns(request: &AcquireRequest) -> u32 {
         Mode::Shared => 1,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+use chrono::DateTime;
+
+use super::*;
+use crate::{lease_state::GrantTerms, messages::Grant, model::LeaseId, runtime::suspension};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn request() -> AcquireRequest {
+    let key = Key::new("k").unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), TTL)
+}
+
+fn stay(now: Instant) -> Arc<Stay> {
+    let terms = GrantTerms {
+        request: Arc::new(request()),
+        clock_margin: Duration::ZERO,
+        asked_once: true,
+    };
+    let at = DateTime::UNIX_EPOCH;
+    let grant = Grant {
+        fence: Fence::new(5_000),
+        acquired_at: at,
+        expires_at: after(at, TTL),
+        now: at,
+    };
+    let stored = Arc::new(LeaseState::new(terms, &grant, now).unwrap());
+    let behind = Behind::new(stored, suspension::total());
+    let fences = Fences::of_grant(behind.lease().fence());
+    Stay::begin(behind, Some(fences), TTL, now)
+}
+
+fn granted(entry: Entry) -> Arc<LeaseState> {
+    match entry {
+        Entry::Granted(lease) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_reentrant_lease_enters_until_the_lease_is_converted() {
+    let now = Instant::now();
+    let stay = stay(now);
+    let reentrant = || request().reentrant();
+    let first = granted(stay.try_enter(request(), now));
+    let second = granted(stay.try_enter(reentrant(), now));
+    assert_eq!(second.fence(), first.fence());
+    assert_eq!(stay.end(), Left::Nothing);
+    assert!(matches!(stay.try_enter(request(), now), Entry::Over));
+    // Its turn is that of the first one, which goes on after the end.
+    granted(stay.try_enter(reentrant(), now));
+    stay.begin_to_convert();
+    assert!(matches!(stay.try_enter(reentrant(), now), Entry::Over));
+}
+
+#[test]
+fn only_the_last_lease_takes_the_lease_in_the_store_with_its_ticket() {
+    let now = Instant::now();
+    let stay = stay(now);
+    let shared = || request().shared();
+    let leases = [(); 3].map(|()| granted(stay.try_enter(shared(), now)));
+    for lease in &leases[..2] {
+        let (left, was_there) = stay.leave(lease.number(), Departure::Ticketed, now);
+        assert!(left == Left::Nothing && was_there && stay.has_not_ended());
+    }
+    let last = leases[2].number();
+    assert_eq!(
+        stay.leave(last, Departure::Ticketed, now),
+        (Left::Detach, true)
+    );
+    // It is not there any more, so what it wants is not that of those that may be.
+    let again = stay.leave(last, Departure::Detached, now);
+    assert_eq!(again, (Left::Nothing, false));
+}
