@@ -152,8 +152,8 @@ impl AcquireAll {
         if is_whole && self.refresh(&taken, start).await.is_ok() {
             return Ok(Some(taken));
         }
-        // A release that fails goes on in the background. The next attempt waits for the key of that lease.
-        let _ = taken.release().await;
+        // The next attempt waits for the key of a lease whose release goes on.
+        taken.give_back().await;
         fatal.map(|()| None)
     }
 
@@ -171,7 +171,10 @@ impl AcquireAll {
             let outcome = start::acquire_without_holds(options, key, wait_policy, Retries::Some);
             match outcome.await.and_then(Attempt::acquired) {
                 Ok(lease) => taken.push(lease),
-                Err(error) => return Err(taken.give_back(error).await),
+                Err(error) => {
+                    taken.give_back().await;
+                    return Err(error);
+                }
             }
         }
         if !self.options.keep_alive {
@@ -181,7 +184,10 @@ impl AcquireAll {
         }
         match self.refresh(&taken, start).await {
             Ok(()) => Ok(taken),
-            Err(error) => Err(taken.give_back(error).await),
+            Err(error) => {
+                taken.give_back().await;
+                Err(error)
+            }
         }
     }
 }

@@ -6,7 +6,10 @@ use futures::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use super::guard::Lease;
-use crate::model::{Error, Key, LossReason};
+use crate::{
+    model::{Error, Key, LossReason},
+    telemetry::SentBack,
+};
 
 /// The guard of several leases, made by [`Leases::acquire_all`](crate::Leases::acquire_all). The set is live as long as
 /// all of its leases are live.
@@ -145,11 +148,14 @@ impl LeaseSet {
         self.leases.iter().find_map(lost)
     }
 
-    /// Releases all leases because the acquire of the set failed, and returns the error of the acquire.
-    pub(crate) async fn give_back(self, error: Error) -> Error {
-        // The caller gets the error of the acquire, which an error of the release would hide.
+    /// Releases all leases because the set was not granted as a whole. None of their keys stays with this process: with
+    /// what it keeps, two processes could refuse each other for ever.
+    pub(crate) async fn give_back(self) {
+        for lease in &self.leases {
+            lease.end_stay(SentBack::SetRefused);
+        }
+        // An error of the acquire counts more than one of the release. A release that fails goes on in the background.
         let _ = self.release().await;
-        error
     }
 }
 

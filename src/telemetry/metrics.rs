@@ -263,7 +263,7 @@ pub(super) fn stay_ended(why: SentBack) {
     }
     with_recorder(|recorder| {
         add(recorder, key!(STAYING), -1.0);
-        let key = by!(WaitedFor NotUsed DocumentNeeded NotTold TooMany Detached Evicted Closed);
+        let key = by!(WaitedFor NotUsed DocumentNeeded NotTold TooMany Detached SetRefused Evicted Closed);
         count(recorder, key);
     });
 }

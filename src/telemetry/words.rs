@@ -84,7 +84,9 @@ pub(crate) enum SentBack {
     TooMany,
     /// Its guard was detached, or became a ticket.
     Detached,
-    /// The lease was evicted by this process.
+    /// Its guard was part of a set that was not granted as a whole.
+    SetRefused,
+    /// The lease was evicted by this process, or released by its owner's name.
     Evicted,
     /// The client closes, or its runtime has ended.
     Closed,
@@ -99,6 +101,7 @@ impl SentBack {
             Self::NotTold => "not_told",
             Self::TooMany => "too_many",
             Self::Detached => "detached",
+            Self::SetRefused => "set_refused",
             Self::Evicted => "evicted",
             Self::Closed => "closed",
         }
