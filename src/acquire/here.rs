@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions};
 use crate::{
     lease::Lease,
-    messages::AcquireRequest,
     model::{Error, Held, Key, WaitPolicy},
     sticky::{Entry, Fit, Stay},
     telemetry::{self, SentBack},
@@ -38,9 +37,18 @@ pub(super) async fn acquire(
         }
     };
     match stay.fit(options.wanted()) {
+        // The task comes after those that wait in the queue of the key since before its lease began to stay.
+        Fit::Here if until != Some(since) && !options.reentrant => {
+            if registry.queues.has_waiters(key) {
+                return None;
+            }
+        }
         Fit::Here => {}
         Fit::Beside => return None,
         Fit::After => {
+            if let Err(error) = options.request(key.clone()) {
+                return Some(Err(error));
+            }
             let why = SentBack::DocumentNeeded;
             registry.end_stay_now(&stay, why, until).await;
             return None;
@@ -50,7 +58,12 @@ pub(super) async fn acquire(
         Ok(request) => request,
         Err(error) => return Some(Err(error)),
     };
-    let held = match enter(context, &stay, request, until).await? {
+    let now = Instant::now();
+    let entry = match until {
+        Some(until) if until <= now => stay.try_enter(request, now),
+        until => stay.enter(request, until).await,
+    };
+    let held = match entered(context, &stay, entry, until).await? {
         Ok(lease) => return Some(Ok(Attempt::Acquired(lease))),
         Err(held) => held,
     };
@@ -63,19 +76,14 @@ pub(super) async fn acquire(
     })
 }
 
-/// Waits for the key behind the tasks of this process that wait already, until `until`. `None` if the lease does not
-/// stay any more.
-pub(super) async fn enter(
+/// The guard of a lease that was granted from memory. `None` if the lease in the store does not stay any more: it then goes
+/// back first, which takes until `until` at most.
+pub(super) async fn entered(
     context: &AcquireContext,
     stay: &Arc<Stay>,
-    request: AcquireRequest,
+    entry: Entry,
     until: Option<Instant>,
 ) -> Option<Result<Lease, Held>> {
-    let now = Instant::now();
-    let entry = match until {
-        Some(until) if until <= now => stay.try_enter(request, now),
-        until => stay.enter(request, until).await,
-    };
     let registry = &context.registry;
     match entry {
         Entry::Granted(state) => {

@@ -7,7 +7,8 @@
 //! - A request that was sent is never dropped. When the caller's future is dropped, a task waits for the answers, and
 //!   releases what they grant.
 //! - Background renewals and the minimum hold begin only when the caller has the lease. So a future that is not polled
-//!   any more does not keep a key locked.
+//!   any more does not keep a key locked. A lease that stays with this process is renewed from its grant on, but what is
+//!   granted under it ends with its own ttl.
 //! - An acquire that begins during a close fails; a close waits for every other acquire.
 
 mod in_turn;
@@ -84,7 +85,7 @@ pub(super) struct AcquireOperation {
     options: LeaseOptions,
     /// For how long the lease stays with this process, if the store grants it. `None` if it does not stay.
     stays_for: Option<Duration>,
-    /// How long the machine had been suspended in all when the last request was sent.
+    /// How long the machine had been suspended in all when the first of the requests was sent that are not answered.
     suspended: Duration,
 }
 
@@ -254,7 +255,7 @@ impl AcquireOperation {
     }
 
     async fn send(&mut self, request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
-        if self.stays_for.is_some() {
+        if self.stays_for.is_some() && self.calls.is_empty() {
             self.suspended = suspension::total();
         }
         let call = self.context.coalescer.acquire(request);
@@ -329,7 +330,9 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();
-        let lease = match self.stays_for {
+        // The key may have been recalled since this acquire began.
+        let may_stay = |_: &_| registry.stays.may_stay(&self.request.key, Instant::now());
+        let lease = match self.stays_for.filter(may_stay) {
             Some(idle) => Lease::staying(registry, state, idle, self.suspended),
             None => Lease::new(registry, state),
         };

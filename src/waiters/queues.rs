@@ -86,6 +86,11 @@ impl WaitQueues {
         self.queues.lock().get_mut(key).map(look)
     }
 
+    /// Whether tasks of this process wait for the key.
+    pub(crate) fn has_waiters(&self, key: &Key) -> bool {
+        self.queues.lock().contains_key(key)
+    }
+
     /// Removes a waiter from the queue of a key. If it was the last waiter in the place of this process, returns the
     /// place, which is to be given up.
     pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) -> Option<WaiterId> {

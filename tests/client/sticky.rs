@@ -3,6 +3,7 @@
 mod document;
 mod ends;
 mod recall;
+mod several;
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! An acquire that waits for its key in the queue of this process.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc, task::Poll};
 
 use tokio::time::Instant;
 
@@ -31,13 +31,7 @@ impl AcquireOperation {
             (_, Access::Exclusive) => WaiterKind::Exclusive,
             (_, Access::Shared | Access::Permits { .. }) => WaiterKind::Shared,
         };
-        let waiter = Arc::new(Waiter::enter(
-            &context.registry.queues,
-            &self.request.key,
-            kind,
-            self.work.clone(),
-        ));
-        self.waiter = Some(waiter.clone());
+        let mut waiter = self.enter_queue(kind);
         let mut last_look = give_up;
         // Without a bound, a waiter gives up if it got nothing but errors for the whole call timeout.
         let gives_up = match give_up {
@@ -55,10 +49,16 @@ impl AcquireOperation {
                 Some(WaitOutcome::Ask) => {
                     if context.registry.stays.is_used() {
                         // Boxed, so that the future of a waiter does not contain this one.
-                        match Box::pin(self.enter_here(give_up)).await {
-                            Some(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
-                            Some(Err(held)) => return Err(self.refusal(start.elapsed(), held)),
-                            None => {}
+                        match Box::pin(self.enter_here(&waiter, give_up)).await {
+                            Here::Entered(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
+                            Here::Entered(Err(held)) => {
+                                return Err(self.refusal(start.elapsed(), held));
+                            }
+                            Here::Over => {
+                                waiter = self.enter_queue(kind);
+                                continue;
+                            }
+                            Here::Store => {}
                         }
                     }
                     if let Some(place) = waiter.place_to_ask() {
@@ -107,10 +107,8 @@ impl AcquireOperation {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
-                    // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, and gets
-                    // its turn from memory.
                     let mode = if lease.is_local() {
-                        Mode::Shared
+                        NEXT_ASKS_AT_ONCE
                     } else {
                         lease.mode()
                     };
@@ -145,17 +143,58 @@ impl AcquireOperation {
         }
     }
 
+    /// Enters the queue of the key, at its end.
+    fn enter_queue(&mut self, kind: WaiterKind) -> Arc<Waiter> {
+        let queues = &self.context.registry.queues;
+        let waiter = Waiter::enter(queues, &self.request.key, kind, self.work.clone());
+        let waiter = Arc::new(waiter);
+        self.waiter = Some(waiter.clone());
+        waiter
+    }
+
     /// Acquires the key from memory, if its lease has begun to stay with this process since the waiter began to wait.
-    /// `None` if the store has to be asked.
-    async fn enter_here(&mut self, until: Option<Instant>) -> Option<Result<Lease, Held>> {
+    async fn enter_here(&mut self, waiter: &Waiter, until: Option<Instant>) -> Here {
         let context = self.context.clone();
         let key = &self.request.key;
-        let stay = context.registry.stays.get(key)?;
-        if stay.fit(self.options.wanted()) != Fit::Here {
-            return None;
-        }
+        let Some(stay) = context.registry.stays.get(key) else {
+            return Here::Store;
+        };
         // The options were checked when the operation began.
         let request = self.options.request_under(key.clone(), stay.stored().id());
-        here::enter(&context, &stay, request.ok()?, until).await
+        let (Fit::Here, Ok(request)) = (stay.fit(self.options.wanted()), request) else {
+            return Here::Store;
+        };
+        let mut entering = pin!(stay.enter(request, until));
+        let (entry, has_left) = match futures::poll!(entering.as_mut()) {
+            Poll::Ready(entry) => (entry, false),
+            Poll::Pending => {
+                // This task now waits for its turn among those that get the key from memory. The next one in the queue of
+                // the key comes after it.
+                let stored = stay.stored();
+                let remaining = stored.remaining(Instant::now());
+                waiter.granted(stored.id(), NEXT_ASKS_AT_ONCE, remaining, None);
+                waiter.leave();
+                (entering.await, true)
+            }
+        };
+        match here::entered(&context, &stay, entry, until).await {
+            Some(entered) => Here::Entered(entered),
+            None if has_left => Here::Over,
+            None => Here::Store,
+        }
     }
+}
+
+/// What a waiter tells the queue of its key if the key stays with this process: a release does not wake the queue then, so
+/// the next waiter asks at once, as after a grant to a reader.
+const NEXT_ASKS_AT_ONCE: Mode = Mode::Shared;
+
+/// How an acquire from memory ends.
+enum Here {
+    /// The key was granted, or other tasks had it until the time was over.
+    Entered(Result<Lease, Held>),
+    /// The store has to be asked.
+    Store,
+    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile.
+    Over,
 }
