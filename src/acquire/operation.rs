@@ -36,7 +36,7 @@ use crate::{
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Error, Held, Key, WaitPolicy},
+    model::{Access, Error, Held, Key, WaitPolicy, WaiterId},
     retry::Tries,
     rules,
     runtime::{in_flight::InFlight, inline_task::InlineTask, suspension},
@@ -82,6 +82,8 @@ pub(super) struct AcquireOperation {
     ahead: Option<usize>,
     /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
+    /// The place in the document that an earlier waiter of this operation was the last to wait in.
+    left_place: Option<WaiterId>,
     options: LeaseOptions,
     /// For how long the lease stays with this process, if the store grants it. `None` if it does not stay.
     stays_for: Option<Duration>,
@@ -122,6 +124,7 @@ impl AcquireOperation {
             retries,
             ahead: None,
             waiter: None,
+            left_place: None,
         })
     }
 
@@ -147,6 +150,7 @@ impl AcquireOperation {
             _ => None,
         };
         let left = self.waiter.take().and_then(|waiter| waiter.leave());
+        let left = left.or(self.left_place);
         // If the caller has dropped its future, `send` returns the lease, and the drop of the lease releases it.
         let ahead = self.ahead;
         let _ = reply.send(Reported { outcome, ahead });

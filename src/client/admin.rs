@@ -1,6 +1,9 @@
 //! The calls with which people and programs look at locks and free them: inspect, list, evict, and the clean-up.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures::{
     StreamExt, TryStreamExt,
@@ -12,6 +15,7 @@ use crate::{
     lease::LeaseRegistry,
     messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
     model::{Error, Key, LeaseId, LockState},
+    runtime,
     store::Store,
     telemetry,
 };
@@ -153,10 +157,11 @@ impl Leases {
             .try_flatten()
             .map_ok(async |request: ReleaseRequest| {
                 let key = request.key.clone();
-                let registry = self.acquires.registry.clone();
+                let registry = Arc::downgrade(&self.acquires.registry);
                 let work = async move |store: Arc<dyn Store>| {
-                    let released = store.release(&request).await;
-                    ended_here(&registry, &request.key, Some(request.lease), &released);
+                    let released = runtime::caught(store.release(&request)).await;
+                    let ended = released.as_ref().map(|_| vec![request.lease]);
+                    ended_here(&registry, &request.key, ended);
                     released
                 };
                 let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
@@ -202,10 +207,15 @@ impl Leases {
     pub async fn evict(&self, key: impl AsRef<str>) -> Result<Option<Eviction>, Error> {
         let key = Key::new(key)?;
         let named = key.clone();
-        let registry = self.acquires.registry.clone();
+        let registry = Arc::downgrade(&self.acquires.registry);
         let work = async move |store: Arc<dyn Store>| {
-            let evicted = store.evict(&key).await;
-            ended_here(&registry, &key, None, &evicted);
+            let evicted = runtime::caught(store.evict(&key)).await;
+            let holders =
+                |eviction: &Eviction| eviction.evicted.iter().map(|it| it.lease).collect();
+            let ended = evicted
+                .as_ref()
+                .map(|it| it.as_ref().map_or_else(Vec::new, holders));
+            ended_here(&registry, &key, ended);
             evicted
         };
         let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
@@ -294,17 +304,18 @@ impl Leases {
     }
 }
 
-/// Sees to it that nothing is granted from memory under a lease that this process has ended in the store. This belongs to
-/// the request and not to its caller, who may not wait for the answer.
-fn ended_here<A>(
-    registry: &LeaseRegistry,
-    key: &Key,
-    lease: Option<LeaseId>,
-    answer: &Result<A, Error>,
-) {
-    match answer {
-        Ok(_) => registry.ended_here(key, lease, true),
-        Err(error) if error.is_ambiguous() => registry.ended_here(key, lease, false),
+/// Sees to it that nothing is granted from memory under these leases, which this process has ended in the store. This belongs
+/// to the request and not to its caller, who may not wait for the answer.
+fn ended_here(registry: &Weak<LeaseRegistry>, key: &Key, ended: Result<Vec<LeaseId>, &Error>) {
+    let Some(registry) = registry.upgrade() else {
+        return;
+    };
+    match ended {
+        Ok(leases) => {
+            let ended = |lease| registry.ended_here(key, Some(lease));
+            leases.into_iter().for_each(ended);
+        }
+        Err(error) if error.is_ambiguous() => registry.ended_here(key, None),
         Err(_) => {}
     }
 }

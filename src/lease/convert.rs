@@ -103,25 +103,24 @@ impl Lease {
         if self.mode() == Mode::Permits {
             return Err(Error::InvalidConversion);
         }
-        if request.conversion == Conversion::Upgrade
-            && let Some(stay) = &self.stay
-        {
-            if let Some(held) = self.others_here() {
-                return Ok(Some(held));
-            }
-            // After the end of its stay the lease in the store may be shared, by a downgrade that was not waited for.
-            if self.mode() == Mode::Exclusive && self.is_live() && stay.has_not_ended() {
-                return Ok(None);
-            }
+        if let Some(reason) = self.state.loss(Instant::now()) {
+            return Err(self.state.lost_error(reason));
         }
         if let Some(stay) = &self.stay {
+            if request.conversion == Conversion::Upgrade {
+                if let Some(held) = self.others_here() {
+                    return Ok(Some(held));
+                }
+                // A downgrade that was not waited for may have made the lease in the store shared.
+                if self.mode() == Mode::Exclusive && !stay.converts() {
+                    return Ok(None);
+                }
+            }
             stay.begin_to_convert();
         }
         let stored = self.alone();
         // No other lease enters from now on. One may have entered until now.
-        if let Some(held) = self.others_here()
-            && self.is_live()
-        {
+        if let Some(held) = self.others_here() {
             if request.conversion == Conversion::Upgrade {
                 return Ok(Some(held));
             }

@@ -77,12 +77,7 @@ impl Lease {
     /// The lease in the store, for a request that is about its document. From now on nothing else is granted under it:
     /// it goes back when this guard does.
     pub(super) fn alone(&self) -> Arc<LeaseState> {
-        // If this lease is lost, the stay is that of others.
-        if let Some(stay) = &self.stay
-            && self.is_live()
-        {
-            self.registry.end_stay(stay, SentBack::DocumentNeeded);
-        }
+        self.end_stay(SentBack::DocumentNeeded);
         self.stored()
     }
 
@@ -134,10 +129,11 @@ impl Lease {
     /// Gives up the guard for whoever gets the ticket of the lease in the store. `false` if there is no lease for that: this
     /// one is lost, or the lease in the store stands behind other leases too.
     pub(super) fn give_away(&self, stay: &Arc<Stay>) -> bool {
-        self.depart(stay, Departure::Ticketed) == Left::Detach
+        self.depart(stay, Departure::Ticketed)
     }
 
-    fn depart(&self, stay: &Arc<Stay>, how: Departure) -> Left {
+    /// Gives up the guard. Returns whether the lease in the store is not released.
+    fn depart(&self, stay: &Arc<Stay>, how: Departure) -> bool {
         let now = Instant::now();
         // Behind a lease that is lost, the lease in the store may be that of another task.
         let how = if self.state.is_live(now) {
@@ -146,7 +142,7 @@ impl Lease {
             Departure::Released
         };
         if !self.state.end(EndReason::Detached, now) {
-            return Left::Nothing;
+            return false;
         }
         let (left, was_there) = stay.leave(self.state.number(), how, now);
         let detaches = match how {
@@ -159,12 +155,15 @@ impl Lease {
             telemetry::stay_ended(of, SentBack::Detached, left != Left::Nothing);
         }
         self.registry.send_back(stay, left);
-        left
+        detaches
     }
 
     /// Ends the stay of the lease behind this one, so that it goes back to the store when this one is given up.
     pub(super) fn end_stay(&self, why: SentBack) {
-        if let Some(stay) = &self.stay {
+        // If this lease is lost, the stay is that of others.
+        if let Some(stay) = &self.stay
+            && self.is_live()
+        {
             self.registry.end_stay(stay, why);
         }
     }
@@ -228,16 +227,18 @@ impl LeaseRegistry {
         let _ = timeout_at(until, stay.stored().released()).await;
     }
 
-    /// Ends the stay of the lease of this key, if this process has just ended it in the store: `lease`, or any if that is
-    /// `None`. If that is not certain, the leases under it go on.
-    pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>, is_certain: bool) {
-        let stay = self.stays.get(key);
-        if let Some(stay) = stay.filter(|it| lease.is_none_or(|lease| it.stored().id() == lease)) {
-            if is_certain {
-                stay.stored().lose(LossReason::TakenOver);
-            }
-            self.end_stay(&stay, SentBack::Evicted);
+    /// Ends the stay of this lease, which this process has just ended in the store. With `None` it may have ended any lease
+    /// of the key: nothing more is granted under one that stays, and what was granted goes on.
+    pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
+        let Some(stay) = self.stays.get(key) else {
+            return;
+        };
+        match lease {
+            Some(lease) if stay.stored().id() != lease => return,
+            Some(_) => drop(stay.stored().lose(LossReason::TakenOver)),
+            None => {}
         }
+        self.end_stay(&stay, SentBack::Evicted);
     }
 
     /// Ends the stays of all leases.

@@ -51,8 +51,8 @@ struct State {
     /// When the last of the holders left.
     idle_since: Instant,
     end: End,
-    /// Whether the lease in the store is converted for one of the holders. A reentrant lease could not know what it
-    /// enters.
+    /// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
+    /// next lease could have, not even a reentrant one.
     converts: bool,
 }
 
@@ -171,8 +171,8 @@ impl Stay {
         loop {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
-            let next = self.next_expiry(now).unwrap_or(now + UNCLAIMED);
-            let next = until.map_or(next, |until| until.min(next));
+            let expiry = self.next_expiry(now).into_iter();
+            let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
             let outcome = timeout_at(next, &mut turn).await.ok();
             let now = Instant::now();
             match outcome {
@@ -223,7 +223,8 @@ impl Stay {
         // A lease from memory has at least half of its ttl.
         let is_long_enough = self.behind.remaining(now) >= request.ttl / 2;
         let mut state = self.state.lock();
-        if state.end != End::None || !is_long_enough || !self.behind.is_live(now) {
+        let ends = state.converts || state.end != End::None;
+        if ends || !is_long_enough || !self.behind.is_live(now) {
             return Entry::Over;
         }
         let fence = match &mut state.fences {
@@ -315,9 +316,9 @@ impl Stay {
         self.state.lock().converts = true;
     }
 
-    /// Whether the lease stays.
-    pub(crate) fn has_not_ended(&self) -> bool {
-        self.state.lock().end == End::None
+    /// Whether a conversion of the lease in the store has begun.
+    pub(crate) fn converts(&self) -> bool {
+        self.state.lock().converts
     }
 
     /// Whether the lease was sent back.

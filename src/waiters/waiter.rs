@@ -171,6 +171,13 @@ impl Waiter {
         }
     }
 
+    /// Records that this waiter gets the key from memory when its turn comes, under a lease that stays with this process. So
+    /// the next waiter asks at once. Nothing was granted yet, so a place in the document stays what it is.
+    pub(crate) fn waits_for_memory(&self, lease: LeaseId, remaining: Duration) {
+        let now = Instant::now();
+        self.queue(|queue| queue.granted(lease, Mode::Shared, remaining, false, None, now));
+    }
+
     /// The outcome of the last request for the key, whichever waiter sent it.
     pub(crate) fn last_answer(&self) -> Option<Result<Held, Error>> {
         self.queue(|queue| queue.last()).flatten()

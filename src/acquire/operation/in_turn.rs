@@ -12,6 +12,7 @@ use crate::{
     model::{Access, Error, Held, Mode, WaitPolicy},
     retry::TRIES,
     sticky::Fit,
+    telemetry::SentBack,
     waiters::{WaitOutcome, Waiter, WaiterKind, ensure_listener},
 };
 
@@ -54,7 +55,10 @@ impl AcquireOperation {
                             Here::Entered(Err(held)) => {
                                 return Err(self.refusal(start.elapsed(), held));
                             }
-                            Here::Over => {
+                            Here::Over(held) => {
+                                if give_up.is_some_and(|at| Instant::now() >= at) {
+                                    return Err(self.refusal(start.elapsed(), held));
+                                }
                                 waiter = self.enter_queue(kind);
                                 continue;
                             }
@@ -107,8 +111,10 @@ impl AcquireOperation {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
+                    // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, as
+                    // after a grant to a reader, and gets its turn from memory.
                     let mode = if lease.is_local() {
-                        NEXT_ASKS_AT_ONCE
+                        Mode::Shared
                     } else {
                         lease.mode()
                     };
@@ -161,8 +167,14 @@ impl AcquireOperation {
         };
         // The options were checked when the operation began.
         let request = self.options.request_under(key.clone(), stay.stored().id());
-        let (Fit::Here, Ok(request)) = (stay.fit(self.options.wanted()), request) else {
-            return Here::Store;
+        let request = match (stay.fit(self.options.wanted()), request) {
+            (Fit::Here, Ok(request)) => request,
+            (Fit::Here | Fit::Beside, _) => return Here::Store,
+            (Fit::After, _) => {
+                let why = SentBack::DocumentNeeded;
+                context.registry.end_stay_now(&stay, why, until).await;
+                return Here::Store;
+            }
         };
         let mut entering = pin!(stay.enter(request, until));
         let (entry, has_left) = match futures::poll!(entering.as_mut()) {
@@ -171,23 +183,18 @@ impl AcquireOperation {
                 // This task now waits for its turn among those that get the key from memory. The next one in the queue of
                 // the key comes after it.
                 let stored = stay.stored();
-                let remaining = stored.remaining(Instant::now());
-                waiter.granted(stored.id(), NEXT_ASKS_AT_ONCE, remaining, None);
-                waiter.leave();
+                waiter.waits_for_memory(stored.id(), stored.remaining(Instant::now()));
+                self.left_place = waiter.leave().or(self.left_place);
                 (entering.await, true)
             }
         };
         match here::entered(&context, &stay, entry, until).await {
             Some(entered) => Here::Entered(entered),
-            None if has_left => Here::Over,
+            None if has_left => Here::Over(stay.held(Instant::now())),
             None => Here::Store,
         }
     }
 }
-
-/// What a waiter tells the queue of its key if the key stays with this process: a release does not wake the queue then, so
-/// the next waiter asks at once, as after a grant to a reader.
-const NEXT_ASKS_AT_ONCE: Mode = Mode::Shared;
 
 /// How an acquire from memory ends.
 enum Here {
@@ -195,6 +202,6 @@ enum Here {
     Entered(Result<Lease, Held>),
     /// The store has to be asked.
     Store,
-    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile.
-    Over,
+    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile. These tasks had the key last.
+    Over(Held),
 }

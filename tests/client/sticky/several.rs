@@ -91,8 +91,30 @@ async fn a_lost_lease_does_not_end_the_stay_of_the_next_one() {
     plain(&leases).await.release().await.unwrap();
     assert!(matches!(stuck.downgrade().await, Err(Error::Lost { .. })));
     assert!(matches!(stuck.upgrade().await, Err(Error::Lost { .. })));
-    plain(&leases).await.release().await.unwrap();
+    let outer = plain(&leases).await;
+    assert!(matches!(stuck.upgrade().await, Err(Error::Lost { .. })));
+    let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
+    inner.release().await.unwrap();
+    outer.release().await.unwrap();
     assert_eq!(asked(&store), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_upgrade_of_an_exclusive_lease_changes_nothing_after_a_recall_either() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    let fence = lease.fence();
+    let other = elsewhere(&store);
+    let wait = async { plain(&other).await.release().await.unwrap() };
+    let work = async {
+        // The holder hears of the process that waits.
+        sleep(3 * SECOND).await;
+        assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
+        assert_eq!(lease.fence(), fence);
+        lease.release().await.unwrap();
+    };
+    tokio::join!(wait, work);
+    assert!(!store.calls().contains(&"convert"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,13 +146,46 @@ async fn a_future_that_is_not_polled_any_more_keeps_the_key_from_nobody_for_long
     not_polled.await.unwrap().release().await.unwrap();
 }
 
+/// As before, but the task behind the one that does not take its turn waits since before the turn came.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_behind_a_future_that_is_not_polled_waits_no_longer() {
+    let (_store, leases) = setup();
+    let first = leases.acquire("key", TTL).sticky(60 * IDLE).await.unwrap();
+    let mut not_polled = pin!(leases.acquire("key", TTL).into_future());
+    assert!(futures::poll!(not_polled.as_mut()).is_pending());
+    let start = Instant::now();
+    let release = async {
+        sleep(SECOND).await;
+        first.release().await.unwrap();
+    };
+    let (next, ()) = tokio::join!(plain(&leases), release);
+    assert!(start.elapsed() <= 4 * SECOND, "{:?}", start.elapsed());
+    next.release().await.unwrap();
+}
+
+/// The request of the second task needs the document, and takes no place among the processes that wait.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_needs_the_document_ends_a_stay_that_began_while_it_waited() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let start = Instant::now();
+    let first = async { sticky(&leases).await.release().await.unwrap() };
+    let second = async {
+        let asked = leases.acquire("key", TTL).note("another").barging();
+        asked.await.unwrap().release().await.unwrap();
+    };
+    let third = async { plain(&leases).await.release().await.unwrap() };
+    tokio::join!(first, second, third);
+    assert!(start.elapsed() <= 5 * SECOND, "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn tasks_that_waited_before_the_lease_began_to_stay_come_before_later_ones() {
     let (store, leases) = setup();
     store.next([Fate::AnswerLate(4 * MOMENT)]);
     let order = parking_lot::Mutex::new(Vec::new());
     let task = async |n: u32| {
-        // The last two ask when the first one has the key.
+        // The last two ask when the first one has had the key for a while.
         sleep(if n < 6 {
             MOMENT / 10 * n
         } else {
@@ -139,12 +194,22 @@ async fn tasks_that_waited_before_the_lease_began_to_stay_come_before_later_ones
         .await;
         let lease = sticky(&leases).await;
         order.lock().push(n);
+        let mut another = pin!(leases.acquire("key", TTL).into_future());
+        if n == 0 {
+            // This one asks at once, before any of those that wait.
+            assert!(futures::poll!(another.as_mut()).is_pending());
+        }
         sleep(SECOND / 10).await;
         lease.release().await.unwrap();
+        if n == 0 {
+            let lease = another.await.unwrap();
+            order.lock().push(100);
+            lease.release().await.unwrap();
+        }
     };
     join_all((0..8).map(task)).await;
     let order = order.into_inner();
-    assert!(order.iter().copied().eq(0..8), "{order:?}");
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 100, 6, 7]);
     assert_eq!(asked(&store), (1, 0));
 }
 
