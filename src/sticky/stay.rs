@@ -93,8 +93,8 @@ pub(crate) enum Departure {
     Released,
     /// The lease in the store is not released after it.
     Detached,
-    /// As [`Detached`](Departure::Detached), for whoever gets the ticket of the lease in the store. But if other leases
-    /// are under the stay, the lease in the store is theirs, and this one is released.
+    /// As [`Detached`](Departure::Detached), for the process that gets the ticket of the lease in the store. But if other
+    /// leases are under the stay, the lease in the store is theirs, and this one is released.
     Ticketed,
 }
 
