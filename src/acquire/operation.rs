@@ -334,9 +334,7 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();
-        // The key may have been recalled since this acquire began.
-        let may_stay = |_: &_| registry.stays.may_stay(&self.request.key, Instant::now());
-        let lease = match self.stays_for.filter(may_stay) {
+        let lease = match self.stays_for {
             Some(idle) => Lease::staying(registry, state, idle, self.suspended),
             None => Lease::new(registry, state),
         };

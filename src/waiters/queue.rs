@@ -296,8 +296,7 @@ impl Queue {
         self.answered = now;
         self.last = LastAnswer::Unknown;
         let (from, before) = in_place_of.unzip();
-        self.here
-            .retain(|here| Some(*here) != from && *here != lease);
+        self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
         // The grant of a barging request does not end the place, which stays with the tasks that wait in it.
         let ended = is_in_turn.then(|| self.place.granted(now)).flatten();

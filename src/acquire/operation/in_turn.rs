@@ -55,10 +55,7 @@ impl AcquireOperation {
                             Here::Entered(Err(held)) => {
                                 return Err(self.refusal(start.elapsed(), held));
                             }
-                            Here::Over(held) => {
-                                if give_up.is_some_and(|at| Instant::now() >= at) {
-                                    return Err(self.refusal(start.elapsed(), held));
-                                }
+                            Here::Over => {
                                 waiter = self.enter_queue(kind);
                                 continue;
                             }
@@ -190,7 +187,7 @@ impl AcquireOperation {
         };
         match here::entered(&context, &stay, entry, until).await {
             Some(entered) => Here::Entered(entered),
-            None if has_left => Here::Over(stay.held(Instant::now())),
+            None if has_left => Here::Over,
             None => Here::Store,
         }
     }
@@ -202,6 +199,6 @@ enum Here {
     Entered(Result<Lease, Held>),
     /// The store has to be asked.
     Store,
-    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile. These tasks had the key last.
-    Over(Held),
+    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile.
+    Over,
 }

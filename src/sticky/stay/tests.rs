@@ -53,6 +53,19 @@ fn a_reentrant_lease_enters_until_the_lease_is_converted() {
 }
 
 #[test]
+fn nothing_enters_while_the_lease_is_converted() {
+    let now = Instant::now();
+    let stay = stay(now);
+    let first = granted(stay.try_enter(request().shared(), now));
+    stay.begin_to_convert();
+    assert!(matches!(
+        stay.try_enter(request().shared(), now),
+        Entry::Over
+    ));
+    assert!(first.is_live(now));
+}
+
+#[test]
 fn only_the_last_lease_takes_the_lease_in_the_store_with_its_ticket() {
     let now = Instant::now();
     let stay = stay(now);
