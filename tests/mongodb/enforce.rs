@@ -464,6 +464,8 @@ async fn a_lease_from_memory_is_enforced_by_the_lease_in_the_store() {
 
     // An eviction ends it like any other.
     let lease = sticky().await;
+    let next = short.fence().get() + 1;
+    assert_eq!(lease.fence().get(), next, "the key has stayed");
     app.other().await.evict("key").await.unwrap();
     let mut session = app.transaction().await;
     assert_lost(lease.enforce(&mut session).await, taken_over);

@@ -1,21 +1,27 @@
 //! Several tasks use a key that stays, and one of them has lost it, gives it away, or does not go on.
 
-use std::{future::IntoFuture, pin::pin};
+use std::{future::IntoFuture, pin::pin, sync::Arc};
 
-use futures::future::join_all;
-use leasehold::{Attempt, Error, LossReason, Mode, Resumed, Upgrade};
+use leasehold::{Attempt, Error, Lease, Leases, LossReason, Mode, Resumed, Upgrade};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{IDLE, SECOND, asked, elsewhere, is_held, plain, sticky};
 use crate::{Fate, MOMENT, PATIENCE, TTL, is_free, setup, until_free};
 
+/// A lease from memory that has expired, and the one of the next task.
+async fn lost_and_next(leases: &Leases) -> (Lease, Lease) {
+    drop(leases.acquire("key", 2 * TTL).sticky(IDLE).await.unwrap());
+    let lost = leases.acquire("key", SECOND).await.unwrap();
+    let next = timeout(PATIENCE, plain(leases)).await.unwrap();
+    (lost, next)
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_ticket_of_a_lease_that_is_lost_is_of_no_lease() {
     let (store, leases) = setup();
-    drop(leases.acquire("key", 2 * TTL).sticky(IDLE).await.unwrap());
-    let stuck = leases.acquire("key", SECOND).await.unwrap();
-    let next = plain(&leases).await;
-    let ticket = stuck.into_ticket();
+    let (lost, next) = lost_and_next(&leases).await;
+    let ticket = lost.into_ticket();
     let resumed = elsewhere(&store).resume(&ticket).await.unwrap();
     assert!(!matches!(resumed, Resumed::Live(_)), "{resumed:?}");
     assert!(next.is_live());
@@ -25,12 +31,21 @@ async fn the_ticket_of_a_lease_that_is_lost_is_of_no_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_that_is_detached_keeps_nothing() {
+async fn the_ticket_of_a_lease_that_is_lost_is_of_no_lease_although_the_key_is_free() {
     let (store, leases) = setup();
     drop(leases.acquire("key", 2 * TTL).sticky(IDLE).await.unwrap());
-    let stuck = leases.acquire("key", SECOND).await.unwrap();
-    let next = plain(&leases).await;
-    stuck.detach();
+    let lost = leases.acquire("key", SECOND).await.unwrap();
+    sleep(SECOND).await;
+    let ticket = lost.into_ticket();
+    let resumed = elsewhere(&store).resume(&ticket).await.unwrap();
+    assert!(!matches!(resumed, Resumed::Live(_)), "{resumed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_that_is_detached_keeps_nothing() {
+    let (store, leases) = setup();
+    let (lost, next) = lost_and_next(&leases).await;
+    lost.detach();
     next.release().await.unwrap();
     let next = timeout(PATIENCE, plain(&leases)).await.unwrap();
     next.release().await.unwrap();
@@ -83,16 +98,29 @@ async fn a_downgrade_that_is_not_waited_for_changes_the_mode() {
     assert!(matches!(upgrade, Upgrade::Held(_)), "{upgrade:?}");
 }
 
+/// The store carries out the downgrade, but its answer has not come.
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_after_a_downgrade_without_an_answer_asks_the_store() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    store.next([Fate::AnswerLate(2 * TTL)]);
+    assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
+    let other = elsewhere(&store);
+    let reader = other.try_acquire("key", TTL).shared().await.unwrap();
+    assert!(matches!(reader, Attempt::Acquired(_)));
+    let upgrade = lease.upgrade().await.unwrap();
+    assert!(matches!(upgrade, Upgrade::Held(_)), "{upgrade:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_does_not_end_the_stay_of_the_next_one() {
     let (store, leases) = setup();
-    drop(leases.acquire("key", 2 * TTL).sticky(IDLE).await.unwrap());
-    let stuck = leases.acquire("key", SECOND).await.unwrap();
-    plain(&leases).await.release().await.unwrap();
-    assert!(matches!(stuck.downgrade().await, Err(Error::Lost { .. })));
-    assert!(matches!(stuck.upgrade().await, Err(Error::Lost { .. })));
+    let (lost, next) = lost_and_next(&leases).await;
+    next.release().await.unwrap();
+    assert!(matches!(lost.downgrade().await, Err(Error::Lost { .. })));
+    assert!(matches!(lost.upgrade().await, Err(Error::Lost { .. })));
     let outer = plain(&leases).await;
-    assert!(matches!(stuck.upgrade().await, Err(Error::Lost { .. })));
+    assert!(matches!(lost.upgrade().await, Err(Error::Lost { .. })));
     let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
     inner.release().await.unwrap();
     outer.release().await.unwrap();
@@ -129,6 +157,24 @@ async fn a_release_by_the_name_of_the_owner_ends_it() {
     assert!(is_held(&leases).await, "nothing is granted from memory");
     let reason = timeout(PATIENCE, lease.lost()).await.unwrap();
     assert!(matches!(reason, LossReason::TakenOver), "{reason:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_by_the_name_of_another_owner_does_not_end_it() {
+    let (store, leases) = setup();
+    let shared = leases.acquire("key", TTL).sticky_shared(IDLE).await;
+    let shared = shared.unwrap();
+    let other = elsewhere(&store);
+    let theirs = other.acquire("key", TTL).shared().owner("other");
+    let theirs = theirs.await.unwrap();
+    assert_eq!(leases.release_owner("other").await.unwrap(), 1);
+    assert!(shared.is_live());
+    shared.release().await.unwrap();
+    store.calls();
+    let again = leases.acquire("key", TTL).sticky_shared(IDLE).await;
+    again.unwrap().release().await.unwrap();
+    assert_eq!(asked(&store), (0, 0), "it stays");
+    drop(theirs);
 }
 
 /// The turn has come to a task that does not take it.
@@ -182,35 +228,66 @@ async fn a_task_that_needs_the_document_ends_a_stay_that_began_while_it_waited()
 #[tokio::test(start_paused = true)]
 async fn tasks_that_waited_before_the_lease_began_to_stay_come_before_later_ones() {
     let (store, leases) = setup();
-    store.next([Fate::AnswerLate(4 * MOMENT)]);
-    let order = parking_lot::Mutex::new(Vec::new());
-    let task = async |n: u32| {
-        // The last two ask when the first one has had the key for a while.
-        sleep(if n < 6 {
-            MOMENT / 10 * n
-        } else {
-            5 * MOMENT + n * MOMENT / 10
-        })
-        .await;
-        let lease = sticky(&leases).await;
-        order.lock().push(n);
-        let mut another = pin!(leases.acquire("key", TTL).into_future());
-        if n == 0 {
-            // This one asks at once, before any of those that wait.
-            assert!(futures::poll!(another.as_mut()).is_pending());
-        }
-        sleep(SECOND / 10).await;
-        lease.release().await.unwrap();
-        if n == 0 {
-            let lease = another.await.unwrap();
-            order.lock().push(100);
-            lease.release().await.unwrap();
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let take = {
+        let (leases, order) = (leases.clone(), order.clone());
+        move |n: u32| {
+            let (leases, order) = (leases.clone(), order.clone());
+            async move {
+                let lease = sticky(&leases).await;
+                order.lock().push(n);
+                lease
+            }
         }
     };
-    join_all((0..8).map(task)).await;
-    let order = order.into_inner();
-    assert_eq!(order, [0, 1, 2, 3, 4, 5, 100, 6, 7]);
+    let takes = take.clone();
+    let mut tasks = vec![tokio::spawn(async move {
+        let lease = takes(0).await;
+        // The task asks again at once, while those that wait are only about to ask.
+        let mut again = Box::pin(takes(6));
+        assert!(futures::poll!(again.as_mut()).is_pending());
+        lease.release().await.unwrap();
+        again.await.release().await.unwrap();
+    })];
+    for n in 1..6 {
+        tokio::task::yield_now().await;
+        let taken = take(n);
+        tasks.push(tokio::spawn(async move {
+            let lease = taken.await;
+            sleep(SECOND / 10).await;
+            lease.release().await.unwrap();
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let order = order.lock().clone();
+    assert!(order.iter().copied().eq(0..7), "{order:?}");
     assert_eq!(asked(&store), (1, 0));
+}
+
+/// The tasks wait for their turn when the key goes back, and its release takes longer than they wait.
+#[tokio::test(start_paused = true)]
+async fn tasks_whose_time_is_over_when_the_key_goes_back_are_told_that_it_is_held() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let waits = async || {
+        let asked = leases.acquire("key", TTL).sticky(IDLE);
+        asked.wait_for(2 * SECOND).await.map(drop).unwrap_err()
+    };
+    let holds = async {
+        let lease = sticky(&leases).await;
+        sleep(SECOND).await;
+        let needs_document = leases.try_acquire("key", TTL).note("another");
+        assert!(matches!(needs_document.await.unwrap(), Attempt::Held(_)));
+        store.next([Fate::Late(5 * SECOND)]);
+        lease.release().await.unwrap();
+    };
+    let ((), one, two) = tokio::join!(holds, waits(), waits());
+    for error in [one, two] {
+        assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
