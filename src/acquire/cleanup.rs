@@ -81,7 +81,8 @@ impl Cleanup {
         self.left = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
-            return self.leave(state.fence()).await;
+            let end = self.close_waits_until();
+            return at_work_until(end, at_work, self.leave(state.fence())).await;
         }
         // The server carried out the answered requests before the release, so they leave nothing. Only requests with an
         // unclear outcome may.
@@ -147,10 +148,16 @@ impl Cleanup {
             return;
         }
         let limit = self.context.registry.call_timeout;
-        let end = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
+        let end = self.close_waits_until();
         // Boxed, so that the future of a waiter does not contain the clean-up, which few waiters need.
         let cleaning = Box::pin(self.until_answered(limit, end));
         at_work_until(end, at_work, cleaning).await;
+    }
+
+    /// Until when a close waits for what is cleaned up from now on. `None` if an `Instant` cannot express it.
+    fn close_waits_until(&self) -> Option<Instant> {
+        let limit = self.context.registry.call_timeout;
+        Instant::now().checked_add(limit.saturating_add(self.request.ttl))
     }
 
     async fn until_answered(mut self, mut limit: Duration, end: Option<Instant>) {

@@ -250,3 +250,14 @@ async fn it_releases_a_guard_that_was_forgotten() {
     assert!(is_free(&store).await);
     timeout(MOMENT, token.cancelled()).await.unwrap();
 }
+
+/// The first request of the acquire is never answered, and the second one was granted.
+#[tokio::test(start_paused = true)]
+async fn a_close_does_not_wait_for_ever_for_a_request_of_a_lease_that_was_detached() {
+    let (store, leases) = setup();
+    store.next([Fate::LateWithoutAnswer(MOMENT)]);
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    lease.detach();
+    let limit = LIMIT + TTL + MOMENT;
+    timeout(limit, leases.close()).await.expect("a close hangs");
+}
