@@ -453,12 +453,14 @@ impl Side {
             }
             Step::PurgeDead => {
                 for key in keys {
+                    let mut pause = BRIEF;
                     while let Some(state) = store.inspect(key).await.map_err(failed)?
                         && state.is_free()
                         && state.done.is_none_or(|done| done.until <= state.now)
                     {
                         store.purge(Duration::ZERO).await.map_err(failed)?;
-                        sleep(Duration::from_millis(1)).await;
+                        sleep(pause).await;
+                        pause *= 2;
                     }
                 }
                 Told::Nothing
@@ -501,10 +503,12 @@ impl Side {
     /// Waits until the clock has passed the fence, because a removal waits for that, and it comes at another moment in
     /// each store.
     async fn until_past_the_fence(&self, key: &Key) -> Result<(), leasehold::Error> {
+        let mut pause = BRIEF;
         while let Some(state) = self.store.inspect(key).await?
             && state.now.timestamp_millis() <= state.fence.get()
         {
-            sleep(Duration::from_millis(1)).await;
+            sleep(pause).await;
+            pause *= 2;
         }
         Ok(())
     }
