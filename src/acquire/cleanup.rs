@@ -110,11 +110,11 @@ impl Cleanup {
     }
 
     /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. Such a grant
-    /// has another fence, and is released.
+    /// has a greater fence, and is released. One with a smaller fence had expired before the lease was granted.
     async fn leave(mut self, fence: Fence) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             self.take_in(&answer);
-            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence != fence) {
+            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence > fence) {
                 self.release().await;
             }
         }

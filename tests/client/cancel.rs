@@ -1,6 +1,6 @@
 //! Every operation, dropped at every point at which it waits for the store. It must leave no lock behind.
 
-use leasehold::{Error, Lease, Leases, store::AcquireAnswer};
+use leasehold::{Error, Lease, Leases, Resumed, store::AcquireAnswer};
 use tokio::time::{sleep, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};
@@ -221,4 +221,22 @@ async fn an_acquire_that_is_carried_out_after_its_release_by_a_server_that_stood
     let granted = store.carry_out_kept().await;
     assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
     assert!(until_free(&store).await < TTL);
+}
+
+/// The answer to the first request, which was granted, comes when that grant has expired, the second request was granted
+/// too, and another process has the lease by its ticket.
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_an_earlier_grant_does_not_end_a_lease_that_was_given_away() {
+    let (store, leases) = setup();
+    let ttl = LIMIT / 2;
+    store.next([Fate::AnswerLate(3 * ttl)]);
+    let lease = leases.acquire("key", ttl).await.unwrap();
+    let other = Leases::new(store.memory.clone());
+    let resumed = other.resume(&lease.into_ticket()).keep_alive().await;
+    let Resumed::Live(resumed) = resumed.unwrap() else {
+        panic!("the ticket is of a live lease");
+    };
+    sleep(4 * ttl).await;
+    assert!(!is_free(&store).await);
+    assert!(resumed.is_live());
 }
