@@ -21,7 +21,7 @@ use super::context::AcquireContext;
 use crate::{
     lease_state::{EndReason, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Error, Fence, WaiterId},
+    model::{Access, Error, Fence, Key, WaiterId},
     release::ReleaseJob,
     runtime::{self, in_flight::InFlight},
     telemetry,
@@ -126,19 +126,8 @@ impl Cleanup {
     pub(super) async fn give_up_place(self) {
         if let Some(place) = self.place {
             // Boxed, so that the future of a waiter does not contain this one.
-            Box::pin(self.leave_queue(place)).await;
+            Box::pin(leave_queue(&self.context, &self.request.key, place)).await;
         }
-    }
-
-    async fn leave_queue(self, place: WaiterId) {
-        let (registry, key) = (&self.context.registry, self.request.key.clone());
-        if registry.queues.leave_place(&key, place) {
-            return;
-        }
-        let (store, of) = (registry.store.clone(), key.clone());
-        let leaving = async move { store.leave(&of, place).await };
-        let left = runtime::call("leave", registry.call_timeout, leaving).await;
-        telemetry::place_given_up(&key, left.as_ref().err());
     }
 
     /// Releases what the acquire may have left in the store, now and whenever one of its late requests ends, and gives
@@ -229,8 +218,27 @@ impl Cleanup {
             is_exclusive: self.request.access == Access::Exclusive,
             maybe_in_flight: self.left == Leftover::Unclear,
             held: None,
+            state: None,
         }
     }
+}
+
+/// Gives up a place in the background. After an error this does not try again, because the place expires soon.
+pub(super) fn give_up_place(context: &Arc<AcquireContext>, key: &Key, place: WaiterId) {
+    let (context, key) = (context.clone(), key.clone());
+    // The acquire runs on a runtime, so `spawn` finds one.
+    let _ = runtime::spawn(async move { leave_queue(&context, &key, place).await });
+}
+
+async fn leave_queue(context: &AcquireContext, key: &Key, place: WaiterId) {
+    let registry = &context.registry;
+    if registry.queues.leave_place(key, place) {
+        return;
+    }
+    let (store, of) = (registry.store.clone(), key.clone());
+    let leaving = async move { store.leave(&of, place).await };
+    let left = runtime::call("leave", registry.call_timeout, leaving).await;
+    telemetry::place_given_up(key, left.as_ref().err());
 }
 
 /// Drives the work to its end. A close waits for the work until `end` at the latest, and without a limit if `end` is

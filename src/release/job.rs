@@ -1,6 +1,6 @@
 //! `ReleaseJob`: a lease that is to be released, and the requests for its release.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -24,6 +24,8 @@ pub(crate) struct ReleaseJob {
     pub(crate) maybe_in_flight: bool,
     /// `None` if no caller got the lease.
     pub(crate) held: Option<HeldLease>,
+    /// The lease, which is told of the first answer. `None` if no caller got it.
+    pub(crate) state: Option<Arc<LeaseState>>,
 }
 
 /// What the holder knew about the lease.
@@ -42,7 +44,7 @@ pub(crate) struct HeldLease {
 
 impl ReleaseJob {
     /// The release of a lease that was held.
-    pub(super) fn of(state: &LeaseState) -> Self {
+    pub(super) fn of(state: &Arc<LeaseState>) -> Self {
         let (mode, fence) = state.mode_and_fence();
         Self {
             key: state.key().clone(),
@@ -60,6 +62,7 @@ impl ReleaseJob {
                 done: state.done(),
                 is_awaited: state.is_awaited(),
             }),
+            state: Some(state.clone()),
         }
     }
 

@@ -4,7 +4,7 @@ use leasehold::{Attempt, Error, Leases, Resumed, Upgrade};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{IDLE, SECOND, asked, elsewhere, is_held, plain, sticky};
-use crate::{FlakyStore, MOMENT, TTL, is_free, setup, until_free};
+use crate::{Fate, FlakyStore, MOMENT, TTL, is_free, setup, until_free};
 
 #[tokio::test(start_paused = true)]
 async fn what_needs_the_document_asks_the_store() {
@@ -183,4 +183,16 @@ async fn a_leader_has_a_lease_of_its_own() {
     let led = timeout(SECOND / 10, lead).await;
     assert!(led.is_err(), "it campaigns again after a pause");
     assert!(is_free(&store).await, "the lease of a term does not stay");
+}
+
+/// An earlier request for the lease may still be on its way, so its release is repeated for a while.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_needs_the_document_waits_for_one_release() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerCut]);
+    sticky(&leases).await.release().await.unwrap();
+    let start = Instant::now();
+    let next = leases.acquire("key", TTL).note("another").await.unwrap();
+    assert!(start.elapsed() <= SECOND, "{:?}", start.elapsed());
+    next.release().await.unwrap();
 }
