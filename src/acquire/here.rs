@@ -27,11 +27,22 @@ pub(super) async fn acquire(
         WaitPolicy::For(wait) => since.checked_add(wait),
         WaitPolicy::Endless => None,
     };
-    let stay = match registry.stays.get(key) {
-        Some(stay) => stay,
-        None => {
+    let ended = || {
+        let enters = options.reentrant.then_some(since);
+        enters.and_then(|now| registry.stays.in_use(key, now))
+    };
+    let stay = match registry.stays.get(key).or_else(ended) {
+        Some(stay) => Ok(stay),
+        None => Err(registry.stays.going_back(key)?),
+    };
+    // What looks after the key, and releases it, may have ended with its runtime.
+    if let Err(error) = registry.renewals.ensure_running() {
+        return Some(Err(error));
+    }
+    let stay = match stay {
+        Ok(stay) => stay,
+        Err(gone) => {
             // Until the lease is released, the store would refuse this acquire because of its own process.
-            let gone = registry.stays.going_back(key)?;
             registry.until_released(&gone, until).await;
             registry.stays.get(key)?
         }
@@ -87,8 +98,10 @@ pub(super) async fn entered(
     let registry = &context.registry;
     match entry {
         Entry::Granted(state) => {
-            telemetry::granted_from_memory(state.fields());
-            Some(Ok(Lease::local(registry.clone(), stay.clone(), state)))
+            // The guard comes before the event, so that it gives up the lease if the subscriber panics.
+            let lease = Lease::local(registry.clone(), stay.clone(), state);
+            telemetry::granted_from_memory(lease.state().fields());
+            Some(Ok(lease))
         }
         Entry::Busy(held) => Some(Err(held)),
         Entry::Over => {

@@ -287,13 +287,18 @@ impl AcquireOperation {
 
     /// If other processes use the key too, the lease does not stay here.
     fn refused_by(&mut self, held: &Held) {
-        let own = &self.request.owner;
-        let is_shared = held.ahead() > 0 || held.holders().iter().any(|it| it.owner != *own);
-        if self.stays_for.is_some() && is_shared {
+        if self.stays_for.is_none() {
+            return;
+        }
+        let (own, registry) = (&self.request.owner, &self.context.registry);
+        // A request that is not in turn is refused behind the place of this process too.
+        let is_behind_own =
+            self.request.turn.waiter().is_none() && registry.queues.has_waiters(&self.request.key);
+        let others_wait = held.ahead() > usize::from(is_behind_own);
+        if others_wait || held.holders().iter().any(|it| it.owner != *own) {
+            registry.stays.recalled(&self.request.key, Instant::now());
             self.stays_for = None;
             Arc::make_mut(&mut self.request).fences = NonZeroU16::MIN;
-            let stays = &self.context.registry.stays;
-            stays.recalled(&self.request.key, Instant::now());
         }
     }
 
@@ -334,7 +339,10 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();
-        let lease = match self.stays_for {
+        // The key may have been recalled since this acquire began, and a grant in place of a lease of this process is never
+        // refused first.
+        let may_stay = |_: &_| registry.stays.may_stay(&self.request.key, Instant::now());
+        let lease = match self.stays_for.filter(may_stay) {
             Some(idle) => Lease::staying(registry, state, idle, self.suspended),
             None => Lease::new(registry, state),
         };

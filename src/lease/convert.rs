@@ -108,12 +108,12 @@ impl Lease {
         }
         if let Some(stay) = &self.stay {
             if request.conversion == Conversion::Upgrade {
-                if let Some(held) = self.others_here() {
-                    return Ok(Some(held));
-                }
                 // A downgrade that was not waited for may have made the lease in the store shared.
                 if self.mode() == Mode::Exclusive && !stay.converts() {
                     return Ok(None);
+                }
+                if let Some(held) = self.others_here() {
+                    return Ok(Some(held));
                 }
             }
             stay.begin_to_convert();

@@ -89,14 +89,21 @@ impl Lease {
 
     pub(super) async fn release_local(&self, stay: &Arc<Stay>, now: Instant) -> Result<(), Error> {
         let lost_before = self.state.loss(now);
-        if !self.state.end(EndReason::Released, now) {
+        let ended = self.state.end_without_events(EndReason::Released, now);
+        if !ended.is_first {
+            self.state.report_end(ended);
             return Err(self.state.lost_error(LossReason::Closed));
         }
         let (left, was_there) = stay.leave(self.state.number(), Departure::Released, now);
         self.state.mark_released();
-        if left != Left::Release {
+        let pending = if left == Left::Release {
+            self.registry.end(stay.stored(), now)
+        } else {
             self.registry.send_back(stay, left);
-        } else if let Some(pending) = self.registry.end(stay.stored(), now) {
+            None
+        };
+        self.state.report_end(ended);
+        if let Some(pending) = pending {
             let release = self.registry.release(pending, now);
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;
@@ -114,11 +121,13 @@ impl Lease {
 
     pub(super) fn drop_local(&self, stay: &Arc<Stay>) {
         let now = Instant::now();
-        if self.state.end(EndReason::Released, now) {
+        let ended = self.state.end_without_events(EndReason::Released, now);
+        if ended.is_first {
             let (left, _) = stay.leave(self.state.number(), Departure::Released, now);
             self.state.mark_released();
             self.registry.send_back(stay, left);
         }
+        self.state.report_end(ended);
     }
 
     /// Gives up the guard without a release of the lease in the store.
@@ -141,7 +150,9 @@ impl Lease {
         } else {
             Departure::Released
         };
-        if !self.state.end(EndReason::Detached, now) {
+        let ended = self.state.end_without_events(EndReason::Detached, now);
+        if !ended.is_first {
+            self.state.report_end(ended);
             return false;
         }
         let (left, was_there) = stay.leave(self.state.number(), how, now);
@@ -150,11 +161,13 @@ impl Lease {
             Departure::Detached => was_there,
             Departure::Ticketed => left == Left::Detach,
         };
-        if detaches && self.registry.stays.remove(stay) {
+        let ends_stay = detaches && self.registry.stays.remove(stay);
+        self.registry.send_back(stay, left);
+        self.state.report_end(ended);
+        if ends_stay {
             let of = stay.stored().fields();
             telemetry::stay_ended(of, SentBack::Detached, left != Left::Nothing);
         }
-        self.registry.send_back(stay, left);
         detaches
     }
 
@@ -174,31 +187,39 @@ impl LeaseRegistry {
     fn begin_stay(self: &Arc<Self>, stay: &Arc<Stay>) {
         let ended = self.stays.insert(stay);
         looks::ensure_looking(self);
+        self.send_back_all(&ended, SentBack::TooMany);
         telemetry::stays(stay.stored().fields());
-        for ended in ended {
-            self.send_back_for(&ended, SentBack::TooMany);
-        }
         // A close that began before the lease was added does not end its stay.
         if self.lifecycle.is_closing() {
             self.end_stay(stay, SentBack::Closed);
         }
+        // Other tasks may wait in the queue of the key, because the lease was granted outside of it.
+        self.queues.wake_first(stay.key());
     }
 
     /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.
     pub(crate) fn end_stay(&self, stay: &Arc<Stay>, why: SentBack) {
         if self.stays.remove(stay) {
-            self.send_back_for(stay, why);
+            self.send_back_all(std::slice::from_ref(stay), why);
         }
     }
 
-    fn send_back_for(&self, stay: &Arc<Stay>, why: SentBack) {
-        if why == SentBack::WaitedFor {
-            // The lease goes to the process that waits, and not to a task that waits here.
-            stay.stored().set_awaited();
+    /// Sends back leases that do not stay any more. The events come last, because the subscriber of the application may
+    /// panic.
+    fn send_back_all(&self, stays: &[Arc<Stay>], why: SentBack) {
+        let end = |stay: &Arc<Stay>| {
+            if why == SentBack::WaitedFor {
+                // The lease goes to the process that waits, and not to a task that waits here.
+                stay.stored().set_awaited();
+            }
+            let left = stay.end();
+            self.send_back(stay, left);
+            left != Left::Nothing
+        };
+        let at_once: Vec<bool> = stays.iter().map(end).collect();
+        for (stay, at_once) in stays.iter().zip(at_once) {
+            telemetry::stay_ended(stay.stored().fields(), why, at_once);
         }
-        let left = stay.end();
-        telemetry::stay_ended(stay.stored().fields(), why, left != Left::Nothing);
-        self.send_back(stay, left);
     }
 
     /// Ends the stay of a lease, for a task that asks the store next. If no task uses the lease, this waits until it was
@@ -210,6 +231,10 @@ impl LeaseRegistry {
         why: SentBack,
         until: Option<Instant>,
     ) {
+        if stay.idle_since().is_some() {
+            // Its release is not offered to a task in the queue, which may be this one, and does not take it now.
+            stay.stored().set_awaited();
+        }
         self.end_stay(stay, why);
         if stay.is_settled() {
             self.until_released(stay, until).await;
@@ -243,9 +268,9 @@ impl LeaseRegistry {
 
     /// Ends the stays of all leases.
     pub(super) fn end_all_stays(&self, why: SentBack) {
-        for stay in self.stays.all() {
-            self.end_stay(&stay, why);
-        }
+        let mut all = self.stays.all();
+        all.retain(|stay| self.stays.remove(stay));
+        self.send_back_all(&all, why);
     }
 
     /// Gives up the lease in the store, if that is what is left to do.

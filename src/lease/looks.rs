@@ -3,6 +3,7 @@
 //! back when that task's own lease is over, even if its guard still exists.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use futures::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep};
 
 use super::{recalls, registry::LeaseRegistry};
-use crate::{runtime, telemetry::SentBack};
+use crate::{sticky::Stay, telemetry::SentBack};
 
 /// How often the task asks the store which keys other processes wait for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,14 +27,12 @@ const SHORTEST: Duration = Duration::from_millis(10);
 pub(super) fn ensure_looking(registry: &Arc<LeaseRegistry>) {
     if registry.stays.begin_to_tend() {
         let looking = Looking(Some(Arc::downgrade(registry)));
-        // Without a runtime the task is dropped here, which ends all stays.
-        let _ = runtime::spawn(look(looking));
+        registry.renewals.run_beside(look(looking));
     }
     recalls::ensure_listening(registry);
 }
 
-/// The task. If it is dropped with its runtime, this process does not learn any more of those that wait. So its drop ends
-/// all stays.
+/// The task. If it is dropped with its runtime, it goes on where the leases are renewed from then on.
 struct Looking(Option<Weak<LeaseRegistry>>);
 
 impl Looking {
@@ -45,10 +44,36 @@ impl Looking {
 impl Drop for Looking {
     fn drop(&mut self) {
         if let Some(registry) = self.registry() {
-            registry.stays.end_tending();
-            registry.end_all_stays(SentBack::Closed);
+            let looking = Looking(self.0.take());
+            registry.renewals.run_beside(look(looking));
         }
     }
+}
+
+/// What is due now. Returns after how long to look again. `None` if no key stays, or goes back.
+fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
+    // The subscriber of the application may panic in the events of one lease. The others are looked after all the same.
+    let each = |all: Vec<Arc<Stay>>, look: &dyn Fn(&Arc<Stay>)| {
+        for stay in all {
+            let _ = catch_unwind(AssertUnwindSafe(|| look(&stay)));
+        }
+    };
+    each(registry.stays.all(), &|stay| {
+        if stay.is_over(now) {
+            registry.end_stay(stay, SentBack::NotUsed);
+        }
+        stay.check_losses();
+    });
+    each(registry.stays.ended(), &|stay| {
+        let left = stay.settle(now);
+        registry.send_back(stay, left);
+        stay.check_losses();
+    });
+    if registry.stays.has_any() {
+        // The task that listens may have ended with its runtime.
+        recalls::ensure_listening(registry);
+    }
+    registry.stays.next_look(now)
 }
 
 async fn look(mut looking: Looking) {
@@ -58,18 +83,7 @@ async fn look(mut looking: Looking) {
     // The registry is not kept while the task sleeps, so that the last handle can drop it.
     while let Some(registry) = looking.registry() {
         let now = Instant::now();
-        for stay in registry.stays.all() {
-            stay.check_losses();
-            if stay.is_over(now) {
-                registry.end_stay(&stay, SentBack::NotUsed);
-            }
-        }
-        for stay in registry.stays.ended() {
-            stay.check_losses();
-            let left = stay.settle(now);
-            registry.send_back(&stay, left);
-        }
-        let Some(next_look) = registry.stays.next_look(now) else {
+        let Some(next_look) = tend(&registry, now) else {
             looking.0 = None;
             return;
         };
@@ -93,10 +107,13 @@ async fn look(mut looking: Looking) {
                 asking = None;
                 failures = if outcome.is_ok() { 0 } else { failures + 1 };
                 let Some(registry) = looking.registry() else { return };
-                waited_for.iter().for_each(|key| registry.recall(key));
+                for key in &waited_for {
+                    let _ = catch_unwind(AssertUnwindSafe(|| registry.recall(key)));
+                }
                 if failures >= FAILURES {
                     failures = 0;
-                    registry.end_all_stays(SentBack::NotTold);
+                    let end = || registry.end_all_stays(SentBack::NotTold);
+                    let _ = catch_unwind(AssertUnwindSafe(end));
                 }
             }
             () = pause => {}

@@ -53,8 +53,7 @@ pub(super) fn look(registry: &LeaseRegistry) -> impl Future<Output = Looked> + u
 pub(super) fn ensure_listening(registry: &Arc<LeaseRegistry>) {
     if registry.stays.begin_to_listen() {
         let listening = Listening(Some(Arc::downgrade(registry)));
-        // Without a runtime the task is dropped here, so that a later one can start.
-        let _ = runtime::spawn(listen(listening));
+        registry.renewals.run_beside(listen(listening));
     }
 }
 

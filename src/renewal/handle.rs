@@ -105,6 +105,12 @@ impl RenewalHandle {
         Box::pin(release.run(releaser, Some(reply)))
     }
 
+    /// Runs work on the runtime that renews leases. Without a runtime, the work waits for the next acquire. A runtime that
+    /// ends drops the work, which can pass itself to this method again, in its drop.
+    pub(crate) fn run_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.state.run_beside(Box::pin(work));
+    }
+
     /// If the client closes and no runtime is left that could run the task, drops the releases that wait for the task.
     /// Their keys are free when the ttl is over.
     pub(crate) fn drop_releases(&self) {

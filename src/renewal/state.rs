@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::DropGuard;
@@ -41,6 +42,8 @@ pub(super) struct Todo {
     pub(super) releases: Vec<PendingRelease>,
     /// The tokens to cancel when their leases are lost or given up.
     pub(super) tokens: Vec<(LossWatcher, DropGuard)>,
+    /// Other work that goes on for as long as leases are renewed.
+    pub(super) beside: Vec<BoxFuture<'static, ()>>,
 }
 
 impl RenewalState {
@@ -99,6 +102,11 @@ impl RenewalState {
     /// Cancels a token when this lease is lost or given up.
     pub(super) fn cancel_on_loss(&self, watcher: LossWatcher, token: DropGuard) {
         self.change(|work| work.todo.tokens.push((watcher, token)));
+    }
+
+    /// Runs other work on the runtime of the task.
+    pub(super) fn run_beside(&self, work: BoxFuture<'static, ()>) {
+        self.change(|all| all.todo.beside.push(work));
     }
 
     /// From now on releases are dropped instead of carried out. Returns the releases that have not begun, and the

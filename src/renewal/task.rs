@@ -69,7 +69,12 @@ impl RenewalTask {
             let due = work.schedule.take_due(now);
             (mem::take(&mut work.todo), due, work.is_last)
         });
-        let Todo { releases, tokens } = todo;
+        let Todo {
+            releases,
+            tokens,
+            beside,
+        } = todo;
+        beside.into_iter().for_each(|work| self.spawn(work));
         for pending in releases {
             let release = OngoingRelease::new(pending, self.state.clone());
             self.spawn(release.run(self.releaser.clone(), None));

@@ -10,10 +10,11 @@ use crate::model::Fence;
 /// fences would put the newest fence of the key further ahead of the server's clock, which keeps its document for longer.
 const BLOCK: NonZeroU16 = NonZeroU16::new(4_096).unwrap();
 
-/// The fences of a block that no grant has had.
+/// The fences of a block that no grant from memory has had.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fences {
     next: i64,
+    /// That of the lease in the store. It is the fence of a ticket, and of an upgrade.
     last: i64,
 }
 
@@ -28,9 +29,9 @@ impl Fences {
         Self { next, last }
     }
 
-    /// The next fence. `None` if all were taken.
+    /// The next fence, which is smaller than that of the lease in the store. `None` if all were taken.
     pub(super) fn take(&mut self) -> Option<Fence> {
-        let next = (self.next <= self.last).then_some(Fence::new(self.next))?;
+        let next = (self.next < self.last).then_some(Fence::new(self.next))?;
         self.next = self.next.saturating_add(1);
         Some(next)
     }
@@ -41,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_taken_once_up_to_that_of_the_grant() {
+    fn each_is_taken_once_but_that_of_the_grant() {
         let mut fences = Fences::of_grant(Fence::new(10_000));
         let mut all: Vec<_> = std::iter::from_fn(|| fences.take()).collect();
-        assert_eq!(all.len(), usize::from(BLOCK.get()));
+        assert_eq!(all.len(), usize::from(BLOCK.get()) - 1);
         assert_eq!(all.first(), Some(&Fence::new(10_000 - 4_095)));
-        assert_eq!(all.last(), Some(&Fence::new(10_000)));
+        assert_eq!(all.last(), Some(&Fence::new(9_999)));
         all.dedup();
-        assert!(all.is_sorted() && all.len() == usize::from(BLOCK.get()));
+        assert!(all.is_sorted() && all.len() == usize::from(BLOCK.get()) - 1);
     }
 }

@@ -29,9 +29,9 @@ use crate::{
 /// How many shared leases are granted from memory at the same time, at most.
 const TURNS: u32 = 1_000;
 
-/// For how long a task waits although no task has the key. The turn has then come to a task that is not polled any more,
-/// and such a task has no ttl.
-const UNCLAIMED: Duration = Duration::from_secs(1);
+/// For how long a lease stays although its turn has come to a task that does not take it. Such a task is not polled any
+/// more, and keeps the turn from all others.
+const UNCLAIMED: Duration = Duration::from_millis(500);
 
 /// A lease that stays with this process.
 #[derive(Debug)]
@@ -172,8 +172,10 @@ impl Stay {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
             let expiry = self.next_expiry(now).into_iter();
-            let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
-            let outcome = timeout_at(next, &mut turn).await.ok();
+            let outcome = match expiry.chain(until).min() {
+                Some(next) => timeout_at(next, &mut turn).await.ok(),
+                None => Some((&mut turn).await),
+            };
             let now = Instant::now();
             match outcome {
                 Some(Ok(turn)) => return self.grant(request, turn, now),
@@ -181,16 +183,9 @@ impl Stay {
                 None if until.is_some_and(|until| now >= until) => {
                     return Entry::Busy(self.held(now));
                 }
-                None if self.is_unclaimed(now) => return Entry::Over,
                 None => self.drop_expired(now),
             }
         }
-    }
-
-    /// Whether no task has had the key for so long that a task which waits for it does so in vain.
-    fn is_unclaimed(&self, now: Instant) -> bool {
-        let since = self.idle_since();
-        since.is_some_and(|since| now.saturating_duration_since(since) >= UNCLAIMED)
     }
 
     /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no such
@@ -268,6 +263,8 @@ impl Stay {
             .iter()
             .position(|it| it.lease.number() == lease);
         let gone = found.map(|at| state.holders.remove(at));
+        // A holder that has outlived its ttl does not count.
+        let expired = state.take_expired(now);
         let detaches = gone.is_some()
             && match how {
                 Departure::Released => false,
@@ -288,6 +285,7 @@ impl Stay {
         }
         let was_there = gone.is_some();
         drop(gone);
+        lose(expired, now);
         (left, was_there)
     }
 
@@ -326,12 +324,19 @@ impl Stay {
         self.state.lock().end == End::Sent
     }
 
-    /// Whether no task has used the key for as long as it was to stay, or the lease in the store is lost.
+    /// Whether no task has used the key for as long as it was to stay, a task does not take its turn, or the lease in the
+    /// store is lost.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.drop_expired(now);
         let state = self.state.lock();
-        let has_idled = state.holders.is_empty()
-            && now.saturating_duration_since(state.idle_since) >= self.idle;
+        let is_taken = self.turns.available_permits() < TURNS as usize;
+        let longest = if is_taken {
+            UNCLAIMED.min(self.idle)
+        } else {
+            self.idle
+        };
+        let has_idled =
+            state.holders.is_empty() && now.saturating_duration_since(state.idle_since) >= longest;
         has_idled || !self.behind.is_live(now)
     }
 
@@ -349,41 +354,35 @@ impl Stay {
     }
 
     /// Since when no task has used the key. `None` while one does.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.holders.is_empty().then_some(state.idle_since)
     }
 
-    /// Whether another lease than this one is under the stay.
-    pub(crate) fn others(&self, lease: LeaseNumber, now: Instant) -> Option<Held> {
+    /// Whether a lease under the stay is live, which a reentrant one could enter.
+    pub(super) fn is_in_use(&self, now: Instant) -> bool {
         let state = self.state.lock();
-        let is_other = |it: &LocalHolder| it.lease.number() != lease && it.lease.is_live(now);
-        let has_others = state.holders.iter().any(is_other);
-        drop(state);
-        has_others.then(|| self.held(now))
+        state.holders.iter().any(|it| it.lease.is_live(now))
+    }
+
+    /// The other leases than this one that are under the stay. `None` if there are none.
+    pub(crate) fn others(&self, lease: LeaseNumber, now: Instant) -> Option<Held> {
+        let held = self.held_by(now, |it| {
+            it.lease.number() != lease && it.lease.is_live(now)
+        });
+        (!held.holders().is_empty()).then_some(held)
     }
 
     /// Drops the holders that have outlived their ttl, so that others can have the key.
     fn drop_expired(&self, now: Instant) {
         let mut state = self.state.lock();
-        if state.holders.iter().all(|it| it.lease.is_live(now)) {
-            return;
-        }
-        let (live, expired) = std::mem::take(&mut state.holders)
-            .into_iter()
-            .partition(|it| it.lease.is_live(now));
-        state.holders = live;
-        if state.holders.is_empty() {
+        let expired = state.take_expired(now);
+        if !expired.is_empty() && state.holders.is_empty() {
             state.idle_since = now;
             self.stored().set_idle();
         }
         drop(state);
-        let expired: Vec<LocalHolder> = expired;
-        for holder in &expired {
-            // From now on the lease stays lost, whatever the clocks show. Only then another task gets its turn.
-            let lease = &holder.lease;
-            lease.lose(lease.loss(now).unwrap_or(LossReason::Expired));
-        }
+        lose(expired, now);
     }
 
     /// When the first of the holders outlives its ttl, unless it is renewed. `None` without holders.
@@ -395,6 +394,10 @@ impl Stay {
 
     /// The tasks of this process that have the key, as an answer of the store would show them.
     pub(crate) fn held(&self, now: Instant) -> Held {
+        self.held_by(now, |_| true)
+    }
+
+    fn held_by(&self, now: Instant, which: impl Fn(&LocalHolder) -> bool) -> Held {
         let state = self.state.lock();
         let at = self.stored().server_time(now);
         let holder = |it: &LocalHolder| {
@@ -407,7 +410,8 @@ impl Stay {
             holder.note = request.note.clone();
             holder
         };
-        let holders = state.holders.iter().map(holder).collect();
+        let holders = state.holders.iter().filter(|it| which(it));
+        let holders = holders.map(holder).collect();
         Held::new(self.key().clone(), holders, at)
     }
 }
@@ -433,6 +437,12 @@ impl State {
         lease
     }
 
+    /// Takes out the holders that have outlived their ttl.
+    fn take_expired(&mut self, now: Instant) -> Vec<LocalHolder> {
+        let expired = self.holders.extract_if(.., |it| !it.lease.is_live(now));
+        expired.collect()
+    }
+
     /// What the caller does with the lease in the store, if it is due to go back.
     fn take_due(&mut self) -> Left {
         let left = match self.end {
@@ -445,6 +455,15 @@ impl State {
             self.end = End::Sent;
         }
         left
+    }
+}
+
+/// Records the loss of holders that have outlived their ttl, and then gives their turns to others. From now on their
+/// leases stay lost, whatever the clocks show.
+fn lose(expired: Vec<LocalHolder>, now: Instant) {
+    for holder in &expired {
+        let lease = &holder.lease;
+        lease.lose(lease.loss(now).unwrap_or(LossReason::Expired));
     }
 }
 

@@ -65,6 +65,15 @@ impl Stays {
         self.keys.lock().stays.get(key).cloned()
     }
 
+    /// The lease of this key that has ended, but is used still, so that a reentrant lease can enter.
+    pub(crate) fn in_use(&self, key: &Key, now: Instant) -> Option<Arc<Stay>> {
+        if !self.is_used() {
+            return None;
+        }
+        let ended: Vec<_> = self.keys.lock().ended.get(key)?.clone();
+        ended.into_iter().find(|stay| stay.is_in_use(now))
+    }
+
     /// The lease of this key that goes back to the store, if its release is not answered yet.
     pub(crate) fn going_back(&self, key: &Key) -> Option<Arc<Stay>> {
         if !self.is_used() {
@@ -143,11 +152,6 @@ impl Stays {
     /// Records that a task looks after the keys. `false` if one does already.
     pub(crate) fn begin_to_tend(&self) -> bool {
         !std::mem::replace(&mut self.keys.lock().is_tended, true)
-    }
-
-    /// Records that no task looks after the keys any more.
-    pub(crate) fn end_tending(&self) {
-        self.keys.lock().is_tended = false;
     }
 
     /// Records that a task listens to the store. `false` if one does already, or the store has no stream.

@@ -7,7 +7,7 @@ mod closing;
 mod counted;
 mod documented;
 mod overload;
-mod panics;
+pub mod panics;
 mod terms;
 mod told;
 mod turns;

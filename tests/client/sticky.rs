@@ -3,6 +3,7 @@
 mod document;
 mod ends;
 mod recall;
+mod runtimes;
 mod several;
 
 use std::time::Duration;

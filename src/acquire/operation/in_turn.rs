@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{AcquireOperation, too_late};
 use crate::{
-    acquire::{attempt::Attempt, here},
+    acquire::{attempt::Attempt, cleanup, here},
     lease::Lease,
     messages::{KnownPlace, Turn},
     model::{Access, Error, Held, Mode, WaitPolicy},
@@ -34,6 +34,8 @@ impl AcquireOperation {
         };
         let mut waiter = self.enter_queue(kind);
         let mut last_look = give_up;
+        // The tasks of this process that had the key from memory when its lease went back.
+        let mut held_here = None;
         // Without a bound, a waiter gives up if it got nothing but errors for the whole call timeout.
         let gives_up = match give_up {
             None => start.checked_add(context.registry.call_timeout),
@@ -55,8 +57,9 @@ impl AcquireOperation {
                             Here::Entered(Err(held)) => {
                                 return Err(self.refusal(start.elapsed(), held));
                             }
-                            Here::Over => {
+                            Here::Over(held) => {
                                 waiter = self.enter_queue(kind);
+                                held_here = Some(held);
                                 continue;
                             }
                             Here::Store => {}
@@ -91,11 +94,15 @@ impl AcquireOperation {
                     return Err(match waiter.last_answer() {
                         Some(Ok(held)) => self.refusal(waited, held),
                         Some(Err(error)) => error,
-                        // The first waiter waits for a task that has the key from memory.
-                        None => match context.registry.stays.get(&self.request.key) {
-                            Some(stay) => self.refusal(waited, stay.held(Instant::now())),
-                            None => too_late(waited),
-                        },
+                        // The first waiter waits for a task that has the key from memory, or this one has waited for it.
+                        None => {
+                            let stay = context.registry.stays.get(&self.request.key);
+                            let held = stay.map(|stay| stay.held(Instant::now()));
+                            match held.or(held_here) {
+                                Some(held) => self.refusal(waited, held),
+                                None => too_late(waited),
+                            }
+                        }
                     });
                 }
                 // An earlier request was answered meanwhile.
@@ -158,7 +165,7 @@ impl AcquireOperation {
     /// Acquires the key from memory, if its lease has begun to stay with this process since the waiter began to wait.
     async fn enter_here(&mut self, waiter: &Waiter, until: Option<Instant>) -> Here {
         let context = self.context.clone();
-        let key = &self.request.key;
+        let key = &self.request.key.clone();
         let Some(stay) = context.registry.stays.get(key) else {
             return Here::Store;
         };
@@ -181,13 +188,18 @@ impl AcquireOperation {
                 // the key comes after it.
                 let stored = stay.stored();
                 waiter.waits_for_memory(stored.id(), stored.remaining(Instant::now()));
-                self.left_place = waiter.leave().or(self.left_place);
-                (entering.await, true)
+                if let Some(place) = waiter.leave() {
+                    // Otherwise the place would recall the lease of its own process.
+                    cleanup::give_up_place(&context, key, place);
+                    // A request that is under way may take it again.
+                    self.left_place = Some(place).filter(|_| !self.calls.is_empty());
+                }
+                (self.calls.drive_while(entering).await, true)
             }
         };
         match here::entered(&context, &stay, entry, until).await {
             Some(entered) => Here::Entered(entered),
-            None if has_left => Here::Over,
+            None if has_left => Here::Over(stay.held(Instant::now())),
             None => Here::Store,
         }
     }
@@ -199,6 +211,6 @@ enum Here {
     Entered(Result<Lease, Held>),
     /// The store has to be asked.
     Store,
-    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile.
-    Over,
+    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile. These tasks had the key last.
+    Over(Held),
 }

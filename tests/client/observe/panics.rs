@@ -35,7 +35,7 @@ impl<S: Subscriber> Layer<S> for Panics {
 }
 
 /// Makes events with this field panic on this thread, this many times.
-fn panic_in(field: &'static str, times: usize) -> (DefaultGuard, Arc<AtomicUsize>) {
+pub fn panic_in(field: &'static str, times: usize) -> (DefaultGuard, Arc<AtomicUsize>) {
     journal::ask_each_thread();
     let times = Arc::new(AtomicUsize::new(times));
     let subscriber = tracing_subscriber::registry().with(Panics(field, times.clone()));

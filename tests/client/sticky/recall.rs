@@ -1,6 +1,6 @@
 //! Recalls: another process waits for a key that stays.
 
-use std::time::Duration;
+use std::{future::IntoFuture, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Attempt, Error, Fence, Key, Leases, Store};
@@ -289,4 +289,43 @@ async fn a_recalled_key_goes_to_the_other_process_before_the_tasks_that_wait_her
     };
     tokio::join!(there, here, release);
     assert_eq!(order.into_inner(), ["there", "here"]);
+}
+
+/// The second task gets the key in place of the lease of the first, and its own requests are never refused.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_another_process_has_had_does_not_stay_after_it_was_handed_on() {
+    let (store, leases) = setup();
+    let held = plain(&elsewhere(&store)).await;
+    // Both begin before the first one is refused.
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let waits = || tokio::spawn(leases.acquire("key", TTL).sticky(IDLE).into_future());
+    let (one, two) = (waits(), waits());
+    sleep(2 * MOMENT).await;
+    held.release().await.unwrap();
+    one.await.unwrap().unwrap().release().await.unwrap();
+    two.await.unwrap().unwrap().release().await.unwrap();
+    assert!(is_free(&store).await);
+}
+
+/// The task that waits has asked the store before the lease began to stay, and has taken a place.
+#[tokio::test(start_paused = true)]
+async fn the_place_of_a_task_of_this_process_recalls_nothing() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT); 2]);
+    let start = Instant::now();
+    let first = async {
+        let first = leases.try_acquire("key", TTL).sticky(IDLE).await.unwrap();
+        let Attempt::Acquired(first) = first else {
+            panic!("the key is free");
+        };
+        sleep(3 * SECOND).await;
+        first.release().await.unwrap();
+    };
+    let second = async { plain(&leases).await.release().await.unwrap() };
+    tokio::join!(first, second);
+    let took = start.elapsed();
+    assert!(took <= 3 * SECOND + 3 * MOMENT, "{took:?}");
+    sleep(5 * SECOND).await;
+    plain(&leases).await.release().await.unwrap();
+    assert_eq!(asked(&store), (2, 0), "it stays");
 }

@@ -319,3 +319,78 @@ async fn every_lease_that_has_ended_goes_back_at_the_ttl_of_a_guard_that_hangs()
     assert!(took <= TTL + 2 * SECOND, "{took:?}");
     drop(hung);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reentrant_lease_enters_the_one_that_is_there_after_the_end_too() {
+    let (store, leases) = setup();
+    let outer = sticky(&leases).await;
+    let needs_document = leases.try_acquire("key", TTL).note("another");
+    assert!(matches!(needs_document.await.unwrap(), Attempt::Held(_)));
+    store.calls();
+    let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
+    let tried = leases.try_acquire("key", TTL).reentrant().await.unwrap();
+    let Attempt::Acquired(tried) = tried else {
+        panic!("it is refused");
+    };
+    assert_eq!(asked(&store), (0, 0));
+    assert_eq!([inner.fence(), tried.fence()], [outer.fence(); 2]);
+    outer.release().await.unwrap();
+    tried.release().await.unwrap();
+    assert!(inner.is_live() && !is_free(&store).await);
+    inner.release().await.unwrap();
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exclusive_lease_with_another_one_inside_is_exclusive_already() {
+    let (store, leases) = setup();
+    let outer = sticky(&leases).await;
+    let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
+    assert_eq!(outer.upgrade().await.unwrap(), Upgrade::Exclusive);
+    assert_eq!(inner.upgrade().await.unwrap(), Upgrade::Exclusive);
+    assert!(!store.calls().contains(&"convert"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_upgrade_names_the_other_leases_only() {
+    let (_store, leases) = setup();
+    let reader = async || leases.acquire("key", TTL).sticky(IDLE).shared().await;
+    let mine = reader().await.unwrap();
+    let _other = leases
+        .acquire("key", TTL)
+        .sticky_shared(IDLE)
+        .await
+        .unwrap();
+    let Upgrade::Held(held) = mine.upgrade().await.unwrap() else {
+        panic!("it is exclusive beside another one");
+    };
+    assert_eq!(held.holders().len(), 1);
+}
+
+/// The lease of the other task has expired, and nothing has looked at it since.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_has_expired_is_not_beside_the_one_that_is_given_away() {
+    let (store, leases) = setup();
+    drop(leases.acquire("key", 2 * TTL).sticky(IDLE).await.unwrap());
+    sleep(SECOND / 2).await;
+    let expires = leases.acquire("key", SECOND).shared().await.unwrap();
+    let lease = leases.acquire("key", TTL).shared().await.unwrap();
+    sleep(SECOND + MOMENT).await;
+    let ticket = lease.into_ticket();
+    let resumed = elsewhere(&store).resume(&ticket).await.unwrap();
+    assert!(matches!(resumed, Resumed::Live(_)), "{resumed:?}");
+    assert!(!expires.is_live());
+}
+
+/// As for tasks that wait, but this one does not.
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_not_polled_any_more_keeps_the_key_from_no_attempt_for_long() {
+    let (_store, leases) = setup();
+    let first = leases.acquire("key", TTL).sticky(60 * IDLE).await.unwrap();
+    let mut not_polled = pin!(leases.acquire("key", TTL).into_future());
+    assert!(futures::poll!(not_polled.as_mut()).is_pending());
+    first.release().await.unwrap();
+    sleep(2 * SECOND).await;
+    let attempt = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+}

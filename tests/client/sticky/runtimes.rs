@@ -1,0 +1,142 @@
+//! A key that stays here while runtimes end, are not driven, or are missing, and subscribers panic.
+
+use std::{future::IntoFuture, time::Duration};
+
+use futures::executor;
+use leasehold::{Attempt, Error, Lease, Leases};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{IDLE, SECOND, elsewhere, plain, sticky};
+use crate::{LIMIT, PATIENCE, TTL, is_free, observe::panics::panic_in, setup, until_free};
+
+/// So long that a lease which is never given back shows.
+const LONG: Duration = Duration::from_secs(60 * 60);
+
+fn not_driven() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn stays(leases: &Leases) -> Lease {
+    leases.acquire("key", LONG).sticky(LONG).await.unwrap()
+}
+
+#[test]
+fn another_process_gets_the_key_although_the_runtime_of_the_first_use_is_not_driven_any_more() {
+    let (store, leases) = setup();
+    let driven = Runtime::new().unwrap();
+    driven.block_on(async {
+        leases
+            .acquire("other", LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap()
+    });
+    let idle = not_driven();
+    idle.block_on(async { stays(&leases).await.release().await.unwrap() });
+    let other = elsewhere(&store);
+    let asked = async { timeout(PATIENCE, other.acquire("key", TTL).into_future()).await };
+    drop(driven.block_on(asked).unwrap().unwrap());
+}
+
+#[test]
+fn another_process_gets_the_key_although_the_runtime_of_the_first_use_has_ended() {
+    let (store, leases) = setup();
+    let driven = Runtime::new().unwrap();
+    driven.block_on(async {
+        leases
+            .acquire("other", LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap()
+    });
+    let ends = not_driven();
+    let hung = ends.block_on(async {
+        stays(&leases).await.release().await.unwrap();
+        leases.acquire("key", SECOND).await.unwrap()
+    });
+    drop(ends);
+    let other = elsewhere(&store);
+    let asked = async { timeout(PATIENCE, other.acquire("key", TTL).into_future()).await };
+    drop(driven.block_on(asked).unwrap().unwrap());
+    assert!(!hung.is_live());
+}
+
+#[test]
+fn the_next_runtime_uses_the_key_at_once_after_the_last_one_has_ended() {
+    let (_store, leases) = setup();
+    let ends = not_driven();
+    ends.block_on(async { stays(&leases).await.release().await.unwrap() });
+    drop(ends);
+    let start = std::time::Instant::now();
+    not_driven().block_on(async { plain(&leases).await.release().await.unwrap() });
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+}
+
+#[test]
+fn an_acquire_without_a_runtime_says_so() {
+    let (_store, leases) = setup();
+    let runtime = not_driven();
+    let held = runtime.block_on(stays(&leases));
+    for n in 0..2 {
+        let asked = leases.acquire("key", TTL).into_future();
+        let error = executor::block_on(asked).unwrap_err();
+        assert!(matches!(error, Error::NoRuntime), "{n}: {error:?}");
+        if n == 0 {
+            runtime.block_on(async { sleep(Duration::ZERO).await });
+        }
+    }
+    drop(held);
+}
+
+/// The fields are those of the events of a stay that begins, of one that ends, and of leases that are given up or lost.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_keeps_the_key_from_nobody() {
+    for field in ["at_once", "held", "reason"] {
+        for ends in [
+            |lease: Lease| drop(lease),
+            |lease: Lease| drop(executor::block_on(lease.release())),
+            |lease: Lease| lease.detach(),
+            |lease: Lease| drop(lease.into_ticket()),
+        ] {
+            let (store, leases) = setup();
+            let lease = leases.acquire("key", TTL).sticky(IDLE).keep_alive();
+            let lease = lease.await.unwrap();
+            let needs_document = leases.try_acquire("key", TTL).note("another");
+            assert!(matches!(needs_document.await.unwrap(), Attempt::Held(_)));
+            let (default, _) = panic_in(field, 1);
+            let ended = std::panic::AssertUnwindSafe(|| ends(lease));
+            let _ = std::panic::catch_unwind(ended);
+            sleep(SECOND).await;
+            drop(default);
+            let took = until_free(&store).await;
+            assert!(took <= TTL, "{field}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_does_not_end_the_looks() {
+    let (store, leases) = setup();
+    drop(sticky(&leases).await);
+    // The event of a lease that goes back has this field.
+    let (default, _) = panic_in("at_once", 1);
+    // The second key goes back too.
+    let second = leases.acquire("second", TTL).sticky(IDLE).await.unwrap();
+    drop(second);
+    let start = Instant::now();
+    while !is_free(&store).await {
+        assert!(start.elapsed() <= IDLE + 2 * TTL);
+        sleep(SECOND).await;
+    }
+    drop(default);
+    let other = elsewhere(&store);
+    let next = timeout(IDLE + 2 * TTL, other.acquire("second", TTL).into_future()).await;
+    drop(next.unwrap().unwrap());
+}
