@@ -12,7 +12,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use futures::TryStreamExt;
 use leasehold::{
-    Error, Filter, Key, Leases, LockState, Store,
+    Error, Filter, Key, LockState, Store,
     limits::MAX_WINDOW,
     store::{LeaseId, PermitAnswer, PermitId, PermitRequest, Quota},
 };
@@ -22,6 +22,7 @@ pub use self::shapes::{
     at, flat, queue_shapes, several, shapes, sound_shapes, untyped_shapes, with_times,
 };
 pub use self::ticks::tick_shapes;
+use super::patient;
 
 /// The key of the document.
 pub const KEY: &str = "key";
@@ -173,7 +174,7 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
         let found = get().await;
         has_no_part_in_limiters(store).await;
         assert_eq!(get().await, found, "{document:?}");
-        let leases = Leases::new(store.clone());
+        let leases = patient(store.clone());
         let released = leases.release_owner(OWNER).await;
         let is_released = match verdict {
             Verdict::Lock(has) => {
@@ -217,7 +218,7 @@ pub async fn are_not_purged<D: Debug + PartialEq>(
         let is_removable = matches!(verdict, Verdict::Lock(has) if !has.kept);
         if !is_removable && put(document).await {
             let found = get().await;
-            let purged = Leases::new(store.clone()).purge(Duration::ZERO).await;
+            let purged = patient(store.clone()).purge(Duration::ZERO).await;
             assert_eq!(purged.unwrap(), 0, "{document:?}");
             assert_eq!(get().await, found, "{document:?}");
         }
