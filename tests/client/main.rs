@@ -23,6 +23,7 @@ mod max_hold;
 mod observe;
 mod once;
 mod queue;
+mod random;
 mod release;
 mod renew;
 mod sets;
