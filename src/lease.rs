@@ -3,6 +3,7 @@
 
 mod complete;
 mod convert;
+mod give_up;
 mod guard;
 mod local;
 mod looks;

@@ -1,0 +1,121 @@
+//! The ways in which a holder gives up its lease: a release, a ticket for another process, a detach, and the drop of the
+//! guard.
+
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::{guard::Lease, ticket::Ticket};
+use crate::{
+    messages::ReleaseAnswer,
+    model::{Error, LossReason},
+    release::Released,
+    telemetry,
+};
+
+impl Lease {
+    /// Releases the lease, and waits until the store has confirmed the release.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
+    /// match lease.release().await {
+    ///     Err(Error::Lost { reason, .. }) => println!("the work may have overlapped: {reason}"),
+    ///     other => other?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lease was evicted, if the key was granted to another lease before this release, or if the
+    /// lock's document was cleaned up after the lease had expired. The work under the lease may then have overlapped
+    /// with the work of another holder. The error is also [`Error::Lost`] if the client is closed, because the close
+    /// releases the lease itself. If the lease has expired, but the key was not granted again, the release succeeds.
+    ///
+    /// After another error that [a retry can fix](Error::is_retryable), and after [`Error::NoRuntime`], the release
+    /// goes on in the background until the ttl is over. After any other error the release is not repeated, and the key
+    /// is free when the ttl is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped after its first poll, the release goes on in the background. If it is dropped before
+    /// that, the guard is dropped, which releases the lease in the background too.
+    pub async fn release(self) -> Result<(), Error> {
+        let now = Instant::now();
+        if let Some(stay) = &self.stay {
+            return self.release_local(stay, now).await;
+        }
+        let lost_before = self.state.loss(now);
+        let Some(pending) = self.registry.end(&self.state, now) else {
+            // The close of the client has taken over the release of the lease.
+            return Err(self.state.lost_error(LossReason::Closed));
+        };
+        let release = self.registry.release(pending, now);
+        let release = release.instrument(telemetry::release(self.state.fields()));
+        let Released { answer, unclear } = release.await?;
+        match answer {
+            ReleaseAnswer::Released => Ok(()),
+            // An earlier try was carried out, and its answer was lost on the way. But if the lease was lost before the
+            // first try, it may be gone because of a takeover.
+            ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
+            ReleaseAnswer::NotHeld => {
+                let reason = LossReason::TakenOver;
+                if lost_before.is_none() {
+                    telemetry::lost(self.state.fields(), &reason);
+                }
+                Err(self.state.lost_error(reason))
+            }
+        }
+    }
+
+    /// Gives up the guard without a release, and returns a ticket. Another process can continue the lease with it,
+    /// until its ttl is over: [`Leases::resume`](crate::Leases::resume) has an example. Nothing is sent. The resumed
+    /// lease has the same [minimum hold](crate::Acquire::min_hold) and [maximum hold](crate::Acquire::max_hold), which
+    /// count from the grant by the server's clock.
+    ///
+    /// The ticket of a lease that was [granted from memory](crate::Acquire::sticky) is that of the lease in the store,
+    /// whose fence is greater. From then on the key is not granted from memory any more. While other tasks have leases of
+    /// the key from memory, it is the ticket of no lease: `resume` answers
+    /// [`Resumed::Gone`](crate::Resumed::Gone), as for a lease that is lost.
+    pub fn into_ticket(self) -> Ticket {
+        let ticket = Ticket::of(self.state.stored(), &self.state);
+        let is_given_away = match &self.stay {
+            None => {
+                self.registry.detach(&self.state);
+                true
+            }
+            Some(stay) => self.give_away(stay),
+        };
+        if is_given_away {
+            ticket
+        } else {
+            ticket.of_no_lease()
+        }
+    }
+
+    /// Gives up the guard without a release. The key stays held until the ttl is over, and the lease is not renewed any
+    /// more. Nothing is sent. For a lease that was [granted from memory](crate::Acquire::sticky), it is the ttl of the
+    /// lease in the store, of which a third may have passed.
+    ///
+    /// For a job that must run once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
+    pub fn detach(self) {
+        match &self.stay {
+            None => self.registry.detach(&self.state),
+            Some(stay) => self.detach_local(stay),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        match &self.stay {
+            None => self.registry.abandon(&self.state),
+            Some(stay) => self.drop_local(stay),
+        }
+    }
+}
