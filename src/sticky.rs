@@ -2,6 +2,7 @@
 //! memory.
 //!
 //! - `stay.rs` has one key: who is granted it here, and when its lease goes back to the store.
+//! - `holders.rs` has the leases that were granted it here.
 //! - `fit.rs` says which acquires are granted from memory.
 //! - `stays.rs` has all keys, and the bound on their number.
 //! - `fences.rs` gives each grant from memory a fence.
@@ -9,6 +10,7 @@
 
 mod fences;
 mod fit;
+mod holders;
 mod recalled;
 mod stay;
 mod stays;

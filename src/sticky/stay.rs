@@ -18,11 +18,14 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::fences::Fences;
+use super::{
+    fences::Fences,
+    holders::{Holders, LocalHolder, lose, shown},
+};
 use crate::{
     lease_state::{Behind, LeaseNumber, LeaseState},
     messages::AcquireRequest,
-    model::{Error, Fence, Held, Holder, Key, LossReason, Mode, after},
+    model::{Error, Fence, Held, Key, LossReason, Mode},
     telemetry::Waiting,
 };
 
@@ -47,21 +50,11 @@ pub(crate) struct Stay {
 struct State {
     /// `None` if the lease in the store is shared.
     fences: Option<Fences>,
-    holders: Vec<LocalHolder>,
-    /// When the last of the holders left.
-    idle_since: Instant,
+    holders: Holders,
     end: End,
     /// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
     /// next lease could have, not even a reentrant one.
     converts: bool,
-}
-
-/// A lease that was granted from memory.
-#[derive(Debug)]
-struct LocalHolder {
-    lease: Arc<LeaseState>,
-    /// Reentrant leases have the turn of the lease that they enter. It ends with the last of them.
-    turn: Arc<OwnedSemaphorePermit>,
 }
 
 /// Whether the lease goes back to the store.
@@ -123,8 +116,7 @@ impl Stay {
             idle,
             state: Mutex::new(State {
                 fences,
-                holders: Vec::new(),
-                idle_since: now,
+                holders: Holders::none(now),
                 end: End::None,
                 converts: false,
             }),
@@ -198,8 +190,7 @@ impl Stay {
         if state.converts {
             return Some(Entry::Over);
         }
-        let live = |holder: &&LocalHolder| holder.lease.is_live(now);
-        let newest = state.holders.iter().rev().find(live)?;
+        let newest = state.holders.newest(now)?;
         let (fence, turn) = (newest.lease.fence(), newest.turn.clone());
         if turn.num_permits() < turns(request) as usize {
             return Some(Entry::Over);
@@ -238,8 +229,7 @@ impl Stay {
     /// The lock makes sure that a lease which has [expired](Self::drop_expired) meanwhile is not revived.
     pub(crate) fn extend(&self, lease: &LeaseState, keeps_alive: bool) -> Result<(), Error> {
         let state = self.state.lock();
-        let is_it = |it: &LocalHolder| it.lease.number() == lease.number();
-        let is_here = state.holders.iter().any(is_it);
+        let is_here = state.holders.has(lease.number());
         let now = Instant::now();
         let is_extended = match keeps_alive {
             _ if !is_here => false,
@@ -258,13 +248,9 @@ impl Stay {
     /// whether the lease was still there: it is gone if it had expired, and the key may have been granted again.
     pub(crate) fn leave(&self, lease: LeaseNumber, how: Departure, now: Instant) -> (Left, bool) {
         let mut state = self.state.lock();
-        let found = state
-            .holders
-            .iter()
-            .position(|it| it.lease.number() == lease);
-        let gone = found.map(|at| state.holders.remove(at));
+        let gone = state.holders.remove(lease, now);
         // A holder that has outlived its ttl does not count.
-        let expired = state.take_expired(now);
+        let expired = state.holders.take_expired(now);
         let detaches = gone.is_some()
             && match how {
                 Departure::Released => false,
@@ -274,8 +260,7 @@ impl Stay {
         if detaches && state.end != End::Sent {
             state.end = End::DueDetached;
         }
-        if state.holders.is_empty() && gone.is_some() {
-            state.idle_since = now;
+        if state.holders.is_empty() && (gone.is_some() || !expired.is_empty()) {
             self.stored().set_idle();
         }
         let left = state.take_due();
@@ -335,17 +320,17 @@ impl Stay {
         } else {
             self.idle
         };
-        let has_idled =
-            state.holders.is_empty() && now.saturating_duration_since(state.idle_since) >= longest;
+        let since = state.holders.idle_since();
+        let has_idled = since.is_some_and(|at| now.saturating_duration_since(at) >= longest);
         has_idled || !self.behind.is_live(now)
     }
 
     /// Reports the losses of leases under the stay whose holders have not looked.
     pub(crate) fn check_losses(&self) {
         let state = self.state.lock();
-        let holders: Vec<_> = state.holders.iter().map(|it| it.lease.clone()).collect();
+        let leases: Vec<_> = state.holders.leases().cloned().collect();
         drop(state);
-        holders.iter().for_each(|lease| lease.check_loss());
+        leases.iter().for_each(|lease| lease.check_loss());
     }
 
     /// For how long the key stays although no task uses it.
@@ -355,30 +340,25 @@ impl Stay {
 
     /// Since when no task has used the key. `None` while one does.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        state.holders.is_empty().then_some(state.idle_since)
+        self.state.lock().holders.idle_since()
     }
 
     /// Whether a lease under the stay is live, which a reentrant one could enter.
     pub(super) fn is_in_use(&self, now: Instant) -> bool {
-        let state = self.state.lock();
-        state.holders.iter().any(|it| it.lease.is_live(now))
+        self.state.lock().holders.newest(now).is_some()
     }
 
     /// The other leases than this one that are under the stay. `None` if there are none.
     pub(crate) fn others(&self, lease: LeaseNumber, now: Instant) -> Option<Held> {
-        let held = self.held_by(now, |it| {
-            it.lease.number() != lease && it.lease.is_live(now)
-        });
+        let held = self.held_by(now, |it| it.number() != lease && it.is_live(now));
         (!held.holders().is_empty()).then_some(held)
     }
 
     /// Drops the holders that have outlived their ttl, so that others can have the key.
     fn drop_expired(&self, now: Instant) {
         let mut state = self.state.lock();
-        let expired = state.take_expired(now);
+        let expired = state.holders.take_expired(now);
         if !expired.is_empty() && state.holders.is_empty() {
-            state.idle_since = now;
             self.stored().set_idle();
         }
         drop(state);
@@ -387,9 +367,7 @@ impl Stay {
 
     /// When the first of the holders outlives its ttl, unless it is renewed. `None` without holders.
     pub(crate) fn next_expiry(&self, now: Instant) -> Option<Instant> {
-        let state = self.state.lock();
-        let ends = state.holders.iter().map(|it| it.lease.deadline().max(now));
-        ends.min()
+        self.state.lock().holders.next_expiry(now)
     }
 
     /// The tasks of this process that have the key, as an answer of the store would show them.
@@ -397,21 +375,11 @@ impl Stay {
         self.held_by(now, |_| true)
     }
 
-    fn held_by(&self, now: Instant, which: impl Fn(&LocalHolder) -> bool) -> Held {
+    fn held_by(&self, now: Instant, which: impl Fn(&LeaseState) -> bool) -> Held {
         let state = self.state.lock();
         let at = self.stored().server_time(now);
-        let holder = |it: &LocalHolder| {
-            let lease = &it.lease;
-            let request = lease.request();
-            let until = after(at, lease.remaining(now));
-            let (owner, since) = (request.owner.clone(), lease.acquired_at());
-            let mut holder = Holder::exclusive(request.lease, owner, lease.fence(), since, until);
-            holder.mode = lease.mode();
-            holder.note = request.note.clone();
-            holder
-        };
-        let holders = state.holders.iter().filter(|it| which(it));
-        let holders = holders.map(holder).collect();
+        let leases = state.holders.leases().filter(|it| which(it));
+        let holders = leases.map(|it| shown(it, at, now)).collect();
         Held::new(self.key().clone(), holders, at)
     }
 }
@@ -437,12 +405,6 @@ impl State {
         lease
     }
 
-    /// Takes out the holders that have outlived their ttl.
-    fn take_expired(&mut self, now: Instant) -> Vec<LocalHolder> {
-        let expired = self.holders.extract_if(.., |it| !it.lease.is_live(now));
-        expired.collect()
-    }
-
     /// What the caller does with the lease in the store, if it is due to go back.
     fn take_due(&mut self) -> Left {
         let left = match self.end {
@@ -455,15 +417,6 @@ impl State {
             self.end = End::Sent;
         }
         left
-    }
-}
-
-/// Records the loss of holders that have outlived their ttl, and then gives their turns to others. From now on their
-/// leases stay lost, whatever the clocks show.
-fn lose(expired: Vec<LocalHolder>, now: Instant) {
-    for holder in &expired {
-        let lease = &holder.lease;
-        lease.lose(lease.loss(now).unwrap_or(LossReason::Expired));
     }
 }
 

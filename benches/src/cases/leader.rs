@@ -3,7 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use futures::StreamExt;
 use leasehold::{Fence, Leader, Leases, Term};
+use mongodb::{
+    bson::{Document, doc},
+    change_stream::{ChangeStream, event::ChangeStreamEvent},
+};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -12,14 +17,16 @@ use tokio::{
 
 use super::sides;
 use crate::{
-    engines::Mongo,
-    locks::LONG,
+    engines::{Engine, Mongo},
+    locks::{LONG, Locks, SharedLocks},
     ours::mongo_store,
+    raw::RawLocks,
     results::{CaseResult, Quartiles, SideResult},
     rounds::Plan,
 };
 
 const KEY: &str = "leader";
+const TOLD: &str = "told";
 const TTL: Duration = Duration::from_secs(10);
 const STOPS: usize = 40;
 /// The minimum length of a term. By its end the waiting client asks at its full pause. A random part of a second is
@@ -32,7 +39,9 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     let about = "Two clients campaign for one key, and a third follows. The leader resigns after 2 \
                  to 3 s. The figures are the times from then until the work of the other client \
                  begins, and until the follower hears of it, over 40 terms. Raw is a release and \
-                 an acquire, one after the other, between two terms.";
+                 an acquire, one after the other, between two terms. `raw-told` is a release by \
+                 the bare driver, and an acquire by another client, which waits for the event of a \
+                 change stream of its own.";
     let mut result = CaseResult::new("leader", mongo.engine.name(), about);
     let collection = mongo.collection("leasehold").name().to_owned();
     let (begun, mut terms) = mpsc::unbounded_channel();
@@ -44,8 +53,13 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     let follower = client(mongo, &collection).await?;
     let mut leading = follower.leader(KEY, TTL).watch();
     let raw = sides::raw(mongo);
+    let mut told = match mongo.engine == Engine::Replset {
+        true => Some(Told::new(mongo).await?),
+        false => None,
+    };
 
-    let (mut cycles, mut takeovers, mut heard) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut events, mut cycles, mut takeovers, mut heard) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut term = next(&mut terms).await?;
     while takeovers.len() < STOPS {
         sleep(TERM + Duration::from_secs(1).mul_f64(fastrand::f64())).await;
@@ -56,6 +70,9 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
         let guard = raw.try_acquire(KEY, LONG).await?;
         cycles.push(millis(begin.elapsed()));
         guard.context("a free key is held")?.release().await?;
+        if let Some(told) = &mut told {
+            events.push(millis(told.takeover(&raw).await?));
+        }
 
         let resigned = Instant::now();
         // This fails if the term has ended by itself. Another term then begins as well.
@@ -71,13 +88,60 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     for campaign in campaigns {
         campaign.abort();
     }
-    let sides = vec![
-        side("raw", cycles)?,
-        side("next leader", takeovers)?,
-        side("follower", heard)?,
-    ];
+    let mut sides = vec![side("raw", cycles)?];
+    if told.is_some() {
+        sides.push(side("raw-told", events)?);
+    }
+    sides.push(side("next leader", takeovers)?);
+    sides.push(side("follower", heard)?);
     result.add("a leader resigns", sides);
     Ok(result)
+}
+
+/// Another client of the bare driver, with a change stream that tells it of releases.
+struct Told {
+    locks: RawLocks,
+    releases: ChangeStream<ChangeStreamEvent<Document>>,
+}
+
+impl Told {
+    async fn new(mongo: &Mongo) -> Result<Self> {
+        let (database, _) = mongo.counting().await?;
+        let collection = database.collection::<Document>(mongo.collection("raw").name());
+        let releases = doc! {
+            "documentKey._id": TOLD,
+            "updateDescription.removedFields": "owner",
+        };
+        let releases = collection.watch().pipeline([doc! { "$match": releases }]);
+        Ok(Self {
+            releases: releases.await?,
+            locks: RawLocks::new("raw-told", &collection),
+        })
+    }
+
+    /// How long it takes from the beginning of a release until this client has the key.
+    async fn takeover(&mut self, raw: &SharedLocks) -> Result<Duration> {
+        let guard = raw.try_acquire(TOLD, LONG).await?;
+        let guard = guard.context("a free key is held")?;
+        let begin = Instant::now();
+        let (released, next) = tokio::join!(guard.release(), async {
+            self.heard().await?;
+            self.locks.try_acquire(TOLD, LONG).await
+        });
+        let took = begin.elapsed();
+        released?;
+        next?.context("a free key is held")?.release().await?;
+        self.heard().await?;
+        Ok(took)
+    }
+
+    async fn heard(&mut self) -> Result<()> {
+        let event = timeout(PATIENCE, self.releases.next()).await;
+        event
+            .context("nothing is told")?
+            .context("the stream has ended")??;
+        Ok(())
+    }
 }
 
 /// A term that has begun.

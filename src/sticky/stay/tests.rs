@@ -1,7 +1,12 @@
 use chrono::DateTime;
 
 use super::*;
-use crate::{lease_state::GrantTerms, messages::Grant, model::LeaseId, runtime::suspension};
+use crate::{
+    lease_state::GrantTerms,
+    messages::Grant,
+    model::{LeaseId, after},
+    runtime::suspension,
+};
 
 const TTL: Duration = Duration::from_secs(10);
 
