@@ -18,7 +18,7 @@ use tokio::{
 use super::sides;
 use crate::{
     engines::{Engine, Mongo},
-    locks::{LONG, Locks, SharedLocks},
+    locks::{LONG, Locks},
     ours::mongo_store,
     raw::RawLocks,
     results::{CaseResult, Quartiles, SideResult},
@@ -71,7 +71,7 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
         cycles.push(millis(begin.elapsed()));
         guard.context("a free key is held")?.release().await?;
         if let Some(told) = &mut told {
-            events.push(millis(told.takeover(&raw).await?));
+            events.push(millis(told.takeover().await?));
         }
 
         let resigned = Instant::now();
@@ -98,31 +98,32 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
-/// Another client of the bare driver, with a change stream that tells it of releases.
+/// Another client of the bare driver, with a change stream that tells it of each grant and each release.
 struct Told {
+    first: RawLocks,
     locks: RawLocks,
-    releases: ChangeStream<ChangeStreamEvent<Document>>,
+    changes: ChangeStream<ChangeStreamEvent<Document>>,
 }
 
 impl Told {
     async fn new(mongo: &Mongo) -> Result<Self> {
         let (database, _) = mongo.counting().await?;
-        let collection = database.collection::<Document>(mongo.collection("raw").name());
-        let releases = doc! {
-            "documentKey._id": TOLD,
-            "updateDescription.removedFields": "owner",
-        };
-        let releases = collection.watch().pipeline([doc! { "$match": releases }]);
+        let first = mongo.collection("raw-told");
+        let collection = database.collection::<Document>(first.name());
+        let changes = doc! { "documentKey._id": TOLD };
+        let changes = collection.watch().pipeline([doc! { "$match": changes }]);
         Ok(Self {
-            releases: releases.await?,
+            changes: changes.await?,
+            first: RawLocks::new("raw-told", &first),
             locks: RawLocks::new("raw-told", &collection),
         })
     }
 
     /// How long it takes from the beginning of a release until this client has the key.
-    async fn takeover(&mut self, raw: &SharedLocks) -> Result<Duration> {
-        let guard = raw.try_acquire(TOLD, LONG).await?;
+    async fn takeover(&mut self) -> Result<Duration> {
+        let guard = self.first.try_acquire(TOLD, LONG).await?;
         let guard = guard.context("a free key is held")?;
+        self.heard().await?;
         let begin = Instant::now();
         let (released, next) = tokio::join!(guard.release(), async {
             self.heard().await?;
@@ -130,13 +131,14 @@ impl Told {
         });
         let took = begin.elapsed();
         released?;
+        self.heard().await?;
         next?.context("a free key is held")?.release().await?;
         self.heard().await?;
         Ok(took)
     }
 
     async fn heard(&mut self) -> Result<()> {
-        let event = timeout(PATIENCE, self.releases.next()).await;
+        let event = timeout(PATIENCE, self.changes.next()).await;
         event
             .context("nothing is told")?
             .context("the stream has ended")??;
