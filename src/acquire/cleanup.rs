@@ -14,6 +14,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use chrono::{DateTime, Utc};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -21,7 +22,7 @@ use super::context::AcquireContext;
 use crate::{
     lease_state::{EndReason, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Error, Fence, Key, WaiterId},
+    model::{Access, Error, Key, WaiterId},
     release::ReleaseJob,
     runtime::{self, in_flight::InFlight},
     telemetry,
@@ -82,7 +83,7 @@ impl Cleanup {
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             let end = self.close_waits_until();
-            return at_work_until(end, at_work, self.leave(state.fence())).await;
+            return at_work_until(end, at_work, self.leave(state.acquired_at())).await;
         }
         // The server carried out the answered requests before the release, so they leave nothing. Only requests with an
         // unclear outcome may.
@@ -110,11 +111,13 @@ impl Cleanup {
     }
 
     /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. Such a grant
-    /// has a greater fence, and is released. One with a smaller fence had expired before the lease was granted.
-    async fn leave(mut self, fence: Fence) {
+    /// was granted later than the lease, and is released. One that was granted earlier had expired before. The fence does not
+    /// tell them apart, because an upgrade gives the lease another one.
+    async fn leave(mut self, acquired_at: DateTime<Utc>) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             self.take_in(&answer);
-            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence > fence) {
+            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.acquired_at > acquired_at)
+            {
                 self.release().await;
             }
         }

@@ -1,6 +1,10 @@
 //! The guard of a lease that was granted from memory, and the end of the lease in the store that stays behind it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
@@ -62,8 +66,9 @@ impl Lease {
             Entry::Granted(state) => {
                 stored.set_without_guard();
                 registry.stays_here(&stored);
+                let lease = Self::local(registry.clone(), stay.clone(), state);
                 registry.begin_stay(&stay);
-                Self::local(registry, stay, state)
+                lease
             }
             // The answer took most of the ttl.
             Entry::Busy(_) | Entry::Over => {
@@ -102,7 +107,13 @@ impl Lease {
             self.registry.send_back(stay, left);
             None
         };
-        self.state.report_end(ended);
+        let told = catch_unwind(AssertUnwindSafe(|| self.state.report_end(ended)));
+        if let Err(panic) = told {
+            // The subscriber of the application has panicked. The release goes on in the background.
+            let release = |pending| self.registry.renewals.release(pending);
+            pending.into_iter().for_each(release);
+            resume_unwind(panic);
+        }
         if let Some(pending) = pending {
             let release = self.registry.release(pending, now);
             let release = release.instrument(telemetry::release(self.state.fields()));
@@ -187,14 +198,14 @@ impl LeaseRegistry {
     fn begin_stay(self: &Arc<Self>, stay: &Arc<Stay>) {
         let ended = self.stays.insert(stay);
         looks::ensure_looking(self);
+        // Other tasks may wait in the queue of the key, because the lease was granted outside of it.
+        self.queues.wake_first(stay.key());
         self.send_back_all(&ended, SentBack::TooMany);
-        telemetry::stays(stay.stored().fields());
         // A close that began before the lease was added does not end its stay.
         if self.lifecycle.is_closing() {
             self.end_stay(stay, SentBack::Closed);
         }
-        // Other tasks may wait in the queue of the key, because the lease was granted outside of it.
-        self.queues.wake_first(stay.key());
+        telemetry::stays(stay.stored().fields());
     }
 
     /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.

@@ -107,9 +107,7 @@ async fn look(mut looking: Looking) {
                 asking = None;
                 failures = if outcome.is_ok() { 0 } else { failures + 1 };
                 let Some(registry) = looking.registry() else { return };
-                for key in &waited_for {
-                    let _ = catch_unwind(AssertUnwindSafe(|| registry.recall(key)));
-                }
+                waited_for.iter().for_each(|key| registry.recall(key));
                 if failures >= FAILURES {
                     failures = 0;
                     let end = || registry.end_all_stays(SentBack::NotTold);

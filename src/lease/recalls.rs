@@ -2,6 +2,7 @@
 //! tell by itself, a second task listens to it.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -131,7 +132,9 @@ impl LeaseRegistry {
     pub(super) fn recall(&self, key: &Key) {
         if let Some(stay) = self.stays.get(key) {
             self.stays.recalled(key, Instant::now());
-            self.end_stay(&stay, SentBack::WaitedFor);
+            // The subscriber of the application may panic in the event. The other keys go back all the same.
+            let end = || self.end_stay(&stay, SentBack::WaitedFor);
+            let _ = catch_unwind(AssertUnwindSafe(end));
         }
     }
 }

@@ -10,7 +10,12 @@
 //!   the store is sent back once, when no lease under it is left.
 //! - No lease state is dropped, and no event is made, while the lock is held.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -164,10 +169,9 @@ impl Stay {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
             let expiry = self.next_expiry(now).into_iter();
-            let outcome = match expiry.chain(until).min() {
-                Some(next) => timeout_at(next, &mut turn).await.ok(),
-                None => Some((&mut turn).await),
-            };
+            // The looks end what is over, but the runtime on which they run may not be driven any more.
+            let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
+            let outcome = timeout_at(next, &mut turn).await.ok();
             let now = Instant::now();
             match outcome {
                 Some(Ok(turn)) => return self.grant(request, turn, now),
@@ -175,6 +179,7 @@ impl Stay {
                 None if until.is_some_and(|until| now >= until) => {
                     return Entry::Busy(self.held(now));
                 }
+                None if self.is_over(now) => return Entry::Over,
                 None => self.drop_expired(now),
             }
         }
@@ -270,7 +275,8 @@ impl Stay {
         }
         let was_there = gone.is_some();
         drop(gone);
-        lose(expired, now);
+        // A panic in the event of another lease must not keep the caller from what it does with the lease in the store.
+        let _ = catch_unwind(AssertUnwindSafe(|| lose(expired, now)));
         (left, was_there)
     }
 

@@ -192,7 +192,8 @@ impl AcquireOperation {
                     // Otherwise the place would recall the lease of its own process.
                     cleanup::give_up_place(&context, key, place);
                     // A request that is under way may take it again.
-                    self.left_place = Some(place).filter(|_| !self.calls.is_empty());
+                    let again = Some(place).filter(|_| !self.calls.is_empty());
+                    self.left_place = again.or(self.left_place);
                 }
                 (self.calls.drive_while(entering).await, true)
             }

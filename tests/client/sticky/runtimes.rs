@@ -1,6 +1,6 @@
 //! A key that stays here while runtimes end, are not driven, or are missing, and subscribers panic.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{future::IntoFuture, pin::pin, time::Duration};
 
 use futures::executor;
 use leasehold::{Attempt, Error, Lease, Leases};
@@ -139,4 +139,21 @@ async fn a_subscriber_that_panics_does_not_end_the_looks() {
     let other = elsewhere(&store);
     let next = timeout(IDLE + 2 * TTL, other.acquire("second", TTL).into_future()).await;
     drop(next.unwrap().unwrap());
+}
+
+/// The first runtime, on which leases are renewed and keys are looked after, is not driven any more. And the turn has come
+/// to a task that does not take it.
+#[test]
+fn a_task_gets_the_key_although_nothing_looks_after_it() {
+    let (_store, leases) = setup();
+    let idle = not_driven();
+    let asked = leases.acquire("key", 2 * SECOND).sticky(LONG);
+    let first = idle.block_on(asked.into_future()).unwrap();
+    Runtime::new().unwrap().block_on(async {
+        let mut not_polled = pin!(leases.acquire("key", SECOND).into_future());
+        assert!(futures::poll!(not_polled.as_mut()).is_pending());
+        first.release().await.unwrap();
+        let next = timeout(PATIENCE, plain(&leases)).await;
+        next.expect("it waits for ever").release().await.unwrap();
+    });
 }
