@@ -1,6 +1,6 @@
 //! Every operation, dropped at every point at which it waits for the store. It must leave no lock behind.
 
-use leasehold::{Error, Lease, Leases, Resumed, store::AcquireAnswer};
+use leasehold::{Error, Lease, Leases, Resumed, Upgrade, store::AcquireAnswer};
 use tokio::time::{sleep, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};
@@ -237,6 +237,24 @@ async fn the_answer_to_an_earlier_grant_does_not_end_a_lease_that_was_given_away
         panic!("the ticket is of a live lease");
     };
     sleep(4 * ttl).await;
+    assert!(!is_free(&store).await);
+    assert!(resumed.is_live());
+}
+
+/// An earlier request for the lease is carried out after the process that has resumed the lease has upgraded it, and is
+/// answered with the fence of the upgrade.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_does_not_end_a_lease_that_was_given_away_and_upgraded() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(LIMIT * 3 / 2)]);
+    let lease = leases.acquire("key", TTL).shared().await.unwrap();
+    let other = Leases::new(store.memory.clone());
+    let resumed = other.resume(&lease.into_ticket()).keep_alive().await;
+    let Resumed::Live(resumed) = resumed.unwrap() else {
+        panic!("the ticket is of a live lease");
+    };
+    assert_eq!(resumed.upgrade().await.unwrap(), Upgrade::Exclusive);
+    sleep(LIMIT).await;
     assert!(!is_free(&store).await);
     assert!(resumed.is_live());
 }

@@ -329,3 +329,18 @@ async fn the_place_of_a_task_of_this_process_recalls_nothing() {
     plain(&leases).await.release().await.unwrap();
     assert_eq!(asked(&store), (2, 0), "it stays");
 }
+
+/// The attempt is refused behind a task of its own process.
+#[tokio::test(start_paused = true)]
+async fn a_task_of_this_process_that_waits_does_not_keep_the_key_from_staying() {
+    let (store, leases) = setup();
+    let held = plain(&leases).await;
+    let waits = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(MOMENT).await;
+    let refused = leases.try_acquire("key", TTL).sticky(IDLE).await.unwrap();
+    assert!(matches!(refused, Attempt::Held(_)));
+    held.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    sticky(&leases).await.release().await.unwrap();
+    assert!(!is_free(&store).await, "it stays");
+}

@@ -394,3 +394,43 @@ async fn a_future_that_is_not_polled_any_more_keeps_the_key_from_no_attempt_for_
     let attempt = leases.try_acquire("key", TTL).await.unwrap();
     assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
 }
+
+/// The release of the lease is not offered to the task that waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_needs_the_document_of_an_idle_key_waits_for_no_offer() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT); 2]);
+    let start = Instant::now();
+    let first = async {
+        let first = leases.try_acquire("key", TTL).sticky(IDLE).await.unwrap();
+        assert!(matches!(first, Attempt::Acquired(_)));
+    };
+    let second = async { leases.acquire("key", TTL).note("another").await.unwrap() };
+    let ((), _second) = tokio::join!(first, second);
+    assert!(start.elapsed() <= 10 * MOMENT, "{:?}", start.elapsed());
+}
+
+/// Two tasks wait for their turn when the lease has to go back. Then the first of them asks the store, which does not answer
+/// in time.
+#[tokio::test(start_paused = true)]
+async fn a_task_behind_one_that_asks_is_told_that_the_key_was_held() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let waits = async || {
+        let asked = leases.acquire("key", TTL).sticky(IDLE);
+        asked.wait_for(2 * SECOND).await.map(drop).unwrap_err()
+    };
+    let holds = async {
+        let lease = sticky(&leases).await;
+        sleep(SECOND).await;
+        let needs_document = leases.try_acquire("key", TTL).note("another");
+        assert!(matches!(needs_document.await.unwrap(), Attempt::Held(_)));
+        store.next([Fate::AnswerLate(5 * SECOND)]);
+        sleep(2 * SECOND).await;
+        lease.release().await.unwrap();
+    };
+    let ((), one, two) = tokio::join!(holds, waits(), waits());
+    for error in [one, two] {
+        assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    }
+}
