@@ -344,3 +344,24 @@ async fn a_task_of_this_process_that_waits_does_not_keep_the_key_from_staying() 
     sticky(&leases).await.release().await.unwrap();
     assert!(!is_free(&store).await, "it stays");
 }
+
+/// The lease was not acquired in the queue of the key, so its grant does not concern the queue otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_begins_to_stay_wakes_the_task_that_waits() {
+    let (store, leases) = setup();
+    store.next([
+        Fate::AnswerLate(3 * SECOND),
+        Fate::AnswerLate(Duration::ZERO),
+    ]);
+    let first = async {
+        let first = leases.try_acquire("key", TTL).sticky(IDLE).await.unwrap();
+        assert!(matches!(first, Attempt::Acquired(_)));
+        Instant::now()
+    };
+    let second = async {
+        plain(&leases).await.release().await.unwrap();
+        Instant::now()
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(second <= first + MOMENT, "{:?}", second - first);
+}
