@@ -110,9 +110,9 @@ impl Cleanup {
         left
     }
 
-    /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. Such a grant
-    /// was granted later than the lease, and is released. One that was granted earlier had expired before. The fence does not
-    /// tell them apart, because an upgrade gives the lease another one.
+    /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. That grant is later
+    /// than the lease, and is released. An earlier grant had expired when the lease was granted. The fence does not tell
+    /// them apart, because an upgrade gives the lease another one.
     async fn leave(mut self, acquired_at: DateTime<Utc>) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             self.take_in(&answer);
