@@ -1,9 +1,12 @@
 //! Users with a role, on clusters with accounts: what each may do, and how a refusal is told.
 
+use std::time::Duration;
+
 use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::{ElasticsearchStore, Error, Leases, OpenSearchStore, store::LeaseId};
 use leasehold_tests::every;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::{Engine, Fixture, LONG, elasticsearch, errors::everything, leases, opensearch};
 
@@ -55,7 +58,11 @@ const ON_ELASTICSEARCH: Roles = Roles {
 
 const ON_OPENSEARCH: Roles = Roles {
     locks: Role {
-        cluster: &["indices:data/write/bulk", "indices:data/read/mget"],
+        cluster: &[
+            "indices:data/write/bulk",
+            "indices:data/read/mget",
+            "indices:data/read/scroll*",
+        ],
         indices: &[
             "read",
             "write",
@@ -134,10 +141,33 @@ impl AnyStore {
 
 const PASSWORD: &str = "a-Password-4-tests";
 
+/// After how many milliseconds a purge removes a lock for sure.
+const LONG_DEAD: i64 = 2_000;
+
 impl Fixture {
     /// The store of the superuser.
     fn superuser(&self) -> AnyStore {
         AnyStore::at(self, &self.url)
+    }
+
+    /// Prepares the cluster, and leaves a lock that a purge removes.
+    async fn prepare_with_a_dead_lock(&self) {
+        let superuser = self.superuser();
+        superuser.prepare().await.unwrap();
+        let lease = superuser.leases().acquire("dead", LONG).await.unwrap();
+        lease.release().await.unwrap();
+    }
+
+    /// Waits until a purge removes the dead lock, on the server's clock.
+    async fn until_dead_for_long_enough(&self) {
+        let leases = self.superuser().leases();
+        loop {
+            let dead = leases.inspect("dead").await.unwrap().unwrap();
+            if dead.now.timestamp_millis() - dead.fence.get() > LONG_DEAD {
+                return;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// The store of a new user who has only this role.
@@ -256,12 +286,15 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
 async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
     for engine in SECURED {
         let fixture = Fixture::secured(engine).await;
-        fixture.superuser().prepare().await.unwrap();
+        fixture.prepare_with_a_dead_lock().await;
+        fixture.until_dead_for_long_enough().await;
         let store = fixture.user(&roles(engine).locks).await;
         store.check().await.unwrap();
         for (operation, outcome) in store.everything().await {
             outcome.unwrap_or_else(|error| panic!("{operation} on {engine:?}: {error:?}"));
         }
+        let dead = store.leases().inspect("dead").await.unwrap();
+        assert!(dead.is_none(), "the purge has removed it: {dead:?}");
     }
 }
 
@@ -269,9 +302,14 @@ async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
 #[tokio::test]
 async fn a_user_without_one_of_the_documented_privileges_is_refused_something() {
     for engine in SECURED {
-        for (missing, [cluster, indices]) in roles(engine).locks.without_one() {
+        let mut all = Vec::new();
+        for lacking in roles(engine).locks.without_one() {
             let fixture = Fixture::secured(engine).await;
-            fixture.superuser().prepare().await.unwrap();
+            fixture.prepare_with_a_dead_lock().await;
+            all.push((fixture, lacking));
+        }
+        for (fixture, (missing, [cluster, indices])) in all {
+            fixture.until_dead_for_long_enough().await;
             let store = fixture.user_who_may(&cluster, &indices).await;
             let mut outcomes = store.everything().await;
             outcomes.push(("check", store.check().await));
