@@ -22,7 +22,7 @@ mod watcher;
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -57,8 +57,6 @@ pub(crate) struct GrantTerms {
 #[derive(Clone, Debug)]
 pub(crate) struct Behind {
     lease: Arc<LeaseState>,
-    /// How long the machine had been suspended in all, before the request for the lease in the store was sent.
-    suspended: Duration,
     /// Whether the lease in the store was found lost, by any of the leases that it stands behind.
     was_over: Arc<AtomicBool>,
 }
@@ -86,6 +84,9 @@ pub(crate) struct LeaseState {
     usage: KnownUsage,
     /// Whether the lease has a guard. Otherwise it stands behind leases that have one.
     has_guard: AtomicBool,
+    /// How many nanoseconds the machine had been suspended in all, before the request was sent that granted the lease or
+    /// renewed it last. Only leases that were granted from memory behind this one go by it.
+    suspended: AtomicU64,
     /// Whether other processes wait for the release, so that a majority has to confirm it.
     is_awaited: AtomicBool,
     /// Whether another acquire request for the lease may still be on its way to the server.
@@ -131,6 +132,7 @@ impl LeaseState {
             kept: AtomicBool::new(false),
             usage: KnownUsage::default(),
             has_guard: AtomicBool::new(true),
+            suspended: AtomicU64::new(0),
             is_awaited: AtomicBool::new(false),
             maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),

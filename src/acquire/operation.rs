@@ -339,6 +339,9 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();
+        if self.request.reentrant {
+            registry.entered_in_store(&self.request.key);
+        }
         // The key may have been recalled since this acquire began, and a grant in place of a lease of this process is never
         // refused first.
         let may_stay = |_: &_| registry.stays.may_stay(&self.request.key, Instant::now());

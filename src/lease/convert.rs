@@ -65,6 +65,9 @@ impl Lease {
     /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is already
     /// shared does not change. The fence does not change.
     ///
+    /// Under a lease that [stays with this process](crate::Acquire::sticky), a lease that a [reentrant](crate::Acquire::reentrant)
+    /// one has entered becomes shared for itself alone while that one is exclusive. Call this again when that one is over.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
@@ -109,7 +112,7 @@ impl Lease {
         if let Some(stay) = &self.stay {
             if request.conversion == Conversion::Upgrade {
                 // A downgrade that was not waited for may have made the lease in the store shared.
-                if self.mode() == Mode::Exclusive && !stay.converts() {
+                if self.mode() == Mode::Exclusive && !stay.may_be_converted() {
                     return Ok(None);
                 }
                 if let Some(held) = self.others_here() {
@@ -124,9 +127,14 @@ impl Lease {
             if request.conversion == Conversion::Upgrade {
                 return Ok(Some(held));
             }
-            // The others are reentrant leases, and may be exclusive. So the lease in the store stays exclusive.
-            self.state.converted_to(Mode::Shared, self.fence());
-            return Ok(None);
+            // The others are reentrant leases. If one is exclusive, the lease in the store has to be.
+            if held.holders().iter().any(|it| it.mode == Mode::Exclusive) {
+                self.state.converted_to(Mode::Shared, self.fence());
+                return Ok(None);
+            }
+        }
+        if let Some(stay) = &self.stay {
+            stay.conversion_sent();
         }
         let mut tries = Tries::default();
         loop {

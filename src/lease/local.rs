@@ -14,7 +14,7 @@ use crate::{
     lease_state::{Behind, EndReason, LeaseState},
     messages::ReleaseAnswer,
     model::{Access, Error, Held, Key, LeaseId, LossReason},
-    release::Released,
+    release::{PendingRelease, Released},
     sticky::{Departure, Entry, Fences, Left, Stay},
     telemetry::{self, SentBack},
 };
@@ -107,14 +107,8 @@ impl Lease {
             self.registry.send_back(stay, left);
             None
         };
-        let told = catch_unwind(AssertUnwindSafe(|| self.state.report_end(ended)));
-        if let Err(panic) = told {
-            // The subscriber of the application has panicked. The release goes on in the background.
-            let release = |pending| self.registry.renewals.release(pending);
-            pending.into_iter().for_each(release);
-            resume_unwind(panic);
-        }
-        if let Some(pending) = pending {
+        let told = || self.state.report_end(ended);
+        if let Some(pending) = self.registry.told_before(pending, told) {
             let release = self.registry.release(pending, now);
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;
@@ -201,11 +195,23 @@ impl LeaseRegistry {
         // Other tasks may wait in the queue of the key, because the lease was granted outside of it.
         self.queues.wake_first(stay.key());
         self.send_back_all(&ended, SentBack::TooMany);
-        // A close that began before the lease was added does not end its stay.
+        // What happened before the lease was added did not end its stay.
         if self.lifecycle.is_closing() {
             self.end_stay(stay, SentBack::Closed);
         }
+        if !self.stays.may_stay(stay.key(), Instant::now()) {
+            self.end_stay(stay, SentBack::WaitedFor);
+        }
         telemetry::stays(stay.stored().fields());
+    }
+
+    /// Ends the stay of the lease of this key, because the store has granted the key to a reentrant owner beside it. The
+    /// lease that stays may also be one whose grant is not known here yet.
+    pub(crate) fn entered_in_store(&self, key: &Key) {
+        self.stays.recalled(key, Instant::now());
+        if let Some(stay) = self.stays.get(key) {
+            self.end_stay(&stay, SentBack::DocumentNeeded);
+        }
     }
 
     /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.
@@ -246,35 +252,70 @@ impl LeaseRegistry {
             // Its release is not offered to a task in the queue, which may be this one, and does not take it now.
             stay.stored().set_awaited();
         }
-        self.end_stay(stay, why);
+        if self.stays.remove(stay) {
+            let (now, left) = (Instant::now(), stay.end());
+            let pending = if left == Left::Release {
+                self.end(stay.stored(), now)
+            } else {
+                self.send_back(stay, left);
+                None
+            };
+            let of = stay.stored().fields();
+            let told = || telemetry::stay_ended(of, why, left != Left::Nothing);
+            if let Some(pending) = self.told_before(pending, told) {
+                // The task releases the lease itself, because it is possible that no thread drives the runtime of the
+                // renewal task any more. A release that takes longer goes on in the background.
+                let _ = timeout_at(self.longest(until), self.release(pending, now)).await;
+                return;
+            }
+        }
         if stay.is_settled() {
             self.until_released(stay, until).await;
         }
     }
 
+    /// Makes an event before a release. If the subscriber of the application panics, the release goes on in the background.
+    fn told_before(
+        &self,
+        pending: Option<PendingRelease>,
+        told: impl FnOnce(),
+    ) -> Option<PendingRelease> {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(told)) else {
+            return pending;
+        };
+        let release = |pending| self.renewals.release(pending);
+        pending.into_iter().for_each(release);
+        resume_unwind(panic);
+    }
+
     /// Waits until a lease that goes back was released, for no longer than `until`, if that is in the future, and the
     /// call timeout.
     pub(crate) async fn until_released(&self, stay: &Stay, until: Option<Instant>) {
+        // A release that takes longer goes on in the background.
+        let _ = timeout_at(self.longest(until), stay.stored().released()).await;
+    }
+
+    /// Until when a release is waited for.
+    fn longest(&self, until: Option<Instant>) -> Instant {
         let now = Instant::now();
         let longest = now + self.call_timeout;
         let until = until.filter(|until| *until > now);
-        let until = until.map_or(longest, |until| until.min(longest));
-        // A release that takes longer goes on in the background.
-        let _ = timeout_at(until, stay.stored().released()).await;
+        until.map_or(longest, |until| until.min(longest))
     }
 
     /// Ends the stay of this lease, which this process has just ended in the store. With `None` it may have ended any lease
     /// of the key: nothing more is granted under one that stays, and what was granted goes on.
     pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
-        let Some(stay) = self.stays.get(key) else {
-            return;
-        };
-        match lease {
-            Some(lease) if stay.stored().id() != lease => return,
-            Some(_) => drop(stay.stored().lose(LossReason::TakenOver)),
-            None => {}
+        // The lease may be granted by an answer that is under way, and then begin to stay.
+        self.stays.recalled(key, Instant::now());
+        for stay in self.stays.all_of(key) {
+            match lease {
+                Some(lease) if stay.stored().id() != lease => continue,
+                Some(_) => drop(stay.stored().lose(LossReason::TakenOver)),
+                None => {}
+            }
+            self.end_stay(&stay, SentBack::Evicted);
         }
-        self.end_stay(&stay, SentBack::Evicted);
     }
 
     /// Ends the stays of all leases.

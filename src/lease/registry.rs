@@ -159,13 +159,18 @@ impl LeaseRegistry {
         // The renewal task may have ended with its runtime before it carried out its releases, so it is started again
         // here.
         let _ = self.renewals.ensure_running();
-        self.end_all_stays(SentBack::Closed);
+        for stay in self.stays.ended().iter().filter(|it| it.is_detached()) {
+            stay.stored().lose(LossReason::Closed);
+            self.detach(stay.stored());
+        }
         let held: Vec<_> = self.held.lock().drain().collect();
         let mut pending = Vec::new();
         for lease in held.iter().filter_map(|(_, lease)| lease.upgrade()) {
             lease.lose(LossReason::Closed);
             pending.extend(self.end(&lease, Instant::now()));
         }
+        // Their leases have ended above, so that nothing is left to the renewal task.
+        self.end_all_stays(SentBack::Closed);
         // The releases are spawned on this runtime, because it is possible that no thread drives the runtime of the
         // renewal task any more.
         match Handle::try_current() {

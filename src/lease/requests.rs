@@ -9,7 +9,7 @@ use crate::{
     lease_state::LeaseState,
     messages::{ConvertAnswer, ConvertRequest, only_renewal},
     model::{Conversion, Error, Held, LossReason},
-    runtime,
+    runtime::{self, suspension},
     store::Store,
     waiters::WaitQueues,
 };
@@ -22,9 +22,11 @@ pub(crate) async fn renew_now(
 ) -> Result<(), Error> {
     let renewed = state.clone();
     let outcome = runtime::call("renew", limit, async move {
-        let sent = Instant::now();
+        let (suspended, sent) = (suspension::total(), Instant::now());
         let answers = runtime::caught(store.renew(&[renewed.begin_renewal()])).await;
-        renewed.apply_renewal(sent, only_renewal(answers))
+        renewed.apply_renewal(sent, only_renewal(answers))?;
+        renewed.set_suspended(suspended);
+        Ok(())
     })
     .await;
     if let Err(error @ Error::TimedOut { .. }) = &outcome {

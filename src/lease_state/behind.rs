@@ -24,21 +24,18 @@ use crate::{
 impl Behind {
     /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.
     pub(crate) fn new(lease: Arc<LeaseState>, suspended: Duration) -> Self {
+        lease.set_suspended(suspended);
         let was_over = Arc::default();
-        Self {
-            lease,
-            suspended,
-            was_over,
-        }
+        Self { lease, was_over }
     }
 
     pub(crate) fn lease(&self) -> &Arc<LeaseState> {
         &self.lease
     }
 
-    /// This instant on a clock that has gone on while the machine was suspended, since the grant.
+    /// This instant on a clock that has gone on while the machine was suspended, since the grant or the last renewal.
     fn awake(&self, now: Instant, total: Duration) -> Instant {
-        now + total.saturating_sub(self.suspended)
+        now + total.saturating_sub(self.lease.suspended())
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
@@ -71,7 +68,7 @@ impl Behind {
 
     /// The instant at which the lease in the store is lost, if the machine is not suspended any more until then.
     pub(super) fn deadline(&self) -> Instant {
-        let lost = suspension::total().saturating_sub(self.suspended);
+        let lost = suspension::total().saturating_sub(self.lease.suspended());
         let deadline = self.lease.deadline();
         deadline.checked_sub(lost).unwrap_or(deadline)
     }
@@ -167,6 +164,17 @@ impl LeaseState {
         });
     }
 
+    fn suspended(&self) -> Duration {
+        Duration::from_nanos(self.suspended.load(Ordering::Acquire))
+    }
+
+    /// Records how long the machine had been suspended in all, before the request was sent that granted the lease or
+    /// renewed it. The answer is applied first: until then the lease counts by the request before it.
+    pub(crate) fn set_suspended(&self, total: Duration) {
+        let nanos = u64::try_from(total.as_nanos()).unwrap_or(u64::MAX);
+        self.suspended.store(nanos, Ordering::Release);
+    }
+
     pub(super) fn has_guard(&self) -> bool {
         self.has_guard.load(Ordering::Relaxed)
     }
@@ -191,7 +199,7 @@ impl LeaseState {
 mod tests {
     use super::*;
     use crate::{
-        messages::Grant,
+        messages::{Grant, RenewAnswer},
         model::{Key, LeaseId},
     };
 
@@ -258,5 +266,26 @@ mod tests {
         assert!(live(at_grant - SECOND));
         assert!(!live(at_grant + 7 * SECOND));
         assert!(!live(at_grant), "it stays lost");
+    }
+
+    #[test]
+    fn a_renewal_after_a_suspension_makes_good_for_it() {
+        let now = Instant::now();
+        let behind = Behind::new(stored(10 * SECOND, now), SECOND);
+        let live = |at: Duration, total| behind.is_live_on(behind.awake(now + at, total));
+        assert!(live(3 * SECOND, 7 * SECOND));
+        let at = DateTime::UNIX_EPOCH;
+        let grant = Grant {
+            fence: Fence::new(9),
+            acquired_at: at,
+            expires_at: after(at, 10 * SECOND),
+            now: at,
+        };
+        let sent = now + 3 * SECOND;
+        let renewed = RenewAnswer::Renewed(grant);
+        behind.lease().apply_renewal(sent, Ok(renewed)).unwrap();
+        behind.lease().set_suspended(7 * SECOND);
+        assert!(live(12 * SECOND, 7 * SECOND));
+        assert!(!live(12 * SECOND, 8 * SECOND));
     }
 }

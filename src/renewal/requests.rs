@@ -9,7 +9,7 @@ use crate::{
     lease_state::{LeaseNumber, LeaseState},
     messages::{RenewRequest, renewal_left_out},
     model::Error,
-    runtime,
+    runtime::{self, suspension},
     store::Store,
     telemetry,
 };
@@ -37,7 +37,7 @@ impl Renewals {
 /// lost.
 pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNumber, Outcome)> {
     let Renewals { requests, leases } = renewals;
-    let sent = Instant::now();
+    let (suspended, sent) = (suspension::total(), Instant::now());
     let answers = runtime::caught(store.renew(&requests)).await;
     let answers = answers.inspect_err(|error| telemetry::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
@@ -46,15 +46,21 @@ pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNu
             Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
             Err(error) => Err(error.clone()),
         };
-        let outcome = lease
-            .upgrade()
-            .map(|lease| match lease.apply_renewal(sent, answer) {
-                Ok(()) if lease.reaches_end() => Outcome::Final(lease.deadline()),
-                Ok(()) => Outcome::Renewed(lease.deadline()),
-                Err(Error::Lost { .. }) => Outcome::Lost,
-                Err(_) => Outcome::Failed,
-            });
-        (number, outcome.unwrap_or(Outcome::Lost))
+        let Some(lease) = lease.upgrade() else {
+            return (number, Outcome::Lost);
+        };
+        let outcome = match lease.apply_renewal(sent, answer) {
+            Ok(()) => {
+                lease.set_suspended(suspended);
+                match lease.reaches_end() {
+                    true => Outcome::Final(lease.deadline()),
+                    false => Outcome::Renewed(lease.deadline()),
+                }
+            }
+            Err(Error::Lost { .. }) => Outcome::Lost,
+            Err(_) => Outcome::Failed,
+        };
+        (number, outcome)
     };
     leases.into_iter().map(outcome).collect()
 }

@@ -57,9 +57,18 @@ struct State {
     fences: Option<Fences>,
     holders: Holders,
     end: End,
-    /// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
-    /// next lease could have, not even a reentrant one.
-    converts: bool,
+    conversion: Conversions,
+}
+
+/// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
+/// next lease could have, not even a reentrant one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Conversions {
+    None,
+    /// One has begun, and nothing is granted any more.
+    Begun,
+    /// A request was sent, so the lease in the store may have another mode than its holder.
+    Sent,
 }
 
 /// Whether the lease goes back to the store.
@@ -123,7 +132,7 @@ impl Stay {
                 fences,
                 holders: Holders::none(now),
                 end: End::None,
-                converts: false,
+                conversion: Conversions::None,
             }),
         })
     }
@@ -179,8 +188,9 @@ impl Stay {
                 None if until.is_some_and(|until| now >= until) => {
                     return Entry::Busy(self.held(now));
                 }
+                // This also drops the holders that have outlived their ttl.
                 None if self.is_over(now) => return Entry::Over,
-                None => self.drop_expired(now),
+                None => {}
             }
         }
     }
@@ -192,7 +202,7 @@ impl Stay {
             return None;
         }
         let mut state = self.state.lock();
-        if state.converts {
+        if state.conversion != Conversions::None {
             return Some(Entry::Over);
         }
         let newest = state.holders.newest(now)?;
@@ -211,11 +221,11 @@ impl Stay {
     }
 
     fn grant(&self, request: AcquireRequest, turn: OwnedSemaphorePermit, now: Instant) -> Entry {
-        // A lease from memory has at least half of its ttl.
+        // A lease from memory has at least half of its ttl. Nothing remains of a lease that is lost.
         let is_long_enough = self.behind.remaining(now) >= request.ttl / 2;
         let mut state = self.state.lock();
-        let ends = state.converts || state.end != End::None;
-        if ends || !is_long_enough || !self.behind.is_live(now) {
+        let ends = state.conversion != Conversions::None || state.end != End::None;
+        if ends || !is_long_enough {
             return Entry::Over;
         }
         let fence = match &mut state.fences {
@@ -302,17 +312,32 @@ impl Stay {
     /// Records that the lease in the store is converted for one of the holders: from now on not even a reentrant lease
     /// is granted here.
     pub(crate) fn begin_to_convert(&self) {
-        self.state.lock().converts = true;
+        self.converts(Conversions::Begun);
     }
 
-    /// Whether a conversion of the lease in the store has begun.
-    pub(crate) fn converts(&self) -> bool {
-        self.state.lock().converts
+    /// Records that the store is asked to convert the lease.
+    pub(crate) fn conversion_sent(&self) {
+        self.converts(Conversions::Sent);
+    }
+
+    fn converts(&self, conversion: Conversions) {
+        let mut state = self.state.lock();
+        state.conversion = state.conversion.max(conversion);
+    }
+
+    /// Whether the lease in the store may have another mode than its holder, because the store was asked to convert it.
+    pub(crate) fn may_be_converted(&self) -> bool {
+        self.state.lock().conversion == Conversions::Sent
     }
 
     /// Whether the lease was sent back.
     pub(crate) fn is_settled(&self) -> bool {
         self.state.lock().end == End::Sent
+    }
+
+    /// Whether the lease ends without a release, when no lease under it is left.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.state.lock().end == End::DueDetached
     }
 
     /// Whether no task has used the key for as long as it was to stay, a task does not take its turn, or the lease in the

@@ -70,8 +70,24 @@ impl Stays {
         if !self.is_used() {
             return None;
         }
-        let ended: Vec<_> = self.keys.lock().ended.get(key)?.clone();
-        ended.into_iter().find(|stay| stay.is_in_use(now))
+        let keys = self.keys.lock();
+        let mut ended = keys.ended.get(key).into_iter().flatten();
+        ended.find(|stay| stay.is_in_use(now)).cloned()
+    }
+
+    /// The leases of this key that stay, or have not been released yet.
+    pub(crate) fn all_of(&self, key: &Key) -> Vec<Arc<Stay>> {
+        if !self.is_used() {
+            return Vec::new();
+        }
+        let keys = self.keys.lock();
+        let ended = keys.ended.get(key).into_iter().flatten();
+        keys.stays
+            .get(key)
+            .into_iter()
+            .chain(ended)
+            .cloned()
+            .collect()
     }
 
     /// The lease of this key that goes back to the store, if its release is not answered yet.

@@ -196,3 +196,47 @@ async fn a_task_that_needs_the_document_waits_for_one_release() {
     assert!(start.elapsed() <= SECOND, "{:?}", start.elapsed());
     next.release().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_from_memory_beside_a_reentrant_lease_of_the_store() {
+    let (store, leases) = setup();
+    // The reentrant lease enters one whose answer is under way.
+    store.next([Fate::AnswerLate(SECOND)]);
+    let first = sticky(&leases);
+    let inner = async {
+        sleep(MOMENT).await;
+        leases.acquire("key", TTL).reentrant().await.unwrap()
+    };
+    let (outer, inner) = tokio::join!(first, inner);
+    assert!(outer.is_live() && inner.is_live());
+    outer.release().await.unwrap();
+    assert!(inner.is_live());
+    assert!(is_held(&leases).await, "by the reentrant lease");
+    inner.release().await.unwrap();
+    until_free(&store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_beside_a_reentrant_reader_lets_readers_of_other_processes_in() {
+    let (store, leases) = setup();
+    let outer = sticky(&leases).await;
+    let inner = leases.acquire("key", TTL).reentrant().shared();
+    let inner = inner.await.unwrap();
+    outer.downgrade().await.unwrap();
+    let reader = elsewhere(&store).try_acquire("key", TTL).shared();
+    let reader = reader.await.unwrap();
+    assert!(matches!(reader, Attempt::Acquired(_)), "{reader:?}");
+    drop((outer, inner, reader));
+    until_free(&store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_stays_exclusive_although_a_reentrant_one_has_become_shared() {
+    let (store, leases) = setup();
+    let outer = sticky(&leases).await;
+    let inner = leases.acquire("key", TTL).reentrant().await.unwrap();
+    inner.downgrade().await.unwrap();
+    assert_eq!(outer.upgrade().await.unwrap(), Upgrade::Exclusive);
+    drop((outer, inner));
+    until_free(&store).await;
+}

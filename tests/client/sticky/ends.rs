@@ -1,6 +1,6 @@
 //! What ends a lease from memory, or the lease that stays behind it.
 
-use leasehold::{Error, Leases, LossReason, MemoryStore};
+use leasehold::{Attempt, Error, Leases, LossReason, MemoryStore};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{IDLE, SECOND, asked, elsewhere, plain, sticky};
@@ -157,4 +157,38 @@ async fn the_least_recently_used_key_goes_back_if_too_many_stay() {
         gone += usize::from(free(n).await);
     }
     assert_eq!(gone, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_reaches_a_lease_that_has_ended_and_is_used_still() {
+    let (store, leases) = setup();
+    let lease = leases
+        .acquire("key", TTL)
+        .sticky(IDLE)
+        .keep_alive()
+        .await
+        .unwrap();
+    let noted = leases.try_acquire("key", TTL).note("note").await.unwrap();
+    assert!(matches!(noted, Attempt::Held(_)), "{noted:?}");
+    leases.evict("key").await.unwrap();
+    assert!(!lease.is_live());
+    let error = lease.renew().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    let next = elsewhere(&store).acquire("key", TTL).await.unwrap();
+    let inside = leases.try_acquire("key", TTL).reentrant().await.unwrap();
+    assert!(matches!(inside, Attempt::Held(_)), "{inside:?}");
+    drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_keeps_a_key_whose_lease_was_detached_beside_another_one() {
+    let (store, leases) = setup();
+    drop(sticky(&leases).await);
+    let share = async || leases.acquire("key", TTL).shared().await.unwrap();
+    let (one, two) = (share().await, share().await);
+    one.detach();
+    leases.close().await;
+    assert!(!two.is_live());
+    assert!(!is_free(&store).await);
+    assert!(until_free(&store).await <= TTL);
 }

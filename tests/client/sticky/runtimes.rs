@@ -155,3 +155,28 @@ fn a_task_gets_the_key_although_nothing_looks_after_it() {
         next.expect("it waits for ever").release().await.unwrap();
     });
 }
+
+#[test]
+fn a_close_releases_the_key_although_the_runtime_of_the_first_use_is_not_driven_any_more() {
+    let (store, leases) = setup();
+    let idle = not_driven();
+    idle.block_on(async { stays(&leases).await.release().await.unwrap() });
+    Runtime::new().unwrap().block_on(async {
+        timeout(PATIENCE, leases.close()).await.unwrap();
+        assert!(is_free(&store).await);
+    });
+}
+
+#[test]
+fn a_task_that_needs_the_document_gets_the_key_although_nothing_looks_after_it() {
+    let (store, leases) = setup();
+    let idle = not_driven();
+    idle.block_on(async { stays(&leases).await.release().await.unwrap() });
+    Runtime::new().unwrap().block_on(async {
+        let asked = leases.acquire("key", TTL).note("note").into_future();
+        let lease = timeout(PATIENCE, asked).await.unwrap().unwrap();
+        lease.release().await.unwrap();
+        assert!(is_free(&store).await);
+        timeout(PATIENCE, leases.close()).await.unwrap();
+    });
+}
