@@ -10,6 +10,8 @@
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
 //! - Many processes together send little more requests than a few. A process that is twice as far behind sends half as
 //!   many, by the speed at which the queue moves.
+//! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
+//!   for the case that a report is late or missed, and a process of those ahead is gone. So there are fewer of them.
 
 use std::time::Duration;
 
@@ -30,6 +32,8 @@ const AT_FIRST: Duration = Duration::from_millis(5);
 const MOST: Duration = Duration::from_millis(10);
 /// The longest pause for each turn ahead on a free key, which the first process is about to acquire.
 const FREE: Duration = Duration::from_millis(5);
+/// The shortest pause for each turn up to the own one, if the store reports freed keys.
+const TOLD: Duration = Duration::from_millis(50);
 /// A process sends its next request after this share of the expected time until its turn.
 const SHARE: f64 = 0.7;
 /// The greatest factor by which the time for each turn may grow from one refusal to the next.
@@ -93,8 +97,15 @@ impl Pace {
         }
     }
 
-    /// The pause after the refusal of a request. `chance` is a random number from 0 to 1.
-    pub(super) fn pause(&self, held: &Held, behind: Behind, chance: f64) -> Duration {
+    /// The pause after the refusal of a request. `is_told` says whether the store reports freed keys. `chance` is a random
+    /// number from 0 to 1.
+    pub(super) fn pause(
+        &self,
+        held: &Held,
+        behind: Behind,
+        is_told: bool,
+        chance: f64,
+    ) -> Duration {
         let ahead = u32::try_from(behind.turns).unwrap_or(u32::MAX);
         let pause = match held.held_for() {
             None => self.turns(ahead).min(FREE.saturating_mul(ahead)),
@@ -107,7 +118,11 @@ impl Pace {
                 self.turns(ahead).max(shares).max(least)
             }
         };
-        let pause = pause.min(longest(behind.processes)).max(SOON);
+        let least = match is_told {
+            true => TOLD.saturating_mul(ahead.saturating_add(1)),
+            false => SOON,
+        };
+        let pause = pause.max(least).min(longest(behind.processes));
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
         let is_first = ahead == 0;
         // The first process sends a request when a holder expires. The others send one when the places of the processes
@@ -177,7 +192,7 @@ mod tests {
     }
 
     fn pauses(pace: &Pace, held: &Held) -> [u128; 6] {
-        [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, behind(ahead), 1.0).as_millis())
+        [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, behind(ahead), false, 1.0).as_millis())
     }
 
     /// The pace of a queue in which each turn took a given time.
@@ -201,11 +216,27 @@ mod tests {
             pauses(&pace, &long),
             [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]
         );
-        assert_eq!(pace.pause(&long, behind(MAX_PLACES), 1.0), WITHOUT_PLACE);
         assert_eq!(
-            pace.pause(&long, behind(MAX_PLACES), 0.0),
+            pace.pause(&long, behind(MAX_PLACES), false, 1.0),
+            WITHOUT_PLACE
+        );
+        assert_eq!(
+            pace.pause(&long, behind(MAX_PLACES), false, 0.0),
             WITHOUT_PLACE.mul_f64(0.75)
         );
+    }
+
+    #[test]
+    fn who_is_woken_by_reports_asks_less_often_but_never_later_than_in_time() {
+        let told = |held: &Held| {
+            let pause = |ahead| Pace::default().pause(held, behind(ahead), true, 1.0);
+            [0, 1, 2, 5, 20, 99].map(|ahead| pause(ahead).as_millis())
+        };
+        assert_eq!(told(&held(3)), [50, 100, 150, 300, 1_050, 3_000]);
+        let long = held(60_000);
+        assert_eq!(told(&long), pauses(&Pace::default(), &long));
+        // The places of the processes ahead, for which a free key is kept, expire before any of them asks.
+        assert_eq!(told(&free(7)), [50, 7, 7, 7, 7, 7]);
     }
 
     #[test]
@@ -222,7 +253,7 @@ mod tests {
         let slow = seen(&[9_000]);
         for time in [20, 300, 1_000] {
             for ahead in 0..9 {
-                let pause = slow.pause(&held(time), behind(ahead), 1.0);
+                let pause = slow.pause(&held(time), behind(ahead), false, 1.0);
                 let bound = millis(time).max(MOST * ahead as u32);
                 assert!(pause <= bound, "{time} {ahead}: {pause:?}");
             }
@@ -239,7 +270,7 @@ mod tests {
             processes: 20,
             turns: 0,
         };
-        let pause = |held: &Held, behind| Pace::default().pause(held, behind, 1.0);
+        let pause = |held: &Held, behind| Pace::default().pause(held, behind, false, 1.0);
         for time in [3, 100, 1_000] {
             let held = held(time);
             assert_eq!(pause(&held, readers), pause(&held, behind(0)));

@@ -79,6 +79,8 @@ pub(super) struct Refusal<'a> {
     pub(super) behind: Behind,
     /// The pause if no other process waits for the key.
     pub(super) otherwise: Duration,
+    /// Whether the store reports freed keys.
+    pub(super) is_told: bool,
     /// How long the answer took.
     pub(super) took: Duration,
 }
@@ -202,12 +204,13 @@ impl OwnPlace {
             held,
             behind,
             otherwise,
+            is_told,
             took,
         } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
         self.pace.see(behind.turns, now);
         let wanted = if self.had_others_ahead {
-            self.pace.pause(held, behind, chance)
+            self.pace.pause(held, behind, is_told, chance)
         } else {
             otherwise
         };
@@ -250,6 +253,7 @@ mod tests {
                 turns: behind,
             },
             otherwise,
+            is_told: false,
             took: Duration::ZERO,
         }
     }

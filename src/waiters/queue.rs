@@ -219,14 +219,13 @@ impl Queue {
         false
     }
 
-    /// Records that a request was refused, and plans the next one. The pause is at least the pause after `least`
-    /// pauses, unless other processes wait too. If the refusal has taken a new place, returns how many processes are
-    /// ahead.
+    /// Records that a request was refused, and plans the next one. `is_told` says whether the store reports freed keys.
+    /// If the refusal has taken a new place, returns how many processes are ahead.
     pub(super) fn refused(
         &mut self,
         held: Held,
         is_in_turn: bool,
-        least: u32,
+        is_told: bool,
         now: Instant,
     ) -> Option<usize> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
@@ -241,6 +240,7 @@ impl Queue {
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
         }
+        let least = if is_told { retry::SLOWEST } else { 0 };
         let pause = self.next_pause(least, expires_in);
         let behind = match is_in_turn {
             true => Behind::others(&held),
@@ -251,6 +251,7 @@ impl Queue {
             held: &held,
             behind,
             otherwise: pause,
+            is_told,
             took: now.saturating_duration_since(self.asked),
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());

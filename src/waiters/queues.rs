@@ -29,7 +29,6 @@ use super::{
 };
 use crate::{
     model::{Key, LeaseId, WaiterId},
-    retry,
     runtime::inline_task::InlineTask,
     store::FreedKey,
 };
@@ -196,13 +195,9 @@ impl WaitQueues {
         }
     }
 
-    /// The smallest number of pauses that counts for the next pause of a refused waiter. If the store reports freed
-    /// keys, waiters use the longest pause, only in case a report is missed.
-    pub(super) fn least_pauses(&self) -> u32 {
-        match *self.listener.lock() {
-            ListenerState::Telling => retry::SLOWEST,
-            _ => 0,
-        }
+    /// Whether the store reports freed keys now. Waiters then send requests after a pause only in case a report is missed.
+    pub(super) fn is_told(&self) -> bool {
+        *self.listener.lock() == ListenerState::Telling
     }
 
     /// Offers the lease to the first waiter for its key, and waits for the outcome, for at most [`OFFER_TIMEOUT`].

@@ -127,10 +127,10 @@ impl Waiter {
     /// Records that a request was refused, and plans the next one. A request that replaces a lease of this process
     /// (`is_for_a_lease`) does not wait in turn, and takes no place.
     pub(crate) fn refused(&self, held: Held, is_for_a_lease: bool) {
-        let least = self.queues.least_pauses();
+        let is_told = self.queues.is_told();
         let now = Instant::now();
         let in_turn = self.kind != WaiterKind::Barging && !is_for_a_lease;
-        let taken_behind = self.queue(|queue| queue.refused(held, in_turn, least, now));
+        let taken_behind = self.queue(|queue| queue.refused(held, in_turn, is_told, now));
         if let Some(ahead) = taken_behind.flatten() {
             telemetry::place_taken(&self.key, ahead);
         }

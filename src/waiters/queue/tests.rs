@@ -46,7 +46,7 @@ impl Waiting {
     }
 
     fn refuse(&mut self, lease: LeaseId, at: Instant) {
-        self.queue.refused(held(lease), true, 0, at);
+        self.queue.refused(held(lease), true, false, at);
     }
 }
 
@@ -132,7 +132,7 @@ fn a_process_that_does_not_come_next_does_not_ask() {
     ] {
         waiting.queue.ask(start);
         let held = held(LeaseId::random()).behind(ahead, Duration::ZERO);
-        waiting.queue.refused(held, true, 0, start);
+        waiting.queue.refused(held, true, false, start);
         assert_ne!(waiting.step(0, start), Step::Ask);
         waiting.queue.freed(next.as_deref());
         let step = waiting.step(0, start);
