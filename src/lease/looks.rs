@@ -14,11 +14,12 @@ use tokio::time::{Instant, sleep};
 use super::{recalls, registry::LeaseRegistry};
 use crate::{sticky::Stay, telemetry::SentBack};
 
-/// How often the task asks the store which keys other processes wait for.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the task asks the store which keys other processes wait for. A recall takes this long and the pause of the
+/// process that waits, and is to take about a second.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// After this many looks in a row that failed, all keys go back: this process does not learn of those that wait.
-const FAILURES: u32 = 3;
+const FAILURES: u32 = 6;
 
 /// The shortest pause of the task.
 const SHORTEST: Duration = Duration::from_millis(10);

@@ -1,5 +1,5 @@
-//! Which of the keys that stay with this process other processes wait for. The store is asked once a second. If it can
-//! tell by itself, a second task listens to it.
+//! Which of the keys that stay with this process other processes wait for. The store is asked twice a second. If it
+//! can tell by itself, a second task listens to it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

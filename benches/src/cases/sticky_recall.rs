@@ -26,7 +26,7 @@ const KEYS: u64 = 3;
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "From the acquire of a process to its grant: of a key that is free (`leasehold`), and \
                  of one that stays idle with another process (`leasehold-sticky`). On a replica set \
-                 a change stream tells that process of the wait; elsewhere it looks once a second.";
+                 a change stream tells that process of the wait; elsewhere it looks twice a second.";
     let mut result = CaseResult::new("sticky-recall", mongo.engine.name(), about);
     let mut sides: Vec<Box<dyn Side>> = Vec::new();
     for (name, idle) in [("leasehold", Duration::ZERO), (STICKY, IDLE)] {
@@ -61,7 +61,7 @@ impl Side for Waits {
         for _ in 0..KEYS {
             let key = format!("recall-{}", self.next.fetch_add(1, Ordering::Relaxed));
             here.acquire(&key, TTL).await?.release().await?;
-            // The looks come once a second, and another process may begin to wait at any time between two of them.
+            // The looks come twice a second, and another process may begin to wait at any time between two of them.
             sleep(Duration::from_millis(fastrand::u64(..1_000))).await;
             let begin = Instant::now();
             let lease = there.acquire(&key, TTL).await?;
