@@ -17,6 +17,7 @@ use uuid::Uuid;
 use crate::{
     counted::{self, Count},
     cpu::Server,
+    proxy::Proxy,
 };
 
 /// More connections than the 64 tasks of the largest cases, so that no task waits for a connection.
@@ -149,6 +150,22 @@ impl Mongo {
             client,
             database,
         })
+    }
+
+    /// The same database, seen through a proxy that forwards all data with this delay, in either direction.
+    pub async fn far_off(&self, delay: Duration) -> Result<(Self, Proxy)> {
+        let server = ClientOptions::parse(&self.uri).await?.hosts;
+        let server = server.into_iter().next().context("no server")?;
+        let proxy = Proxy::with_delay(server, delay).await?;
+        let uri = format!("mongodb://127.0.0.1:{}/?directConnection=true", proxy.port);
+        let client = connect(&uri, self.database.name(), None).await?;
+        let far_off = Self {
+            engine: self.engine,
+            database: client.database(self.database.name()),
+            uri,
+            client,
+        };
+        Ok((far_off, proxy))
     }
 
     /// A new collection, which nothing else uses.

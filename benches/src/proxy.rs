@@ -1,14 +1,16 @@
-//! A proxy in front of a server, which can act as if the server were away: connections stay open, but no data passes.
+//! A proxy in front of a server, which can act as if the server were far off, or away: connections stay open, but no data
+//! passes.
 
-use std::{io, net::Ipv4Addr};
+use std::{io, net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, bail};
 use mongodb::options::ServerAddress;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     net::{TcpListener, TcpStream, UnixStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinHandle,
+    time::{Instant, sleep_until},
     try_join,
 };
 
@@ -25,6 +27,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub async fn to(server: ServerAddress) -> Result<Self> {
+        Self::with_delay(server, Duration::ZERO).await
+    }
+
+    /// A proxy that forwards all data with this delay, in either direction.
+    pub async fn with_delay(server: ServerAddress, delay: Duration) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let (away, is_away) = watch::channel(false);
@@ -33,7 +40,7 @@ impl Proxy {
                 let (server, is_away) = (server.clone(), is_away.clone());
                 tokio::spawn(async move {
                     // Either side may end the connection.
-                    let _ = pass(client, &server, is_away).await;
+                    let _ = pass(client, &server, delay, is_away).await;
                 });
             }
         });
@@ -59,6 +66,7 @@ impl Drop for Proxy {
 async fn pass(
     client: TcpStream,
     server: &ServerAddress,
+    delay: Duration,
     away: watch::Receiver<bool>,
 ) -> Result<()> {
     let server: Box<dyn Stream> = match server {
@@ -74,8 +82,8 @@ async fn pass(
     let (client_read, client_write) = split(client);
     let (server_read, server_write) = split(server);
     try_join!(
-        forward(client_read, server_write, away.clone()),
-        forward(server_read, client_write, away),
+        forward(client_read, server_write, delay, away.clone()),
+        forward(server_read, client_write, delay, away),
     )?;
     Ok(())
 }
@@ -84,16 +92,32 @@ async fn pass(
 async fn forward(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
+    delay: Duration,
     mut away: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let mut bytes = vec![0; 1 << 16];
-    loop {
-        let count = from.read(&mut bytes).await?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    let (sent, mut arriving) = mpsc::unbounded_channel();
+    let reads = async {
+        loop {
+            let mut bytes = vec![0; 1 << 16];
+            let count = from.read(&mut bytes).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            bytes.truncate(count);
+            // The receiver lives as long as this future.
+            let _ = sent.send((Instant::now() + delay, bytes));
         }
-        // This fails if the proxy was dropped. The data is then forwarded.
-        let _ = away.wait_for(|away| !away).await;
-        to.write_all(&bytes[..count]).await?;
-    }
+    };
+    let writes = async {
+        while let Some((at, bytes)) = arriving.recv().await {
+            if !delay.is_zero() {
+                sleep_until(at).await;
+            }
+            // This fails if the proxy was dropped. The data is then forwarded.
+            let _ = away.wait_for(|away| !away).await;
+            to.write_all(&bytes).await?;
+        }
+        Ok(())
+    };
+    try_join!(reads, writes).map(|((), ())| ())
 }

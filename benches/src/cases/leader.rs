@@ -32,6 +32,8 @@ const STOPS: usize = 40;
 /// The minimum length of a term. By its end the waiting client asks at its full pause. A random part of a second is
 /// added, so that the terms do not end in step with the requests.
 const TERM: Duration = Duration::from_secs(2);
+/// A round trip beside which the time of the server is short.
+const FAR_OFF: Duration = Duration::from_millis(100);
 /// The limit for a measurement that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -41,8 +43,19 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
                  begins, and until the follower hears of it, over 40 terms. Raw is a release and \
                  an acquire, one after the other, between two terms. `raw-told` is a release by \
                  the bare driver, and an acquire by another client, which waits for the event of a \
-                 change stream of its own.";
+                 change stream of its own. On the replica set also with a round trip of 100 ms, \
+                 beside which the time of the server is short.";
     let mut result = CaseResult::new("leader", mongo.engine.name(), about);
+    result.add("a leader resigns", takeovers(mongo).await?);
+    if mongo.engine == Engine::Replset {
+        let (far_off, _proxy) = mongo.far_off(FAR_OFF / 2).await?;
+        let name = format!("the same, {} ms away", FAR_OFF.as_millis());
+        result.add(name, takeovers(&far_off).await?);
+    }
+    Ok(result)
+}
+
+async fn takeovers(mongo: &Mongo) -> Result<Vec<SideResult>> {
     let collection = mongo.collection("leasehold").name().to_owned();
     let (begun, mut terms) = mpsc::unbounded_channel();
     let mut campaigns = Vec::new();
@@ -94,8 +107,7 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     }
     sides.push(side("next leader", takeovers)?);
     sides.push(side("follower", heard)?);
-    result.add("a leader resigns", sides);
-    Ok(result)
+    Ok(sides)
 }
 
 /// Another client of the bare driver, with a change stream that tells it of each grant and each release.
