@@ -14,8 +14,8 @@
 //! one batch, however few they are.
 //!
 //! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
-//! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The first of the
-//! two answers counts, and the operation follows the other call to its end.
+//! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets the
+//! first of the two answers, and the rest of the call, which it follows to its end.
 //!
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
@@ -32,11 +32,11 @@ use std::{fmt, future::poll_fn, pin::pin, sync::Arc};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     time::{Instant, timeout},
 };
 
-pub(crate) use self::request::PlannedRelease;
+pub(crate) use self::{overdue::Repeats, request::PlannedRelease};
 use self::{
     overdue::{Repeat, in_time},
     policy::{LEAST, Limits, Next},
@@ -50,7 +50,7 @@ use crate::{
     model::{Cause, Error},
     runtime::{
         self,
-        in_flight::{Answer, Call, Progress},
+        in_flight::{Answer, Call},
     },
     store::Store,
 };
@@ -100,8 +100,9 @@ struct Waiting {
 }
 
 impl Route {
-    fn waits(&self) -> bool {
-        matches!(self, Self::Later(_))
+    /// Whether the request may have to be sent again: one that is sent alone at once never is.
+    fn waits(&self, repeats: Repeats) -> bool {
+        matches!(self, Self::Later(_)) && repeats == Repeats::Once
     }
 }
 
@@ -132,15 +133,19 @@ impl Coalescer {
     }
 
     /// Submits a request for a lease. A request that is not [fresh](AcquireRequest::fresh) is sent alone.
-    pub(crate) fn acquire(self: &Arc<Self>, request: Arc<AcquireRequest>) -> Call<AcquireAnswer> {
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        request: Arc<AcquireRequest>,
+        repeats: Repeats,
+    ) -> Call<AcquireAnswer> {
         let route = self.route(|| Request::Acquire(request.clone()));
-        let repeat = route.waits().then(|| {
+        let repeat = route.waits(repeats).then(|| {
             let mut again = request.clone();
             let coalescer = self.clone();
             Repeat::new("acquire", &request.key, request.lease, move || {
                 // The store may have granted the request that is in the batch.
                 Arc::make_mut(&mut again).fresh = false;
-                coalescer.acquire(again)
+                coalescer.acquire(again, Repeats::Never)
             })
         });
         let store = self.store.clone();
@@ -152,16 +157,22 @@ impl Coalescer {
     }
 
     /// Submits the release of a lease.
-    pub(crate) fn release(self: &Arc<Self>, release: PlannedRelease) -> Call<ReleaseAnswer> {
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        release: PlannedRelease,
+        repeats: Repeats,
+    ) -> Call<ReleaseAnswer> {
         let route = self.route(|| Request::Release(release.clone()));
-        let repeat = route.waits().then(|| {
+        let repeat = route.waits(repeats).then(|| {
             let (key, lease) = (&release.request.key, release.request.lease);
             let again = PlannedRelease {
                 is_repeated: true,
                 ..release.clone()
             };
             let coalescer = self.clone();
-            Repeat::new("release", key, lease, move || coalescer.release(again))
+            Repeat::new("release", key, lease, move || {
+                coalescer.release(again, Repeats::Never)
+            })
         });
         let store = self.store.clone();
         let alone = async move { store.release(&release.at(Instant::now())).await };
@@ -200,7 +211,7 @@ impl Coalescer {
         let coalescer = self.clone();
         match route {
             Route::Now(permit) => {
-                let sent = async move { Progress::Answered(send_alone(alone, permit).await) };
+                let sent = async move { (send_alone(alone, permit).await, None) };
                 Call::new(sent, None)
             }
             Route::Later(Waiting {
@@ -219,8 +230,16 @@ impl Coalescer {
                     }
                 };
                 let coalescer = self.clone();
-                let withdraw = move || coalescer.queue.lock().withdraw(number);
-                Call::new(in_time(answer, went, repeat), Some(Box::new(withdraw)))
+                let stop = Arc::new(Notify::new());
+                let stopped = stop.clone();
+                let withdraw = move || {
+                    stopped.notify_one();
+                    coalescer.queue.lock().withdraw(number)
+                };
+                Call::new(
+                    in_time(answer, went, repeat, stop),
+                    Some(Box::new(withdraw)),
+                )
             }
         }
     }

@@ -33,6 +33,7 @@ use super::{
     options::LeaseOptions,
 };
 use crate::{
+    coalescer::Repeats,
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
@@ -262,11 +263,12 @@ impl AcquireOperation {
         if self.stays_for.is_some() && self.calls.is_empty() {
             self.suspended = suspension::total();
         }
-        let call = self.context.coalescer.acquire(request);
-        self.calls.start(match self.retries {
-            Retries::Some => call,
-            Retries::None => call.not_repeated(),
-        });
+        let repeats = match self.retries {
+            Retries::Some => Repeats::Once,
+            Retries::None => Repeats::Never,
+        };
+        let call = self.context.coalescer.acquire(request, repeats);
+        self.calls.start(call);
         let attempt = self.answer().await;
         if attempt.is_err() {
             Arc::make_mut(&mut self.request).fresh = false;

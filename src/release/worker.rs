@@ -10,7 +10,7 @@ use tokio::{
 
 use super::job::ReleaseJob;
 use crate::{
-    coalescer::{Coalescer, PlannedRelease},
+    coalescer::{Coalescer, PlannedRelease, Repeats},
     messages::ReleaseAnswer,
     model::Error,
     retry::{self, Tries},
@@ -186,7 +186,7 @@ impl Releaser {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        calls.start(self.coalescer.release(request));
+        calls.start(self.coalescer.release(request, Repeats::Once));
         let limit = self.call_timeout;
         let answer = match reply {
             None => {

@@ -1,5 +1,5 @@
-//! The store calls of one operation that are under way. There can be several, because a call that is not answered in
-//! time is made again, and each call runs to its end.
+//! The store calls of one operation that are under way. There can be several, because an operation that gets no answer in
+//! time makes its call again, and each call runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -26,42 +26,27 @@ pub(crate) struct InFlight<T> {
 
 /// A store call. It begins when it is first polled.
 pub(crate) struct Call<T> {
-    progress: BoxFuture<'static, Progress<T>>,
+    pub(crate) answer: BoxFuture<'static, Answered<T>>,
     /// `None` if the request is sent at once.
-    withdraw: Option<Withdraw>,
-    /// Whether the request is sent again if the answer is overdue.
-    is_repeated: bool,
+    pub(crate) withdraw: Option<Withdraw>,
 }
 
-/// Withdraws a request that waits to be sent. Returns `true` if it did; the request is then never sent.
-type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
+/// Sees to it that nothing more is sent for a call. Returns `true` if nothing was sent: there is then no answer.
+pub(crate) type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// How far a call has come.
-pub(crate) enum Progress<T> {
-    /// The call has ended.
-    Answered(Answer<T>),
-    /// The call has no answer yet and should be made again. The first field is the rest of this call, and the second
-    /// one makes the other call.
-    Overdue(Call<T>, Box<dyn FnOnce() -> Call<T> + Send>),
-}
+/// An answer to a call, and the rest of the call if another answer will come.
+pub(crate) type Answered<T> = (Answer<T>, Option<Call<T>>);
 
 impl<T> Call<T> {
     /// A call that runs to its end, unless `withdraw` withdraws its request.
     pub(crate) fn new(
-        progress: impl Future<Output = Progress<T>> + Send + 'static,
+        answer: impl Future<Output = Answered<T>> + Send + 'static,
         withdraw: Option<Withdraw>,
     ) -> Self {
         Self {
-            progress: Box::pin(progress),
+            answer: Box::pin(answer),
             withdraw,
-            is_repeated: true,
         }
-    }
-
-    /// The same call, but it is not made again if its answer is overdue.
-    pub(crate) fn not_repeated(mut self) -> Self {
-        self.is_repeated = false;
-        self
     }
 }
 
@@ -82,9 +67,6 @@ impl<T: Send + 'static> InFlight<T> {
     pub(crate) fn stop_sending(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));
-        for call in &mut self.running {
-            call.is_repeated = false;
-        }
     }
 
     /// Whether no call is under way and no answer is left to take.
@@ -159,17 +141,14 @@ fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<Answer<
     poll_fn(|cx| {
         let mut index = 0;
         while let Some(call) = running.get_mut(index) {
-            match call.progress.as_mut().poll(cx) {
+            match call.answer.as_mut().poll(cx) {
                 Poll::Pending => index += 1,
-                Poll::Ready(Progress::Answered(answer)) => {
-                    drop(running.swap_remove(index));
+                Poll::Ready((answer, rest)) => {
+                    match rest {
+                        Some(rest) => *call = rest,
+                        None => drop(running.swap_remove(index)),
+                    }
                     return Poll::Ready(Some(answer));
-                }
-                Poll::Ready(Progress::Overdue(mut rest, again)) => {
-                    rest.is_repeated = call.is_repeated;
-                    let again = call.is_repeated.then(again);
-                    *call = rest;
-                    running.extend(again);
                 }
             }
         }

@@ -8,7 +8,6 @@
 //!   takes the work away itself.
 //! - So work that was left does not stay in the slot. The two threads cannot miss each other: each of them first writes
 //!   (the mark, or the unlocked state), then passes a memory fence, and only then reads what the other thread wrote.
-//!   mark, or the end of the lock), passes a memory fence, and only then looks at what the other thread wrote.
 
 #[cfg(not(leasehold_loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
