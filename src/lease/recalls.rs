@@ -94,8 +94,12 @@ impl Drop for Listening {
 async fn listen(mut listening: Listening) {
     let (mut failures, mut idle_since) = (0, None);
     while let Some(registry) = listening.registry(&mut idle_since) {
-        let store = registry.store.clone();
+        let (store, closing) = (registry.store.clone(), registry.lifecycle.closing().clone());
         drop(registry);
+        let pause = |failures| {
+            let pause = sleep(retry::pause(failures, SILENCE, fastrand::f64()));
+            closing.run_until_cancelled(pause)
+        };
         let opened = runtime::call("awaited", SILENCE, async move { store.awaited().await }).await;
         let mut keys = match opened {
             Ok(Some(keys)) => keys,
@@ -107,9 +111,8 @@ async fn listen(mut listening: Listening) {
             }
             Err(error) => {
                 telemetry::listener_failed(&error);
-                let pause = retry::pause(failures, SILENCE, fastrand::f64());
+                pause(failures).await;
                 failures = failures.saturating_add(1);
-                sleep(pause).await;
                 continue;
             }
         };
@@ -121,8 +124,9 @@ async fn listen(mut listening: Listening) {
             };
             keys.iter().for_each(|key| registry.recall(key));
         }
+        drop(keys);
         // The stream has broken. The next one is opened after a pause, so that a server that closes each is not flooded.
-        sleep(retry::pause(failures, SILENCE, fastrand::f64())).await;
+        pause(failures).await;
         failures = failures.saturating_add(1);
     }
 }

@@ -175,6 +175,7 @@ impl LeaseRegistry {
         // renewal task any more.
         match Handle::try_current() {
             Ok(here) => {
+                pending.extend(self.renewals.take_releases());
                 let (store, releaser) = (self.store.clone(), self.releaser.clone());
                 drop(here.spawn(release_all(store, releaser, pending)));
             }

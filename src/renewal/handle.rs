@@ -111,6 +111,11 @@ impl RenewalHandle {
         self.state.run_beside(Box::pin(work));
     }
 
+    /// Takes the releases in the background that have not begun, so that the caller carries them out.
+    pub(crate) fn take_releases(&self) -> Vec<PendingRelease> {
+        self.state.take_releases()
+    }
+
     /// If the client closes and no runtime is left that could run the task, drops the releases that wait for the task.
     /// Their keys are free when the ttl is over.
     pub(crate) fn drop_releases(&self) {

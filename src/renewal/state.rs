@@ -109,6 +109,11 @@ impl RenewalState {
         self.change(|all| all.todo.beside.push(work));
     }
 
+    /// Takes the releases that have not begun, so that the caller carries them out.
+    pub(super) fn take_releases(&self) -> Vec<PendingRelease> {
+        self.with(|work| mem::take(&mut work.todo.releases))
+    }
+
     /// From now on releases are dropped instead of carried out. Returns the releases that have not begun, and the
     /// caller drops them. Others may come later: a runtime that ends drops the task first, and then the releases that
     /// were under way.

@@ -186,15 +186,18 @@ fn it_releases_what_was_dropped_while_there_was_no_renewal_task() {
 /// The runtime of the renewal task exists, but nothing drives it.
 #[test]
 fn it_does_not_need_the_renewal_tasks_runtime() {
-    let (store, leases) = setup();
-    let mut idle = tokio::runtime::Builder::new_current_thread();
-    let idle = idle.enable_all().build().unwrap();
-    let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        timeout(PATIENCE, leases.close()).await.unwrap();
-        assert!(is_free(&store).await);
-    });
-    drop(lease);
+    for is_dropped in [false, true] {
+        let (store, leases) = setup();
+        let mut idle = tokio::runtime::Builder::new_current_thread();
+        let idle = idle.enable_all().build().unwrap();
+        let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
+        let lease = Some(lease).filter(|_| !is_dropped);
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            timeout(PATIENCE, leases.close()).await.unwrap();
+            assert!(is_free(&store).await);
+        });
+        drop(lease);
+    }
 }
 
 /// Without a runtime nothing can be released: the leases that are held expire with their ttl, and so do those that were
