@@ -35,7 +35,7 @@ pub(super) async fn acquire(
         Some(stay) => Ok(stay),
         None => Err(registry.stays.going_back(key)?),
     };
-    // What looks after the key, and releases it, may have ended with its runtime.
+    // The task that looks after the key, and releases it, may have ended with its runtime.
     if let Err(error) = registry.renewals.ensure_running() {
         return Some(Err(error));
     }

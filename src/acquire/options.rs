@@ -39,9 +39,9 @@ pub(crate) struct LeaseOptions {
 /// Whether a lease may be granted from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FromMemory {
-    /// It may, under an exclusive lease that stays here.
+    /// The lease may be granted under an exclusive lease that stays here.
     Allowed,
-    /// It may, under a shared lease that stays here too: its guard shows no fence. Under a shared lease only such guards
+    /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared lease only such guards
     /// are granted, because two processes would show fences in no order.
     WithoutFence,
     /// The store is always asked.

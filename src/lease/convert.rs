@@ -121,7 +121,7 @@ impl Lease {
             }
             stay.begin_to_convert();
         }
-        let stored = self.alone();
+        let stored = self.take_stored();
         // No other lease enters from now on. One may have entered until now.
         if let Some(held) = self.others_here() {
             if request.conversion == Conversion::Upgrade {

@@ -81,7 +81,7 @@ impl Lease {
 
     /// The lease in the store, for a request that is about its document. From now on nothing else is granted under it:
     /// it goes back when this guard does.
-    pub(super) fn alone(&self) -> Arc<LeaseState> {
+    pub(super) fn take_stored(&self) -> Arc<LeaseState> {
         self.end_stay(SentBack::DocumentNeeded);
         self.stored()
     }

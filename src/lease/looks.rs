@@ -51,7 +51,7 @@ impl Drop for Looking {
     }
 }
 
-/// What is due now. Returns after how long to look again. `None` if no key stays, or goes back.
+/// Does what is due now. Returns after how long to look again. `None` if no key stays, or goes back.
 fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
     // The subscriber of the application may panic in the events of one lease. The others are looked after all the same.
     let each = |all: Vec<Arc<Stay>>, look: &dyn Fn(&Arc<Stay>)| {
@@ -60,11 +60,13 @@ fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
         }
     };
     each(registry.stays.all(), &|stay| {
+        stay.drop_expired(now);
         if stay.is_over(now) {
             registry.end_stay(stay, SentBack::NotUsed);
         }
         stay.check_losses();
     });
+    registry.stays.forget_released();
     each(registry.stays.ended(), &|stay| {
         let left = stay.settle(now);
         registry.send_back(stay, left);
@@ -74,7 +76,7 @@ fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
         // The task that listens may have ended with its runtime.
         recalls::ensure_listening(registry);
     }
-    registry.stays.next_look(now)
+    registry.stays.plan_look(now)
 }
 
 async fn look(mut looking: Looking) {

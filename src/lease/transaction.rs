@@ -99,7 +99,7 @@ impl Lease {
 }
 
 async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error> {
-    let state = lease.alone();
+    let state = lease.take_stored();
     let store = lease.store().as_any();
     let Some(store) = store.and_then(|store| store.downcast_ref::<MongoStore>()) else {
         return Err(transaction::not_enforceable(

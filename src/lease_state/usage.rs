@@ -6,7 +6,7 @@ use crate::messages::Usage;
 
 /// What the renewals of a lease say about the use of its key.
 ///
-/// They say nothing until the key is first not used. So the renewals of all other leases write no more than they have
+/// The renewals say nothing until the key is first not used. So the renewals of all other leases write no more than they have
 /// to.
 #[derive(Debug, Default)]
 pub(crate) struct KnownUsage(AtomicU8);

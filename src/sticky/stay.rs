@@ -188,9 +188,12 @@ impl Stay {
                 None if until.is_some_and(|until| now >= until) => {
                     return Entry::Busy(self.held(now));
                 }
-                // This also drops the holders that have outlived their ttl.
-                None if self.is_over(now) => return Entry::Over,
-                None => {}
+                None => {
+                    self.drop_expired(now);
+                    if self.is_over(now) {
+                        return Entry::Over;
+                    }
+                }
             }
         }
     }
@@ -343,7 +346,6 @@ impl Stay {
     /// Whether no task has used the key for as long as it was to stay, a task does not take its turn, or the lease in the
     /// store is lost.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.drop_expired(now);
         let state = self.state.lock();
         let is_taken = self.turns.available_permits() < TURNS as usize;
         let longest = if is_taken {
@@ -386,7 +388,7 @@ impl Stay {
     }
 
     /// Drops the holders that have outlived their ttl, so that others can have the key.
-    fn drop_expired(&self, now: Instant) {
+    pub(crate) fn drop_expired(&self, now: Instant) {
         let mut state = self.state.lock();
         let expired = state.holders.take_expired(now);
         if !expired.is_empty() && state.holders.is_empty() {

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use super::{recalled::Recalled, stay::Stay};
 use crate::model::Key;
 
-/// The most keys that stay. Of more, the one that was not used for the longest time goes back first.
+/// The most keys that stay. If there are more, the key that was not used for the longest time goes back first.
 const MAX_KEYS: usize = 4_096;
 
-/// After how long it is looked again whether a lease that goes back was released.
+/// After how long the task that looks after the keys looks again whether a lease that goes back was released.
 const RELEASED: Duration = Duration::from_secs(1);
 
 /// The keys that stay with this process.
@@ -32,8 +32,8 @@ pub(crate) struct Stays {
 #[derive(Debug, Default)]
 struct Keys {
     stays: HashMap<Key, Arc<Stay>>,
-    /// Those that have ended, each until its lease was released. A key can have several: shared leases end one after the
-    /// other.
+    /// The leases that do not stay any more, each until it was released. A key can have several: shared leases end one after
+    /// the other.
     ended: HashMap<Key, Vec<Arc<Stay>>>,
     recalled: Recalled,
     /// Whether a task looks after the keys.
@@ -139,21 +139,25 @@ impl Stays {
         self.keys.lock().stays.values().cloned().collect()
     }
 
-    /// The leases that do not stay any more, and were not released yet.
+    /// The leases that do not stay any more, and are not known to be released.
     pub(crate) fn ended(&self) -> Vec<Arc<Stay>> {
+        self.keys.lock().ended.values().flatten().cloned().collect()
+    }
+
+    /// Removes the leases that were released.
+    pub(crate) fn forget_released(&self) {
         let mut keys = self.keys.lock();
         keys.ended.retain(|_, stays| {
             stays.retain(|stay| !stay.stored().is_released());
             !stays.is_empty()
         });
         self.counted(&keys);
-        keys.ended.values().flatten().cloned().collect()
     }
 
-    /// After how long the keys have to be looked after again: the shortest time for which one of them stays although no
+    /// Plans when the keys have to be looked after again: the shortest time for which one of them stays although no
     /// task uses it, or the shortest time until a lease under one that has ended is over. `None` if there are none: the
     /// task that looks after the keys then ends, and the next key that stays starts another one.
-    pub(crate) fn next_look(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn plan_look(&self, now: Instant) -> Option<Duration> {
         let mut keys = self.keys.lock();
         let idle = keys.stays.values().map(|stay| stay.idle());
         let ended = keys.ended.values().flatten().map(|stay| {

@@ -54,7 +54,8 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     let queues = &*listener.0;
     let mut failures = 0;
     let mut idle_since = None;
-    let mut over = |queues: &WaitQueues| closing.is_cancelled() || idles(queues, &mut idle_since);
+    let mut over =
+        |queues: &WaitQueues| closing.is_cancelled() || note_idle(queues, &mut idle_since);
     while !over(queues) {
         let asked = store.clone();
         let opened = Instant::now();
@@ -103,8 +104,8 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     }
 }
 
-/// Whether there has been no waiter and no follower for [`LINGER`]. `since` is when a call first found none.
-fn idles(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
+/// Notes in `since` when a call first found no waiter and no follower. Returns whether that is [`LINGER`] ago.
+fn note_idle(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
     if !queues.is_idle() {
         *since = None;
         return false;

@@ -89,7 +89,7 @@ impl Waiter {
             };
             self.waiting.get_or_init(|| self.begins_to_wait());
             let called = self.turn.notified();
-            // Both ways the next round reads the queue.
+            // Whether it was notified or its time has come, the next round reads the queue.
             match next.into_iter().chain(last_look).min() {
                 Some(at) => drop(timeout_at(at, called).await),
                 None => called.await,
