@@ -10,6 +10,8 @@
 //!   the store is sent back once, when no lease under it is left.
 //! - No lease state is dropped, and no event is made, while the lock is held.
 
+mod state;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
@@ -23,14 +25,16 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+pub(crate) use self::state::Left;
+use self::state::{Conversions, End, State};
 use super::{
     fences::Fences,
-    holders::{Holders, LocalHolder, lose, shown},
+    holders::{Holders, lose, shown},
 };
 use crate::{
     lease_state::{Behind, LeaseNumber, LeaseState},
     messages::AcquireRequest,
-    model::{Error, Fence, Held, Key, LossReason, Mode},
+    model::{Error, Held, Key, LossReason, Mode},
     telemetry::Waiting,
 };
 
@@ -49,39 +53,6 @@ pub(crate) struct Stay {
     /// For how long the lease stays although no task uses the key.
     idle: Duration,
     state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// `None` if the lease in the store is shared.
-    fences: Option<Fences>,
-    holders: Holders,
-    end: End,
-    conversion: Conversions,
-}
-
-/// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
-/// next lease could have, not even a reentrant one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Conversions {
-    None,
-    /// One has begun, and nothing is granted any more.
-    Begun,
-    /// A request was sent, so the lease in the store may have another mode than its holder.
-    Sent,
-}
-
-/// Whether the lease goes back to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// The lease stays.
-    None,
-    /// The lease goes back as soon as no lease under it is left.
-    Due,
-    /// As [`Due`](End::Due), but the lease is not released: another process has its ticket, or it was detached.
-    DueDetached,
-    /// The lease was sent back.
-    Sent,
 }
 
 /// The answer to an acquire.
@@ -103,17 +74,6 @@ pub(crate) enum Departure {
     /// As [`Detached`](Departure::Detached), for the process that gets the ticket of the lease in the store. But if other
     /// leases are under the stay, the lease in the store is theirs, and this one is released.
     Ticketed,
-}
-
-/// What is left when a lease under the stay is given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// The lease stays, or other leases under it are left.
-    Nothing,
-    /// The caller releases the lease in the store.
-    Release,
-    /// The caller gives up the lease in the store without a release.
-    Detach,
 }
 
 impl Stay {
@@ -414,42 +374,6 @@ impl Stay {
         let leases = state.holders.leases().filter(|it| which(it));
         let holders = leases.map(|it| shown(it, at, now)).collect();
         Held::new(self.key().clone(), holders, at)
-    }
-}
-
-impl State {
-    fn push(
-        &mut self,
-        behind: &Behind,
-        request: AcquireRequest,
-        fence: Fence,
-        turn: Arc<OwnedSemaphorePermit>,
-        now: Instant,
-    ) -> Arc<LeaseState> {
-        let lease = LeaseState::local(behind.clone(), Arc::new(request), fence, now);
-        let lease = Arc::new(lease);
-        if self.holders.is_empty() {
-            behind.lease().set_in_use();
-        }
-        self.holders.push(LocalHolder {
-            lease: lease.clone(),
-            turn,
-        });
-        lease
-    }
-
-    /// What the caller does with the lease in the store, if it is due to go back.
-    fn take_due(&mut self) -> Left {
-        let left = match self.end {
-            _ if !self.holders.is_empty() => Left::Nothing,
-            End::None | End::Sent => Left::Nothing,
-            End::Due => Left::Release,
-            End::DueDetached => Left::Detach,
-        };
-        if left != Left::Nothing {
-            self.end = End::Sent;
-        }
-        left
     }
 }
 

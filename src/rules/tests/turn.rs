@@ -1,5 +1,8 @@
 //! The queue of the waiting processes: which process takes a place, which one comes first, and for how long.
 
+mod free_key;
+mod not_in_turn;
+
 use std::time::Duration;
 
 use super::{TTL, acquire, ask, at, convert, evict, granted, holders, put, try_put};
@@ -321,83 +324,6 @@ fn a_place_counts_no_longer_than_it_may() {
 }
 
 #[test]
-fn a_free_key_is_kept_for_the_places_ahead_until_they_are_over() {
-    let all: [_; 4] = processes();
-    let mut record = free_with(&all.map(wait));
-    for (place, until) in record.waiters.iter_mut().zip([2_000, 2_500, 3_000, 9_000]) {
-        place.until = at(until);
-    }
-    let opens = [1_000, 2_000, 2_500, 3_000];
-    for (place, (waiter, opens)) in all.into_iter().zip(opens).enumerate() {
-        if place > 0 {
-            let (held, written) = refused(&record, &wait(waiter), opens - 1);
-            assert_eq!(held.binds_for(), Duration::from_millis(1));
-            assert!(
-                written.is_some() || place == 3,
-                "{place}: its place counts for longer now"
-            );
-        }
-        passes(&record, &wait(waiter), opens);
-    }
-}
-
-#[test]
-fn a_free_key_is_kept_for_all_places_together_not_for_long() {
-    let all: [_; 3] = processes();
-    let record = free_with(&all.map(wait));
-    let [.., last] = all;
-    let over = 1_000 + i64::try_from(LONGEST.as_millis()).unwrap();
-    let (held, _) = refused(&record, &wait(last), over - 1);
-    assert_eq!(
-        (held.ahead(), held.binds_for()),
-        (2, Duration::from_millis(1))
-    );
-    // The places that it has passed had their turn.
-    assert_eq!(waiters(&passes(&record, &wait(last), over)), []);
-    // A request without a place comes last.
-    let other = ask(LeaseId::random());
-    refused(&record, &other, over - 1);
-    assert_eq!(waiters(&passes(&record, &other, over)), []);
-}
-
-/// A reader behind a writer has more places before it than the writer, even if it could share the key with those before
-/// the writer.
-#[test]
-fn who_is_further_ahead_may_take_a_free_key_earlier() {
-    let [gone, writer, reader] = processes();
-    let mut record = free_with(&[wait(gone).shared(), wait(writer), wait(reader).shared()]);
-    record.waiters[0].until = at(1_500);
-    refused(&record, &wait(writer), 1_499);
-    refused(&record, &wait(reader).shared(), 1_500);
-    let record = passes(&record, &wait(writer), 1_500);
-    assert_eq!(waiters(&record), [reader]);
-}
-
-#[test]
-fn a_key_whose_holder_has_died_is_kept_from_its_expiry_on() {
-    let [one, two] = processes();
-    let record = held_with(&[wait(one), wait(two)]);
-    refused(&record, &wait(one), 9_999);
-    passes(&record, &wait(one), 10_000);
-    assert_eq!(refused(&record, &wait(two), 10_000).0.binds_for(), LONGEST);
-    let over = 10_000 + i64::try_from(LONGEST.as_millis()).unwrap();
-    assert_eq!(waiters(&passes(&record, &wait(two), over)), []);
-}
-
-#[test]
-fn a_clock_that_stepped_back_binds_nobody() {
-    let [one, two] = processes();
-    let mut record = free_with(&[wait(one), wait(two)]);
-    record.expires_at = at(10_000);
-    passes(&record, &wait(two), 5_999);
-    passes(&record, &ask(LeaseId::random()), 5_999);
-    // The request's time is from before it waited for the release.
-    let (held, _) = refused(&record, &wait(two), 6_000);
-    assert_eq!(held.binds_for(), LONGEST);
-    refused(&record, &wait(two), 10_000);
-}
-
-#[test]
 fn a_grant_drops_the_places_that_it_has_passed_and_keeps_the_others() {
     let [reader, writer, late] = processes();
     let record = free_with(&[wait(reader).shared(), wait(writer), wait(late).shared()]);
@@ -426,112 +352,6 @@ fn a_request_that_does_not_wait_writes_nothing_and_does_not_overtake() {
         let (_, written) = refused(&held, &ask(LeaseId::random()).turn(turn), 1);
         assert_eq!(written, None);
     }
-}
-
-#[test]
-fn a_barging_request_overtakes_and_keeps_the_places() {
-    let [one, two] = processes();
-    let record = free_with(&[wait(one), wait(two)]);
-    let barging = ask(LeaseId::random()).turn(Turn::Barging);
-    let record = passes(&record, &barging, 1_001);
-    assert_eq!(waiters(&record), [one, two]);
-    let (held, written) = refused(&record, &ask(LeaseId::random()).turn(Turn::Barging), 1_002);
-    assert_eq!((held.binds_for(), written), (Duration::ZERO, None));
-}
-
-#[test]
-fn a_lease_in_the_place_of_another_ignores_the_queue() {
-    let [one, two] = processes();
-    let record = held_with(&[wait(one)]);
-    let holder = holders(&record)[0];
-    let next = ask(LeaseId::random()).in_place_of(holder);
-    let handed_on = passes(&record, &next, 2);
-    assert_eq!(waiters(&handed_on), [one]);
-    // Its process may wait too.
-    let waiting = wait(two).in_place_of(holder);
-    let both = queued(record, &[wait(two)], 2);
-    assert_eq!(waiters(&passes(&both, &waiting, 3)), [one]);
-    // The lease is gone. The request does not wait for the key, so it takes no place.
-    assert_eq!(refused(&handed_on, &waiting, 3).1, None);
-    let free = freed(&handed_on, 1_000);
-    let (held, written) = refused(&free, &waiting, 1_001);
-    assert_eq!((held.binds_for(), written), (Duration::ZERO, None));
-    // Another reader is in the way. The request takes no place then either.
-    let reader = ask(LeaseId::random()).shared();
-    let readers = put(acquire(None, &reader, at(0)).write);
-    let readers = try_put(&readers, &ask(LeaseId::random()).shared(), 0).unwrap();
-    let instead = wait(two).in_place_of(reader.lease);
-    assert_eq!(refused(&readers, &instead, 1).1, None);
-}
-
-#[test]
-fn an_owner_that_enters_again_comes_before_all() {
-    let [writer, own] = processes();
-    let record = held_with(&[wait(writer)]);
-    let again = |request: AcquireRequest| AcquireRequest {
-        owner: "me".into(),
-        ..request.reentrant()
-    };
-    let entered = passes(&record, &again(ask(LeaseId::random())), 2);
-    assert_eq!(waiters(&entered), [writer]);
-    let entered = passes(&entered, &again(wait(own)), 3);
-    assert_eq!(waiters(&entered), [writer]);
-    let record = read_with(&[wait(writer)]);
-    passes(&record, &again(ask(LeaseId::random()).shared()), 2);
-    // It is refused if it does not ask to enter again, or if its lease has expired.
-    refused(&record, &ask(LeaseId::random()).shared(), 2);
-    refused(&record, &again(wait(own)), 10_000);
-}
-
-/// A program with several processes of one owner: each of them could hold the key beside the others.
-#[test]
-fn an_owner_does_not_queue_behind_itself() {
-    let [own, other, late] = processes();
-    let ours = |request: AcquireRequest| AcquireRequest {
-        owner: "us".into(),
-        ..request.reentrant()
-    };
-    let record = free_with(&[ours(wait(own))]);
-    let entered = passes(&record, &ours(wait(late)), 1_001);
-    assert_eq!(waiters(&entered), [own]);
-    passes(&entered, &ours(wait(own)), 1_002);
-    // It does queue behind others.
-    let record = free_with(&[ours(wait(own)), wait(other)]);
-    let (held, _) = refused(&record, &ours(wait(late)), 1_001);
-    assert_eq!(held.ahead(), 2);
-}
-
-/// A place has the owner and the mode of the task that asks.
-#[test]
-fn a_place_has_the_owner_of_the_task_that_asks() {
-    let [waiter, other] = processes();
-    let by = |owner: &str, waiter| AcquireRequest {
-        owner: owner.into(),
-        ..wait(waiter)
-    };
-    let record = held_with(&[by("one", waiter)]);
-    let (_, written) = refused(&record, &by("two", waiter), 2);
-    let record = written.expect("the owner is another one");
-    assert_eq!(&*record.waiters[0].owner, "two");
-    let record = freed(&record, 1_000);
-    passes(&record, &by("two", other).reentrant(), 1_001);
-    refused(&record, &by("one", other).reentrant(), 1_001);
-}
-
-#[test]
-fn an_upgrade_ignores_the_queue() {
-    let [writer] = processes();
-    let record = read_with(&[wait(writer)]);
-    let upgrade = ConvertRequest::upgrade(record.key.clone(), holders(&record)[0]);
-    let decision = convert(Some(&record), &upgrade, at(2));
-    assert!(matches!(decision.answer, ConvertAnswer::Converted(_)));
-    let upgraded = put(decision.write);
-    assert_eq!(upgraded.waiters, record.waiters);
-    // After a downgrade, the readers before the next writer are let in.
-    let downgrade = ConvertRequest::downgrade(record.key.clone(), holders(&record)[0]);
-    let downgraded = put(convert(Some(&upgraded), &downgrade, at(3)).write);
-    assert_eq!(downgraded.waiters, record.waiters);
-    refused(&downgraded, &ask(LeaseId::random()).shared(), 4);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     lease_state::GrantTerms,
     messages::Grant,
-    model::{LeaseId, after},
+    model::{Fence, LeaseId, after},
     runtime::suspension,
 };
 

@@ -1,0 +1,95 @@
+//! What is under a stay, and whether its lease goes back.
+
+use std::sync::Arc;
+
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+use crate::{
+    lease_state::{Behind, LeaseState},
+    messages::AcquireRequest,
+    model::Fence,
+    sticky::{
+        fences::Fences,
+        holders::{Holders, LocalHolder},
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// `None` if the lease in the store is shared.
+    pub(super) fences: Option<Fences>,
+    pub(super) holders: Holders,
+    pub(super) end: End,
+    pub(super) conversion: Conversions,
+}
+
+/// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
+/// next lease could have, not even a reentrant one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Conversions {
+    None,
+    /// One has begun, and nothing is granted any more.
+    Begun,
+    /// A request was sent, so the lease in the store may have another mode than its holder.
+    Sent,
+}
+
+/// Whether the lease goes back to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The lease stays.
+    None,
+    /// The lease goes back as soon as no lease under it is left.
+    Due,
+    /// As [`Due`](End::Due), but the lease is not released: another process has its ticket, or it was detached.
+    DueDetached,
+    /// The lease was sent back.
+    Sent,
+}
+
+/// What is left when a lease under the stay is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The lease stays, or other leases under it are left.
+    Nothing,
+    /// The caller releases the lease in the store.
+    Release,
+    /// The caller gives up the lease in the store without a release.
+    Detach,
+}
+
+impl State {
+    pub(super) fn push(
+        &mut self,
+        behind: &Behind,
+        request: AcquireRequest,
+        fence: Fence,
+        turn: Arc<OwnedSemaphorePermit>,
+        now: Instant,
+    ) -> Arc<LeaseState> {
+        let lease = LeaseState::local(behind.clone(), Arc::new(request), fence, now);
+        let lease = Arc::new(lease);
+        if self.holders.is_empty() {
+            behind.lease().set_in_use();
+        }
+        self.holders.push(LocalHolder {
+            lease: lease.clone(),
+            turn,
+        });
+        lease
+    }
+
+    /// What the caller does with the lease in the store, if it is due to go back.
+    pub(super) fn take_due(&mut self) -> Left {
+        let left = match self.end {
+            _ if !self.holders.is_empty() => Left::Nothing,
+            End::None | End::Sent => Left::Nothing,
+            End::Due => Left::Release,
+            End::DueDetached => Left::Detach,
+        };
+        if left != Left::Nothing {
+            self.end = End::Sent;
+        }
+        left
+    }
+}
