@@ -13,7 +13,7 @@ pub(super) struct Blocks<'a>(HashMap<(&'a str, i64), Block>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     first: i64,
-    /// When the grant was requested.
+    /// When the grant was first requested.
     pub(super) sent: Time,
 }
 
@@ -87,6 +87,14 @@ pub(super) fn stays(events: &[Event]) -> BTreeMap<&str, Stay<'_>> {
             if got < known.got {
                 *known = stay;
             }
+        }
+    }
+    // The store may have granted an earlier request for the lease, which was not answered.
+    for event in events {
+        if let Event::Asked { lease, sent, .. } = event
+            && let Some(stay) = stays.get_mut(lease.as_str())
+        {
+            stay.sent = stay.sent.min(*sent);
         }
     }
     stays

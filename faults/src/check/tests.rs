@@ -236,3 +236,21 @@ fn a_fence_of_a_block_stands_for_those_before_it() {
     let wrong = [&history[..], &[falls]].concat();
     assert_eq!(all(&wrong)[0].kind, Kind::Fences);
 }
+
+#[test]
+fn a_block_may_be_that_of_an_earlier_request_which_was_not_answered() {
+    let mut history = vec![held(10, (7, 8))];
+    history.extend(block(10, (9, 11)));
+    history.push(granted("a", Claim::All, 1, (0, 12)));
+    assert_eq!(
+        all(&history)[0].kind,
+        Kind::Reads,
+        "nobody has asked for it"
+    );
+    let [mut asked, _] = block(10, (0, 5));
+    if let Event::Asked { request, .. } = &mut asked {
+        *request = 7;
+    }
+    history.push(asked);
+    assert_eq!(all(&history), Violations::new());
+}
