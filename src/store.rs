@@ -201,7 +201,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// document, and documents that are no locks, are not among them. There are at most
     /// [`MAX_RENEWALS`](MAX_RENEWALS) keys.
     ///
-    /// A client asks for the keys that it keeps although it does not need them, about once a second. The answer is a
+    /// A client asks for the keys that it keeps although it does not need them, about twice a second. The answer is a
     /// hint, so a store may read a copy that lags behind.
     ///
     /// The provided method inspects each key, all at the same time.

@@ -260,6 +260,9 @@ impl AcquireOperation {
     }
 
     async fn send(&mut self, request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+        if request.reentrant {
+            self.context.registry.enters_in_store(&request.key);
+        }
         if self.stays_for.is_some() && self.calls.is_empty() {
             self.suspended = suspension::total();
         }
@@ -341,9 +344,6 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();
-        if self.request.reentrant {
-            registry.entered_in_store(&self.request.key);
-        }
         // The key may have been recalled since this acquire began, and a grant in place of a lease of this process is never
         // refused first.
         let may_stay = |_: &_| registry.stays.may_stay(&self.request.key, Instant::now());

@@ -143,7 +143,7 @@ impl Lease {
             }
             let limit = self.registry.call_timeout.min(self.remaining());
             let of = (self.registry.store.clone(), self.registry.queues.clone());
-            let states = (stored.clone(), self.state());
+            let states = (stored.clone(), self.state(), self.stay.clone());
             let outcome = requests::convert(of, states, request.clone(), limit).await;
             let error = match outcome {
                 Err(error) => error,

@@ -205,9 +205,9 @@ impl LeaseRegistry {
         telemetry::stays(stay.stored().fields());
     }
 
-    /// Ends the stay of the lease of this key, because the store has granted the key to a reentrant owner beside it. The
-    /// lease that stays may also be one whose grant is not known here yet.
-    pub(crate) fn entered_in_store(&self, key: &Key) {
+    /// Ends the stay of the lease of this key, because the store is asked for a reentrant lease, which it may grant beside it.
+    /// A lease whose grant is under way does not stay either.
+    pub(crate) fn enters_in_store(&self, key: &Key) {
         self.stays.recalled(key, Instant::now());
         if let Some(stay) = self.stays.get(key) {
             self.end_stay(&stay, SentBack::DocumentNeeded);

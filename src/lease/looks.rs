@@ -18,8 +18,10 @@ use crate::{sticky::Stay, telemetry::SentBack};
 /// process that waits, and is to take about a second.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// After this many looks in a row that failed, all keys go back: this process does not learn of those that wait.
-const FAILURES: u32 = 6;
+/// After this many looks in a row that failed, in this time at least, all keys go back: this process does not learn of
+/// those that wait.
+const FAILURES: u32 = 3;
+const FAILING: Duration = Duration::from_secs(3);
 
 /// The shortest pause of the task.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -81,6 +83,8 @@ fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
 
 async fn look(mut looking: Looking) {
     let (mut looked, mut failures) = (Instant::now(), 0);
+    // When the last look began that succeeded.
+    let mut heard = looked;
     // The question to the store, while it is not answered. The task goes on meanwhile.
     let mut asking: Option<BoxFuture<'static, recalls::Looked>> = None;
     // The registry is not kept while the task sleeps, so that the last handle can drop it.
@@ -108,11 +112,15 @@ async fn look(mut looking: Looking) {
         tokio::select! {
             (waited_for, outcome) = answer => {
                 asking = None;
-                failures = if outcome.is_ok() { 0 } else { failures + 1 };
+                if outcome.is_ok() {
+                    (failures, heard) = (0, looked);
+                } else {
+                    failures += 1;
+                }
                 let Some(registry) = looking.registry() else { return };
                 waited_for.iter().for_each(|key| registry.recall(key));
-                if failures >= FAILURES {
-                    failures = 0;
+                if failures >= FAILURES && heard.elapsed() >= FAILING {
+                    (failures, heard) = (0, looked);
                     let end = || registry.end_all_stays(SentBack::NotTold);
                     let _ = catch_unwind(AssertUnwindSafe(end));
                 }

@@ -5,6 +5,8 @@
 
 use std::{
     collections::HashMap,
+    mem,
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -13,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{oneshot, watch},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -28,6 +30,9 @@ use crate::{
     telemetry::{self, SentBack},
     waiters::WaitQueues,
 };
+
+/// How often a close looks for releases that were left to the renewal task.
+const LEFT_OVER: Duration = Duration::from_millis(100);
 
 /// The leases that are held, and the parts of the client that they use.
 #[derive(Debug)]
@@ -159,7 +164,9 @@ impl LeaseRegistry {
         // The renewal task may have ended with its runtime before it carried out its releases, so it is started again
         // here.
         let _ = self.renewals.ensure_running();
-        for stay in self.stays.ended().iter().filter(|it| it.is_detached()) {
+        // Those that stay come first, because one of them may end meanwhile.
+        let stays = self.stays.all().into_iter().chain(self.stays.ended());
+        for stay in stays.filter(|it| it.is_detached()) {
             stay.stored().lose(LossReason::Closed);
             self.detach(stay.stored());
         }
@@ -175,9 +182,19 @@ impl LeaseRegistry {
         // renewal task any more.
         match Handle::try_current() {
             Ok(here) => {
-                pending.extend(self.renewals.take_releases());
-                let (store, releaser) = (self.store.clone(), self.releaser.clone());
-                drop(here.spawn(release_all(store, releaser, pending)));
+                let mut finished = pin!(self.lifecycle.finish());
+                loop {
+                    // Releases may be left to the renewal task until the end.
+                    pending.extend(self.renewals.take_releases());
+                    if !pending.is_empty() {
+                        let (store, releaser) = (self.store.clone(), self.releaser.clone());
+                        let pending = mem::take(&mut pending);
+                        drop(here.spawn(release_all(store, releaser, pending)));
+                    }
+                    if timeout(LEFT_OVER, &mut finished).await.is_ok() {
+                        return;
+                    }
+                }
             }
             Err(_) => {
                 let release = |pending| self.renewals.release(pending);

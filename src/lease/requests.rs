@@ -8,8 +8,9 @@ use tokio::{runtime::Handle, time::Instant};
 use crate::{
     lease_state::LeaseState,
     messages::{ConvertAnswer, ConvertRequest, only_renewal},
-    model::{Conversion, Error, Held, LossReason},
+    model::{Conversion, Error, Held, LossReason, Mode},
     runtime::{self, suspension},
+    sticky::Stay,
     store::Store,
     waiters::WaitQueues,
 };
@@ -39,7 +40,7 @@ pub(crate) async fn renew_now(
 /// `Some` with the other holders if they prevent the conversion. Waits at most `limit` for the answer.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
-    (state, guarded): (Arc<LeaseState>, Arc<LeaseState>),
+    (state, guarded, stay): (Arc<LeaseState>, Arc<LeaseState>, Option<Arc<Stay>>),
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
@@ -53,9 +54,13 @@ pub(crate) async fn convert(
         let answer = runtime::caught(store.convert(&request)).await;
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {
             state.converted(request.conversion.mode(), grant.fence);
+            let (mode, fence) = state.mode_and_fence();
             if guarded.is_local() {
-                let (mode, fence) = state.mode_and_fence();
                 guarded.converted_to(mode, fence);
+            }
+            if let (Some(stay), Mode::Shared) = (stay, mode) {
+                // Another lease under it may have become exclusive by a request that was carried out before this one.
+                stay.make_shared();
             }
         }
         let nothing_changed =

@@ -63,7 +63,7 @@ impl<T: Send + 'static> InFlight<T> {
         self.running.push(call);
     }
 
-    /// Withdraws the requests that were not sent yet. Requests that were sent are not sent again.
+    /// Withdraws the requests that were not sent yet. Requests that were sent are not sent again, unless that has begun.
     pub(crate) fn stop_sending(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));

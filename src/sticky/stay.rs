@@ -288,6 +288,15 @@ impl Stay {
         state.conversion = state.conversion.max(conversion);
     }
 
+    /// Records that the lease in the store is shared. None of the leases under it is exclusive from now on.
+    pub(crate) fn make_shared(&self) {
+        let state = self.state.lock();
+        let leases: Vec<_> = state.holders.leases().cloned().collect();
+        drop(state);
+        let share = |lease: &Arc<LeaseState>| lease.converted_to(Mode::Shared, lease.fence());
+        leases.iter().for_each(share);
+    }
+
     /// Whether the lease in the store may have another mode than its holder, because the store was asked to convert it.
     pub(crate) fn may_be_converted(&self) -> bool {
         self.state.lock().conversion == Conversions::Sent

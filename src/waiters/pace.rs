@@ -6,7 +6,8 @@
 //! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
 //!   While the key is held, it is at most [`MOST`] for each turn ahead, or the time for which the key has been held if
 //!   that is longer. While the key is free, it is at most [`FREE`] for each turn ahead. If pauses grew with the delays
-//!   of other processes, each delay would cause the next one, and all would stay late.
+//!   of other processes, each delay would cause the next one, and all would stay late. If the store reports freed keys, a
+//!   pause may last [`TOLD`] for each turn, because the report ends it.
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
 //! - Many processes together send little more requests than a few. A process that is twice as far behind sends half as
 //!   many, by the speed at which the queue moves.

@@ -197,23 +197,26 @@ async fn a_task_that_needs_the_document_waits_for_one_release() {
     next.release().await.unwrap();
 }
 
+/// The reentrant lease enters one whose answer is under way. Either answer may come first.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_granted_from_memory_beside_a_reentrant_lease_of_the_store() {
-    let (store, leases) = setup();
-    // The reentrant lease enters one whose answer is under way.
-    store.next([Fate::AnswerLate(SECOND)]);
-    let first = sticky(&leases);
-    let inner = async {
-        sleep(MOMENT).await;
-        leases.acquire("key", TTL).reentrant().await.unwrap()
-    };
-    let (outer, inner) = tokio::join!(first, inner);
-    assert!(outer.is_live() && inner.is_live());
-    outer.release().await.unwrap();
-    assert!(inner.is_live());
-    assert!(is_held(&leases).await, "by the reentrant lease");
-    inner.release().await.unwrap();
-    until_free(&store).await;
+    for late in [[SECOND, MOMENT], [MOMENT, SECOND]] {
+        let (store, leases) = setup();
+        store.next(late.map(Fate::AnswerLate));
+        let inner = async {
+            sleep(MOMENT / 2).await;
+            leases.acquire("key", TTL).reentrant().await.unwrap()
+        };
+        let outer = async {
+            sticky(&leases).await.release().await.unwrap();
+            assert!(is_held(&leases).await, "by the reentrant lease");
+        };
+        let (inner, ()) = tokio::join!(inner, outer);
+        assert!(inner.is_live());
+        assert!(is_held(&leases).await, "by the reentrant lease");
+        inner.release().await.unwrap();
+        until_free(&store).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
