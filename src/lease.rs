@@ -10,6 +10,7 @@ mod looks;
 mod recalls;
 mod registry;
 mod requests;
+mod send_back;
 mod set;
 mod shared;
 mod ticket;

@@ -7,6 +7,9 @@
 //! - `stays.rs` has all keys, and the bound on their number.
 //! - `fences.rs` gives each grant from memory a fence.
 //! - `recalled.rs` remembers the keys that went back because another process waited for them.
+//!
+//! `lease/recalls.rs` and `lease/looks.rs` learn which keys other processes wait for, and `lease/send_back.rs` sends their
+//! leases back.
 
 mod fences;
 mod fit;

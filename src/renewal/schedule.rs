@@ -1,4 +1,5 @@
-//! `Schedule`: when each lease is renewed, and which leases are renewed in one batch. Pure: times come in as arguments.
+//! `Schedule`: when each lease is renewed (`outcomes.rs`), and which leases are renewed in one batch (`due.rs`). Pure: times
+//! come in as arguments.
 //!
 //! Invariants:
 //!
