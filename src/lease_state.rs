@@ -40,6 +40,7 @@ use self::{
 use crate::{
     messages::{AcquireRequest, DoneTick, Grant, KnownGrant, RenewAnswer, RenewRequest},
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
+    runtime::suspension::SentAt,
     telemetry::{self, LeaseFields},
 };
 
@@ -309,13 +310,13 @@ impl LeaseState {
     /// Records that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
         // The result is the error that was passed in.
-        let _ = self.apply_renewal(Instant::now(), Err(error));
+        let _ = self.apply_renewal(SentAt::now(), Err(error));
     }
 
     /// Applies the answer to a renewal that was sent at `sent`.
     pub(crate) fn apply_renewal(
         &self,
-        sent: Instant,
+        sent: SentAt,
         answer: Result<RenewAnswer, Error>,
     ) -> Result<(), Error> {
         let mut outcome = Ok(());
@@ -334,7 +335,7 @@ impl LeaseState {
                     lost(validity.lose(LossReason::TakenOver, now))
                 }
                 Ok(RenewAnswer::Renewed(grant)) => {
-                    let until = deadline(sent, &grant, self.terms.clock_margin);
+                    let until = deadline(sent.instant, &grant, self.terms.clock_margin);
                     validity.renewed(until, now).or_else(lost)
                 }
                 Ok(RenewAnswer::Expired) => lost(validity.lose(LossReason::Expired, now)),
@@ -352,6 +353,10 @@ impl LeaseState {
                 state.take_unreported_risk(self.ttl(), now),
             );
         });
+        if outcome.is_ok() {
+            // Until now the lease counts by the request before, with the suspensions since.
+            self.set_suspended(sent.suspended);
+        }
         match &outcome {
             Ok(()) => telemetry::renewed(self.fields(), left),
             Err(error) => {

@@ -41,8 +41,8 @@ pub(crate) struct LeaseOptions {
 pub(crate) enum FromMemory {
     /// The lease may be granted under an exclusive lease that stays here.
     Allowed,
-    /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared lease only such guards
-    /// are granted, because two processes would show fences in no order.
+    /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared lease
+    /// only such guards are granted, because two processes would show fences in no order.
     WithoutFence,
     /// The store is always asked.
     Never,

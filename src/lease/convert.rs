@@ -65,8 +65,9 @@ impl Lease {
     /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is already
     /// shared does not change. The fence does not change.
     ///
-    /// Under a lease that [stays with this process](crate::Acquire::sticky), a lease that a [reentrant](crate::Acquire::reentrant)
-    /// one has entered becomes shared for itself alone while that one is exclusive. Call this again when that one is over.
+    /// If the lease [stays with this process](crate::Acquire::sticky) and an exclusive
+    /// [reentrant](crate::Acquire::reentrant) one is inside, other processes still find the key held exclusively. Call
+    /// this again when the inner lease is over.
     ///
     /// # Errors
     ///

@@ -103,8 +103,8 @@ impl Lease {
             self.registry.send_back(stay, left);
             None
         };
-        let told = || self.state.report_end(ended);
-        if let Some(pending) = self.registry.told_before(pending, told) {
+        let report = || self.state.report_end(ended);
+        if let Some(pending) = self.registry.report_before(pending, report) {
             let release = self.registry.release(pending, now);
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;

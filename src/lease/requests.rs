@@ -3,13 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, time::Instant};
+use tokio::runtime::Handle;
 
 use crate::{
     lease_state::LeaseState,
     messages::{ConvertAnswer, ConvertRequest, only_renewal},
     model::{Conversion, Error, Held, LossReason, Mode},
-    runtime::{self, suspension},
+    runtime::{self, suspension::SentAt},
     sticky::Stay,
     store::Store,
     waiters::WaitQueues,
@@ -23,11 +23,9 @@ pub(crate) async fn renew_now(
 ) -> Result<(), Error> {
     let renewed = state.clone();
     let outcome = runtime::call("renew", limit, async move {
-        let (suspended, sent) = (suspension::total(), Instant::now());
+        let sent = SentAt::now();
         let answers = runtime::caught(store.renew(&[renewed.begin_renewal()])).await;
-        renewed.apply_renewal(sent, only_renewal(answers))?;
-        renewed.set_suspended(suspended);
-        Ok(())
+        renewed.apply_renewal(sent, only_renewal(answers))
     })
     .await;
     if let Err(error @ Error::TimedOut { .. }) = &outcome {

@@ -34,8 +34,8 @@ impl LeaseRegistry {
         telemetry::stays(stay.stored().fields());
     }
 
-    /// Ends the stay of the lease of this key, because the store is asked for a reentrant lease, which it may grant beside it.
-    /// A lease whose grant is under way does not stay either.
+    /// Ends the stay of the lease of this key, because the store is asked for a reentrant lease, which it may grant
+    /// beside it. A lease whose grant is under way does not stay either.
     pub(crate) fn enters_in_store(&self, key: &Key) {
         self.stays.recalled(key, Instant::now());
         if let Some(stay) = self.stays.get(key) {
@@ -90,8 +90,8 @@ impl LeaseRegistry {
                 None
             };
             let of = stay.stored().fields();
-            let told = || telemetry::stay_ended(of, why, left != Left::Nothing);
-            if let Some(pending) = self.told_before(pending, told) {
+            let report = || telemetry::stay_ended(of, why, left != Left::Nothing);
+            if let Some(pending) = self.report_before(pending, report) {
                 // The task releases the lease itself, because it is possible that no thread drives the runtime of the
                 // renewal task any more. A release that takes longer goes on in the background.
                 let _ = timeout_at(self.longest(until), self.release(pending, now)).await;
@@ -103,13 +103,14 @@ impl LeaseRegistry {
         }
     }
 
-    /// Makes an event before a release. If the subscriber of the application panics, the release goes on in the background.
-    pub(super) fn told_before(
+    /// Makes an event before a release. If the subscriber of the application panics, the release goes on in the
+    /// background.
+    pub(super) fn report_before(
         &self,
         pending: Option<PendingRelease>,
-        told: impl FnOnce(),
+        report: impl FnOnce(),
     ) -> Option<PendingRelease> {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(told)) else {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(report)) else {
             return pending;
         };
         let release = |pending| self.renewals.release(pending);

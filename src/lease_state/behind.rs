@@ -169,8 +169,8 @@ impl LeaseState {
     }
 
     /// Records how long the machine had been suspended in all, before the request was sent that granted the lease or
-    /// renewed it. The answer is applied first: until then the lease counts by the request before it.
-    pub(crate) fn set_suspended(&self, total: Duration) {
+    /// renewed it.
+    pub(super) fn set_suspended(&self, total: Duration) {
         let nanos = u64::try_from(total.as_nanos()).unwrap_or(u64::MAX);
         self.suspended.store(nanos, Ordering::Release);
     }
@@ -201,6 +201,7 @@ mod tests {
     use crate::{
         messages::{Grant, RenewAnswer},
         model::{Key, LeaseId},
+        runtime::suspension::SentAt,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -281,10 +282,12 @@ mod tests {
             expires_at: after(at, 10 * SECOND),
             now: at,
         };
-        let sent = now + 3 * SECOND;
+        let sent = SentAt {
+            instant: now + 3 * SECOND,
+            suspended: 7 * SECOND,
+        };
         let renewed = RenewAnswer::Renewed(grant);
         behind.lease().apply_renewal(sent, Ok(renewed)).unwrap();
-        behind.lease().set_suspended(7 * SECOND);
         assert!(live(12 * SECOND, 7 * SECOND));
         assert!(!live(12 * SECOND, 8 * SECOND));
     }

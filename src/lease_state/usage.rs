@@ -6,8 +6,8 @@ use crate::messages::Usage;
 
 /// What the renewals of a lease say about the use of its key.
 ///
-/// The renewals say nothing until the key is first not used. So the renewals of all other leases write no more than they have
-/// to.
+/// The renewals say nothing until the key is first not used. So the renewals of all other leases write no more than they
+/// have to.
 #[derive(Debug, Default)]
 pub(crate) struct KnownUsage(AtomicU8);
 

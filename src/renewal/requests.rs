@@ -2,14 +2,12 @@
 
 use std::sync::{Arc, Weak};
 
-use tokio::time::Instant;
-
 use super::schedule::Outcome;
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
     messages::{RenewRequest, renewal_left_out},
     model::Error,
-    runtime::{self, suspension},
+    runtime::{self, suspension::SentAt},
     store::Store,
     telemetry,
 };
@@ -37,7 +35,7 @@ impl Renewals {
 /// lost.
 pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNumber, Outcome)> {
     let Renewals { requests, leases } = renewals;
-    let (suspended, sent) = (suspension::total(), Instant::now());
+    let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
     let answers = answers.inspect_err(|error| telemetry::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
@@ -46,21 +44,15 @@ pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNu
             Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
             Err(error) => Err(error.clone()),
         };
-        let Some(lease) = lease.upgrade() else {
-            return (number, Outcome::Lost);
-        };
-        let outcome = match lease.apply_renewal(sent, answer) {
-            Ok(()) => {
-                lease.set_suspended(suspended);
-                match lease.reaches_end() {
-                    true => Outcome::Final(lease.deadline()),
-                    false => Outcome::Renewed(lease.deadline()),
-                }
-            }
-            Err(Error::Lost { .. }) => Outcome::Lost,
-            Err(_) => Outcome::Failed,
-        };
-        (number, outcome)
+        let outcome = lease
+            .upgrade()
+            .map(|lease| match lease.apply_renewal(sent, answer) {
+                Ok(()) if lease.reaches_end() => Outcome::Final(lease.deadline()),
+                Ok(()) => Outcome::Renewed(lease.deadline()),
+                Err(Error::Lost { .. }) => Outcome::Lost,
+                Err(_) => Outcome::Failed,
+            });
+        (number, outcome.unwrap_or(Outcome::Lost))
     };
     leases.into_iter().map(outcome).collect()
 }

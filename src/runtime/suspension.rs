@@ -2,6 +2,25 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+/// When a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentAt {
+    pub(crate) instant: Instant,
+    /// How long the machine had been suspended in all by then, or a little before.
+    pub(crate) suspended: Duration,
+}
+
+impl SentAt {
+    /// For a request that is sent now.
+    pub(crate) fn now() -> Self {
+        let suspended = total();
+        let instant = Instant::now();
+        Self { instant, suspended }
+    }
+}
+
 /// How long the machine was suspended since some fixed time before the program started. Only the difference of two
 /// readings means something.
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -119,9 +119,10 @@ impl Pace {
                 self.turns(ahead).max(shares).max(least)
             }
         };
-        let least = match is_told {
-            true => TOLD.saturating_mul(ahead.saturating_add(1)),
-            false => SOON,
+        let least = if is_told {
+            TOLD.saturating_mul(ahead.saturating_add(1))
+        } else {
+            SOON
         };
         let pause = pause.max(least).min(longest(behind.processes));
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));

@@ -264,3 +264,28 @@ async fn a_close_does_not_wait_for_ever_for_a_request_of_a_lease_that_was_detach
     let limit = LIMIT + TTL + MOMENT;
     timeout(limit, leases.close()).await.expect("a close hangs");
 }
+
+/// The release goes back to the renewal task, whose runtime nothing drives, because the runtime that carries it out ends
+/// during the close.
+#[test]
+fn it_carries_out_a_release_whose_runtime_ends_meanwhile() {
+    let (store, leases) = setup();
+    let mut idle = tokio::runtime::Builder::new_current_thread();
+    let idle = idle.enable_all().build().unwrap();
+    let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    let ends = tokio::runtime::Runtime::new().unwrap();
+    store.next([Fate::Late(PATIENCE)]);
+    store.calls();
+    ends.spawn(lease.release());
+    while !store.calls().contains(&"release") {
+        std::thread::sleep(MOMENT);
+    }
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let closing = leases.clone();
+        let closed = tokio::spawn(async move { closing.close().await });
+        sleep(10 * MOMENT).await;
+        ends.shutdown_background();
+        timeout(PATIENCE, closed).await.unwrap().unwrap();
+        assert!(is_free(&store).await);
+    });
+}

@@ -210,3 +210,16 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     waiting.queue.ask(start);
     assert_eq!(waiting.queue.failed(failure(), start).0, 1);
 }
+
+#[test]
+fn a_process_that_is_told_of_releases_asks_less_often() {
+    let due = |is_told| {
+        let mut waiting = Waiting::of(1);
+        let start = waiting.start;
+        waiting.queue.ask(start);
+        let held = held(LeaseId::random()).behind(2, Duration::ZERO);
+        waiting.queue.refused(held, true, is_told, start);
+        waiting.due() - start
+    };
+    assert!(due(true) > 4 * due(false), "{:?}", [due(true), due(false)]);
+}

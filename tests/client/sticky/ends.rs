@@ -3,7 +3,7 @@
 use leasehold::{Attempt, Error, Leases, LossReason, MemoryStore};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{IDLE, SECOND, asked, elsewhere, plain, sticky};
+use super::{IDLE, SECOND, asked, elsewhere, is_held, plain, sticky};
 use crate::{Fate, MOMENT, PATIENCE, TTL, is_free, setup, until_free};
 
 #[tokio::test(start_paused = true)]
@@ -191,4 +191,19 @@ async fn a_close_keeps_a_key_whose_lease_was_detached_beside_another_one() {
     assert!(!two.is_live());
     assert!(!is_free(&store).await);
     assert!(until_free(&store).await <= TTL);
+}
+
+/// The lease is evicted before its answer has come.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_evicted_before_its_answer_does_not_stay() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(SECOND)]);
+    let evict = async {
+        sleep(MOMENT).await;
+        assert!(leases.evict("key").await.unwrap().is_some());
+    };
+    let (lease, ()) = tokio::join!(sticky(&leases), evict);
+    drop(lease);
+    let _next = plain(&elsewhere(&store)).await;
+    assert!(is_held(&leases).await);
 }

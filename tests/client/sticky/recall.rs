@@ -189,6 +189,8 @@ async fn a_store_that_does_not_say_who_waits_gets_the_keys_back() {
     sticky(&leases).await.release().await.unwrap();
     store.fail_reads(true);
     let took = until_free(&store).await;
+    // An outage that is over soon does not matter.
+    assert!(took >= 2 * SECOND, "{took:?}");
     assert!(took <= 10 * SECOND, "{took:?}");
 }
 

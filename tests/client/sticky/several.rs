@@ -434,3 +434,21 @@ async fn a_task_behind_one_that_asks_is_told_that_the_key_was_held() {
         assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
     }
 }
+
+/// The store carries out the upgrade of the inner lease before an earlier downgrade, for which nobody waits any more.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_that_comes_late_leaves_no_lease_exclusive() {
+    let (store, leases) = setup();
+    let outer = sticky(&leases).await;
+    let inner = leases.acquire("key", TTL).reentrant().shared();
+    let inner = inner.await.unwrap();
+    store.next([Fate::Late(SECOND)]);
+    assert!(timeout(MOMENT, outer.downgrade()).await.is_err());
+    drop(outer);
+    assert_eq!(inner.upgrade().await.unwrap(), Upgrade::Exclusive);
+    sleep(SECOND).await;
+    let reader = elsewhere(&store).try_acquire("key", TTL).shared();
+    let reader = reader.await.unwrap();
+    assert!(matches!(reader, Attempt::Acquired(_)), "{reader:?}");
+    assert_eq!(inner.mode(), Mode::Shared);
+}
