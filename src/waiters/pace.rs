@@ -9,6 +9,8 @@
 //!   of other processes, each delay would cause the next one, and all would stay late. If the store reports freed keys, a
 //!   pause may last [`TOLD`] for each turn, because the report ends it.
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
+//! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
+//!   leave soon. It sends no more of these requests than holders leave.
 //! - Many processes together send little more requests than a few. A process that is twice as far behind sends half as
 //!   many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
@@ -23,8 +25,8 @@ use crate::{
     retry,
 };
 
-/// The pause of the first process on a key that changes hands all the time.
-const FIRST: Duration = Duration::from_millis(1);
+/// The pause of the first process on a key that changes hands all the time, or whose holders leave one after the other.
+pub(super) const FIRST: Duration = Duration::from_millis(1);
 /// The shortest pause for each turn ahead.
 const LEAST: Duration = Duration::from_millis(2);
 /// The pause for each turn ahead, while the speed of the queue is not known.
@@ -77,11 +79,18 @@ pub(super) struct Pace {
     each: Option<Duration>,
     /// The last recorded number of turns ahead, and when it was recorded.
     seen: Option<(Instant, usize)>,
+    /// How many leases held the key at the last refusal.
+    holders: usize,
+    /// Whether the last refusal named fewer holders than the one before.
+    are_fewer: bool,
 }
 
 impl Pace {
-    /// Records how many turns are ahead.
-    pub(super) fn see(&mut self, ahead: usize, now: Instant) {
+    /// Records a refusal, and how many turns are ahead.
+    pub(super) fn see(&mut self, held: &Held, ahead: usize, now: Instant) {
+        let holders = held.holders().len();
+        self.are_fewer = holders < self.holders;
+        self.holders = holders;
         let Some((since, before)) = self.seen else {
             self.seen = Some((now, ahead));
             return;
@@ -98,6 +107,12 @@ impl Pace {
         }
     }
 
+    /// Whether holders of a shared key have released it, and others have not. Holders that began together end together, so
+    /// the key may be free soon.
+    pub(super) fn holders_leave(&self) -> bool {
+        self.are_fewer && self.holders > 0
+    }
+
     /// The pause after the refusal of a request. `is_told` says whether the store reports freed keys. `chance` is a random
     /// number from 0 to 1.
     pub(super) fn pause(
@@ -112,6 +127,7 @@ impl Pace {
             None => self.turns(ahead).min(FREE.saturating_mul(ahead)),
             Some(time) => {
                 let shares = match ahead {
+                    0 if self.holders_leave() => FIRST,
                     0 => time / 8,
                     _ => (time / 4).saturating_mul(ahead.saturating_add(1)).min(time),
                 };
@@ -199,13 +215,13 @@ mod tests {
 
     /// The pace of a queue in which each turn took a given time.
     fn seen(each: &[u64]) -> Pace {
-        let mut pace = Pace::default();
+        let (mut pace, held) = (Pace::default(), held(1));
         let mut time = Instant::now();
         for (number, each) in each.iter().enumerate() {
-            pace.see(100 - 4 * number, time);
+            pace.see(&held, 100 - 4 * number, time);
             time += 4 * millis(*each);
         }
-        pace.see(100 - 4 * each.len(), time);
+        pace.see(&held, 100 - 4 * each.len(), time);
         pace
     }
 
@@ -279,6 +295,21 @@ mod tests {
         }
         let long = held(60_000);
         assert_eq!(pause(&long, readers), pause(&long, behind(20)));
+    }
+
+    #[test]
+    fn the_first_asks_soon_while_holders_leave() {
+        let reading = |readers| {
+            let one = held(60_000);
+            let holders = vec![one.holders()[0].clone(); readers];
+            Held::new(Key::new("key").unwrap(), holders, now())
+        };
+        let mut pace = Pace::default();
+        for (readers, first) in [(3, 1_000), (2, 1), (2, 1_000), (3, 1_000), (1, 1)] {
+            let held = reading(readers);
+            pace.see(&held, 0, Instant::now());
+            assert_eq!(pauses(&pace, &held)[..2], [first, 1_000], "{readers}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
-use super::pace::{Behind, Pace};
+use super::pace::{Behind, FIRST, Pace};
 use crate::{
     messages::{KnownPlace, Turn},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -119,16 +119,44 @@ impl OwnPlace {
     pub(super) fn turn(&mut self, beside: usize) -> PlaceToAsk {
         let more = self.more.map_or(beside, |more| more.get() - 1);
         self.next = NonZero::new(more.min(beside));
-        let (waiter, stays) = (self.waiter, self.stays);
         PlaceToAsk {
-            turn: Turn::InTurn { waiter, stays },
-            known: match self.may_be_taken {
-                false => KnownPlace::None,
-                true if self.is_due => KnownPlace::Due,
-                true => KnownPlace::Taken,
-            },
+            turn: self.in_turn(),
+            known: self.known(),
             is_kept: self.next.is_some(),
         }
+    }
+
+    fn in_turn(&self) -> Turn {
+        let (waiter, stays) = (self.waiter, self.stays);
+        Turn::InTurn { waiter, stays }
+    }
+
+    fn known(&self) -> KnownPlace {
+        match self.may_be_taken {
+            false => KnownPlace::None,
+            true if self.is_due => KnownPlace::Due,
+            true => KnownPlace::Taken,
+        }
+    }
+
+    /// How many tasks of this process the place still lets in, after a grant that has kept it.
+    pub(super) fn still_let_in(&self) -> usize {
+        self.more.map_or(0, NonZero::get)
+    }
+
+    /// The place for the request of a task that is let in while others are. A grant keeps the place.
+    pub(super) fn turn_to_be_let_in(&self) -> PlaceToAsk {
+        PlaceToAsk {
+            turn: self.in_turn(),
+            known: self.known(),
+            is_kept: true,
+        }
+    }
+
+    /// Records that such a request was granted. The place is kept for one more task at least, whose grant ends it.
+    pub(super) fn has_let_in(&mut self) {
+        let less = |more: NonZero<usize>| NonZero::new(more.get() - 1).unwrap_or(more);
+        self.more = self.more.map(less);
     }
 
     /// Records that a request in turn was granted. The grant has ended the place, unless the request was to keep it. If
@@ -208,9 +236,11 @@ impl OwnPlace {
             took,
         } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
-        self.pace.see(behind.turns, now);
+        self.pace.see(held, behind.turns, now);
         let wanted = if self.had_others_ahead {
             self.pace.pause(held, behind, is_told, chance)
+        } else if self.pace.holders_leave() && !is_told {
+            otherwise.min(FIRST)
         } else {
             otherwise
         };
@@ -381,6 +411,24 @@ mod tests {
         assert_eq!(place.refused(&held(5, MAX_PLACES), Instant::now()), None);
         assert_eq!(place.granted(Instant::now()), None);
         assert_eq!(place.leave(), None);
+    }
+
+    #[test]
+    fn the_only_process_that_waits_asks_soon_while_readers_leave() {
+        let otherwise = Duration::from_millis(100);
+        for (is_told, then) in [(false, FIRST), (true, otherwise)] {
+            let mut place = OwnPlace::new();
+            for (readers, wanted) in [(2, otherwise), (1, then), (1, otherwise)] {
+                let holders = vec![held(60_000, 0).holders()[0].clone(); readers];
+                let now = "2026-01-01T12:00:00Z".parse().unwrap();
+                let held = Held::new(Key::new("key").unwrap(), holders, now);
+                let refusal = Refusal {
+                    is_told,
+                    ..refusal(&held, 0, otherwise)
+                };
+                assert_eq!(place.pause(refusal, Instant::now(), 1.0), wanted);
+            }
+        }
     }
 
     #[test]

@@ -3,15 +3,17 @@
 //!
 //! Invariants:
 //!
-//! - Only the first waiter sends requests, one at a time.
+//! - Only the first waiter sends requests, one at a time. While readers are let in together ([`WaiterList`]), each of
+//!   them sends one, and the first waiter does not.
 //! - A report that comes while a request is under way may be newer than the answer to the request. So the report is
 //!   kept, and decides when the next request is sent after a refusal.
 //! - A waiter is notified whenever its next step may be earlier than it was told.
 
+mod first_request;
 mod last_answer;
+mod waiter_list;
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -21,7 +23,12 @@ use tokio::{
     time::Instant,
 };
 
-use self::last_answer::LastAnswer;
+pub(super) use self::first_request::Step;
+use self::{
+    first_request::{Due, FirstRequest},
+    last_answer::LastAnswer,
+    waiter_list::{Admission, WaiterList},
+};
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
@@ -36,8 +43,8 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    waiters: VecDeque<QueuedWaiter>,
-    request: Request,
+    waiters: WaiterList,
+    request: FirstRequest,
     last: LastAnswer,
     /// When the last request was sent.
     asked: Instant,
@@ -52,49 +59,22 @@ pub(super) struct Queue {
     place: OwnPlace,
 }
 
+/// A lease that a waiter was granted.
 #[derive(Debug)]
-struct QueuedWaiter {
-    turn: Arc<Notify>,
-    kind: WaiterKind,
-    /// The operation that waits. It is detached when others depend on it.
-    work: Weak<InlineTask>,
-}
-
-/// The request of the first waiter.
-#[derive(Debug)]
-enum Request {
-    /// No request is under way. This is when the next one is sent. If there is an offer, the request replaces a lease
-    /// of this process.
-    Next(Due, Option<HandoffOffer>),
-    /// A request is under way. A report that came since it was sent says when the next one is sent.
-    UnderWay(Option<Due>),
-}
-
-/// When the next request is sent.
-#[derive(Clone, Copy, Debug)]
-enum Due {
-    /// After a pause, which ends at this instant. The key is not known to be free.
-    Paused(Instant),
-    /// At once: the key may have become free since the last request.
-    AtOnce,
-}
-
-/// The next step of a waiter.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The waiter sends a request.
-    Ask,
-    /// The waiter gives up without a request.
-    GiveUp,
-    /// The waiter waits until it is notified, or until this instant.
-    Wait(Option<Instant>),
+pub(super) struct Granted {
+    pub(super) lease: LeaseId,
+    pub(super) mode: Mode,
+    pub(super) remaining: Duration,
+    pub(super) is_in_turn: bool,
+    /// The lease of this process that it replaces, if it replaces one.
+    pub(super) in_place_of: Option<(LeaseId, HandoffStreak)>,
 }
 
 impl Queue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            waiters: VecDeque::new(),
-            request: Request::Next(Due::Paused(now), None),
+            waiters: WaiterList::default(),
+            request: FirstRequest::Next(Due::Paused(now), None),
             last: LastAnswer::Unknown,
             asked: now,
             answered: now,
@@ -116,38 +96,24 @@ impl Queue {
         kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Option<Weak<InlineTask>> {
-        let first = self.waiters.front().map(|first| first.work.clone());
-        self.waiters.push_back(QueuedWaiter { turn, kind, work });
+        let first = self.waiters.first_work();
+        self.waiters.push(turn, kind, work);
         first
     }
 
     /// Removes a waiter, if it is in the queue. If it was the last waiter in the place of this process, returns the
     /// place, which is to be given up.
     pub(super) fn remove(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
-        let is_here = self.waiters.iter().any(|it| Arc::ptr_eq(&it.turn, turn));
-        if !is_here {
-            return None;
+        if self.waiters.remove(turn)? {
+            // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its
+            // own request at once.
+            self.request.give_up_answer(now);
         }
-        self.take_out(turn, now);
-        if self.waits_in_turn() {
+        if self.waiters.wait_in_turn() {
             None
         } else {
             self.place.leave()
         }
-    }
-
-    fn take_out(&mut self, turn: &Arc<Notify>, now: Instant) {
-        if !self.is_first(turn) {
-            self.waiters.retain(|it| !Arc::ptr_eq(&it.turn, turn));
-            return;
-        }
-        self.waiters.pop_front();
-        // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its own
-        // request at once.
-        if let Request::UnderWay(news) = &self.request {
-            self.request = Request::Next(news.unwrap_or(Due::Paused(now)), None);
-        }
-        self.notify_first();
     }
 
     /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
@@ -164,7 +130,12 @@ impl Queue {
             return Step::GiveUp;
         }
         let is_over = passed(last_look);
-        if !self.is_first(turn) {
+        match self.waiters.admission(turn) {
+            Admission::LetIn => return Step::Ask,
+            Admission::UnderWay => return Step::Wait(None),
+            Admission::None => {}
+        }
+        if !self.waiters.is_first(turn) {
             return if is_over {
                 Step::GiveUp
             } else {
@@ -178,38 +149,35 @@ impl Queue {
                 Step::Ask
             };
         }
-        match self.request {
-            Request::UnderWay(_) => Step::Wait(None),
-            Request::Next(Due::AtOnce, _) => Step::Ask,
-            Request::Next(Due::Paused(at), _) if now >= at => Step::Ask,
-            Request::Next(Due::Paused(at), _) => Step::Wait(Some(at)),
+        if self.waiters.is_letting_in() {
+            return Step::Wait(None);
         }
+        self.request.step(now)
     }
 
-    /// Records that the first waiter sends a request now. If a lease is offered, returns the offer: the request
-    /// replaces that lease.
-    pub(super) fn ask(&mut self, now: Instant) -> Option<HandoffOffer> {
+    /// Records that a waiter sends a request now. If a lease is offered to it, returns the offer: the request replaces
+    /// that lease.
+    pub(super) fn ask(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<HandoffOffer> {
         self.asked = now;
-        match std::mem::replace(&mut self.request, Request::UnderWay(None)) {
-            Request::Next(_, offer) => offer,
-            Request::UnderWay(_) => None,
+        if self.waiters.sends(turn) {
+            return None;
         }
+        self.request.send()
     }
 
-    /// What the next request says about the place of this process.
-    pub(super) fn turn(&mut self) -> PlaceToAsk {
-        let behind = self.waiters.iter().skip(1);
-        let beside = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
-        let is_shared = |first: &QueuedWaiter| first.kind == WaiterKind::Shared;
-        let lets_in = self.waiters.front().is_some_and(is_shared);
-        self.place.turn(if lets_in { beside.count() } else { 0 })
+    /// What the next request of a waiter says about the place of this process.
+    pub(super) fn turn(&mut self, turn: &Arc<Notify>) -> PlaceToAsk {
+        if self.waiters.admission(turn) != Admission::None {
+            return self.place.turn_to_be_let_in();
+        }
+        self.place.turn(self.waiters.beside_first())
     }
 
     /// Takes over the place of a task that has left, whose request may still take that place. Returns whether tasks
     /// wait in it. If so, the last of them gives it up.
     pub(super) fn take_over(&mut self, place: WaiterId) -> bool {
         let is_taken_over = self.place.take_over(place);
-        if self.waits_in_turn() {
+        if self.waiters.wait_in_turn() {
             return is_taken_over;
         }
         if is_taken_over {
@@ -223,6 +191,7 @@ impl Queue {
     /// If the refusal has taken a new place, returns how many processes are ahead.
     pub(super) fn refused(
         &mut self,
+        turn: &Arc<Notify>,
         held: Held,
         is_in_turn: bool,
         is_told: bool,
@@ -230,6 +199,7 @@ impl Queue {
     ) -> Option<usize> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
+        self.waiters.answered(turn);
         // A lease that is not among the holders has ended, even if its release is not known here. It may have been
         // evicted.
         let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
@@ -256,13 +226,19 @@ impl Queue {
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());
         self.last = LastAnswer::Held(held);
-        self.plan_after(pause, now);
+        self.request.pause_until(now + pause);
         taken_behind
     }
 
     /// Records that a request failed, and plans the next one. Returns how many have failed in a row, and when the last
     /// answer came.
-    pub(super) fn failed(&mut self, error: Error, now: Instant) -> (u32, Instant) {
+    pub(super) fn failed(
+        &mut self,
+        turn: &Arc<Notify>,
+        error: Error,
+        now: Instant,
+    ) -> (u32, Instant) {
+        self.waiters.answered(turn);
         let times = self.last.fail(error);
         self.pause(0, None, now);
         (times, self.answered)
@@ -274,45 +250,56 @@ impl Queue {
         if let LastAnswer::Failed { is_final, .. } = &mut self.last {
             *is_final = true;
         }
-        self.waiters
-            .iter()
-            .for_each(|waiter| waiter.turn.notify_one());
+        self.waiters.notify_all();
     }
 
-    /// Records that the first waiter was granted this lease. `in_place_of` is the lease of this process that it
-    /// replaces, if it replaces one. Returns the streak of the lease, and what telemetry reports about the place, if
-    /// the grant has ended one.
+    /// Records that a waiter was granted a lease. Returns the streak of the lease, and what telemetry reports about the
+    /// place, if the grant has ended one.
     ///
     /// After an exclusive grant the next waiter uses the longest pause, because the release of the lease wakes it.
     /// After a shared grant, or a grant of permits, it sends a request at once, because it may be granted the key too.
     pub(super) fn granted(
         &mut self,
-        lease: LeaseId,
-        mode: Mode,
-        remaining: Duration,
-        is_in_turn: bool,
-        in_place_of: Option<(LeaseId, HandoffStreak)>,
+        turn: &Arc<Notify>,
+        granted: Granted,
         now: Instant,
     ) -> (HandoffStreak, Option<EndedTurn>) {
+        let Granted {
+            lease,
+            mode,
+            remaining,
+            is_in_turn,
+            in_place_of,
+        } = granted;
         self.answered = now;
         self.last = LastAnswer::Unknown;
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
+        let streak = HandoffStreak::next(before, now);
+        if self.waiters.answered(turn) {
+            self.place.has_let_in();
+            return (streak, None);
+        }
         // The grant of a barging request does not end the place, which stays with the tasks that wait in it.
         let ended = is_in_turn.then(|| self.place.granted(now)).flatten();
         match mode {
             Mode::Exclusive => {
                 // Reports that came before this grant do not matter any more.
-                self.request = Request::UnderWay(None);
+                self.request = FirstRequest::UnderWay(None);
                 self.pause(retry::SLOWEST, Some(remaining), now);
             }
             Mode::Shared | Mode::Permits => {
-                self.request = Request::Next(Due::AtOnce, None);
+                self.request = FirstRequest::Next(Due::AtOnce, None);
                 self.wake();
+                // How many more permits are free is not known.
+                if is_in_turn && mode == Mode::Shared {
+                    let most = self.place.still_let_in();
+                    self.waiters.let_in_behind(turn, most);
+                }
             }
         }
-        (HandoffStreak::next(before, now), ended)
+        (streak, ended)
     }
 
     /// Records that a lease of this process was released. The first waiter sends a request at once.
@@ -329,16 +316,14 @@ impl Queue {
     /// Records that the key may be free. The first waiter sends a request at once.
     pub(super) fn wake(&mut self) {
         self.pauses = 0;
-        self.plan(Due::AtOnce);
+        self.request.report();
+        self.waiters.notify_first();
     }
 
     /// Records that the store reported that the key became free. `next` are the processes that come next, if the store
     /// names them. Other processes do not send a request: all of them would send it at the same moment, and be refused.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
-        let barges = self
-            .waiters
-            .front()
-            .is_some_and(|first| first.kind == WaiterKind::Barging);
+        let barges = self.waiters.first_kind() == Some(WaiterKind::Barging);
         if barges || self.place.comes_next(next, self.last.ahead()) {
             self.wake_unless_held_here();
         }
@@ -354,28 +339,25 @@ impl Queue {
 
     /// Offers a lease to the first waiter, which then sends its request at once. Returns the receiver of the outcome,
     /// and the operation of the waiter, which the caller detaches so that it is polled. `None` if there is no waiter,
-    /// or if a request is under way, because the waiter could take the offer only after the answer.
+    /// or if requests are under way, because the waiter could take the offer only after their answers.
     pub(super) fn offer(
         &mut self,
         lease: LeaseId,
         streak: HandoffStreak,
     ) -> Option<(oneshot::Receiver<HandoffOutcome>, Weak<InlineTask>)> {
-        if matches!(self.request, Request::UnderWay(_)) {
+        if self.request.is_under_way() || self.waiters.is_letting_in() {
             return None;
         }
-        let work = self.waiters.front()?.work.clone();
+        let work = self.waiters.first_work()?;
         let (offer, outcome) = HandoffOffer::new(lease, streak);
-        self.request = Request::Next(Due::AtOnce, Some(offer));
-        self.notify_first();
+        self.request = FirstRequest::Next(Due::AtOnce, Some(offer));
+        self.waiters.notify_first();
         Some((outcome, work))
     }
 
     /// Takes back the offer of this lease. Returns whether the offer was still there.
     pub(super) fn take_back(&mut self, lease: LeaseId) -> bool {
-        match &mut self.request {
-            Request::Next(_, offer) => offer.take_if(|offer| offer.from() == lease).is_some(),
-            Request::UnderWay(_) => false,
-        }
+        self.request.take_back(lease)
     }
 
     /// The outcome of the last request, whichever waiter sent it.
@@ -383,20 +365,11 @@ impl Queue {
         self.last.outcome()
     }
 
-    /// Plans the next request, and notifies the first waiter.
-    fn plan(&mut self, due: Due) {
-        match &mut self.request {
-            Request::Next(next, _) => *next = due,
-            Request::UnderWay(news) => *news = Some(due),
-        }
-        self.notify_first();
-    }
-
     /// Plans the next request after an answer: as a kept report says, or else after a pause. The pause is at least the
     /// pause after `least` pauses, but does not last longer than `expires_in`.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
         let pause = self.next_pause(least, expires_in);
-        self.plan_after(pause, now);
+        self.request.pause_until(now + pause);
     }
 
     fn next_pause(&mut self, least: u32, expires_in: Option<Duration>) -> Duration {
@@ -405,46 +378,13 @@ impl Queue {
         retry::pause_until_free(pauses, expires_in, fastrand::f64())
     }
 
-    fn plan_after(&mut self, pause: Duration, now: Instant) {
-        let paused = Due::Paused(now + pause);
-        match &mut self.request {
-            Request::UnderWay(news) => {
-                self.request = Request::Next(news.unwrap_or(paused), None);
-            }
-            // The answer belongs to a request before the last one.
-            Request::Next(due @ Due::Paused(_), _) => *due = paused,
-            Request::Next(Due::AtOnce, _) => {}
-        }
-    }
-
     /// Whether the first waiter can give up without a last request: the last answer is recent, no report says that the
     /// key became free since, and another waiter will send the next request.
     fn can_skip_last_request(&self, now: Instant) -> bool {
         self.waiters.len() > 1
-            && matches!(
-                self.request,
-                Request::Next(Due::Paused(_), _) | Request::UnderWay(None)
-            )
+            && !self.request.has_news()
             && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::WAITING / 2
-    }
-
-    fn waits_in_turn(&self) -> bool {
-        self.waiters
-            .iter()
-            .any(|waiter| waiter.kind != WaiterKind::Barging)
-    }
-
-    fn is_first(&self, turn: &Arc<Notify>) -> bool {
-        self.waiters
-            .front()
-            .is_some_and(|first| Arc::ptr_eq(&first.turn, turn))
-    }
-
-    fn notify_first(&self) {
-        if let Some(first) = self.waiters.front() {
-            first.turn.notify_one();
-        }
     }
 }
 

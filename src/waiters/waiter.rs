@@ -15,7 +15,7 @@ use super::{
     kind::WaiterKind,
     place::EndedTurn,
     place::PlaceToAsk,
-    queue::{Queue, Step},
+    queue::{Granted, Queue, Step},
     queues::WaitQueues,
 };
 use crate::{
@@ -113,7 +113,9 @@ impl Waiter {
     pub(crate) fn place_to_ask(&self) -> Option<PlaceToAsk> {
         match self.kind {
             WaiterKind::Barging => None,
-            WaiterKind::Exclusive | WaiterKind::Shared => self.queue(Queue::turn),
+            WaiterKind::Exclusive | WaiterKind::Shared => {
+                self.queue(|queue| queue.turn(&self.turn))
+            }
         }
     }
 
@@ -121,7 +123,7 @@ impl Waiter {
     /// that lease.
     pub(crate) fn begin_to_ask(&self) -> Option<HandoffOffer> {
         let now = Instant::now();
-        self.queue(|queue| queue.ask(now)).flatten()
+        self.queue(|queue| queue.ask(&self.turn, now)).flatten()
     }
 
     /// Records that a request was refused, and plans the next one. A request that replaces a lease of this process
@@ -130,7 +132,8 @@ impl Waiter {
         let is_told = self.queues.is_told();
         let now = Instant::now();
         let in_turn = self.kind != WaiterKind::Barging && !is_for_a_lease;
-        let taken_behind = self.queue(|queue| queue.refused(held, in_turn, is_told, now));
+        let refused = |queue: &mut Queue| queue.refused(&self.turn, held, in_turn, is_told, now);
+        let taken_behind = self.queue(refused);
         if let Some(ahead) = taken_behind.flatten() {
             telemetry::place_taken(&self.key, ahead);
         }
@@ -138,7 +141,7 @@ impl Waiter {
 
     /// Records that a request failed. Returns how many have failed in a row, and when the last answer came.
     pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
-        self.queue(|queue| queue.failed(error, Instant::now()))
+        self.queue(|queue| queue.failed(&self.turn, error, Instant::now()))
     }
 
     /// Records that this waiter was granted the key. `in_place_of` is the lease of this process that the new lease
@@ -151,9 +154,14 @@ impl Waiter {
         in_place_of: Option<(LeaseId, HandoffStreak)>,
     ) {
         let now = Instant::now();
-        let in_turn = self.kind != WaiterKind::Barging;
-        let granted =
-            self.queue(|queue| queue.granted(lease, mode, remaining, in_turn, in_place_of, now));
+        let granted = Granted {
+            lease,
+            mode,
+            remaining,
+            is_in_turn: self.kind != WaiterKind::Barging,
+            in_place_of,
+        };
+        let granted = self.queue(|queue| queue.granted(&self.turn, granted, now));
         let Some((streak, ended)) = granted else {
             return;
         };
@@ -175,7 +183,14 @@ impl Waiter {
     /// the next waiter asks at once. Nothing was granted yet, so a place in the document stays what it is.
     pub(crate) fn waits_for_memory(&self, lease: LeaseId, remaining: Duration) {
         let now = Instant::now();
-        self.queue(|queue| queue.granted(lease, Mode::Shared, remaining, false, None, now));
+        let granted = Granted {
+            lease,
+            mode: Mode::Shared,
+            remaining,
+            is_in_turn: false,
+            in_place_of: None,
+        };
+        self.queue(|queue| queue.granted(&self.turn, granted, now));
     }
 
     /// The outcome of the last request for the key, whichever waiter sent it.

@@ -211,6 +211,36 @@ async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_
     let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
 }
 
+/// If each reader asked after the answer to the one before, the last one would wait for as many answers as there are
+/// readers.
+#[tokio::test(start_paused = true)]
+async fn many_readers_of_a_process_wait_for_few_answers() {
+    const READERS: usize = 20;
+    const ANSWER: Duration = Duration::from_millis(100);
+    let store = FlakyStore::new();
+    let [holder, readers, writer] = [(); 3].map(|()| Leases::new(store.clone()));
+    let held = holder.acquire("key", TTL).await.unwrap();
+    let read = || tokio::spawn(readers.acquire("key", TTL).shared().into_future());
+    let waiting: Vec<_> = (0..READERS).map(|_| read()).collect();
+    sleep(MOMENT).await;
+    let writing = waits(&writer).await;
+    held.release().await.unwrap();
+    store.next([Fate::AnswerLate(ANSWER); READERS * 10]);
+    let start = Instant::now();
+    let mut reading = Vec::new();
+    for waiting in waiting {
+        reading.push(timeout(TTL, waiting).await.unwrap().unwrap().unwrap());
+    }
+    let took = start.elapsed();
+    assert!(took < ANSWER * 5, "{took:?}");
+    assert!(!writing.is_finished());
+    assert_eq!(queue(&writer).await, [Mode::Exclusive]);
+    for lease in reading {
+        lease.release().await.unwrap();
+    }
+    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+}
+
 /// The place was kept for a task, which gives up.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_was_kept_for_a_reader_is_given_back() {

@@ -2,6 +2,8 @@
 
 use chrono::{DateTime, Utc};
 
+use WaiterKind::{Exclusive, Shared};
+
 use super::*;
 use crate::{
     messages::Turn,
@@ -18,13 +20,17 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// A queue with this number of waiters.
+    /// A queue with this number of waiters for an exclusive lease.
     fn of(waiters: usize) -> Self {
+        Self::of_kinds(&vec![WaiterKind::Exclusive; waiters])
+    }
+
+    fn of_kinds(kinds: &[WaiterKind]) -> Self {
         let start = Instant::now();
-        let turns: Vec<_> = (0..waiters).map(|_| Arc::new(Notify::new())).collect();
+        let turns: Vec<_> = kinds.iter().map(|_| Arc::new(Notify::new())).collect();
         let mut queue = Queue::new(start);
-        for turn in &turns {
-            queue.push(turn.clone(), WaiterKind::Exclusive, Weak::new());
+        for (turn, kind) in turns.iter().zip(kinds) {
+            queue.push(turn.clone(), *kind, Weak::new());
         }
         Self {
             queue,
@@ -37,6 +43,11 @@ impl Waiting {
         self.queue.step(&self.turns[waiter], None, None, at)
     }
 
+    /// The first waiter sends a request.
+    fn ask(&mut self, at: Instant) -> Option<HandoffOffer> {
+        self.queue.ask(&self.turns[0].clone(), at)
+    }
+
     /// When the first waiter sends a request.
     fn due(&self) -> Instant {
         match self.step(0, self.start) {
@@ -45,8 +56,17 @@ impl Waiting {
         }
     }
 
+    /// The waiter is granted a shared lease, and leaves.
+    fn grant(&mut self, waiter: usize) {
+        let turn = self.turns[waiter].clone();
+        let shared = granted(LeaseId::random(), Mode::Shared);
+        self.queue.granted(&turn, shared, self.start);
+        self.queue.remove(&turn, self.start);
+    }
+
     fn refuse(&mut self, lease: LeaseId, at: Instant) {
-        self.queue.refused(held(lease), true, false, at);
+        let first = self.turns[0].clone();
+        self.queue.refused(&first, held(lease), true, false, at);
     }
 }
 
@@ -54,6 +74,16 @@ fn held(lease: LeaseId) -> Held {
     let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
     let holder = Holder::exclusive(lease, "they".into(), Fence::new(7), now, now + TTL);
     Held::new(Key::new("key").unwrap(), vec![holder], now)
+}
+
+fn granted(lease: LeaseId, mode: Mode) -> Granted {
+    Granted {
+        lease,
+        mode,
+        remaining: TTL,
+        is_in_turn: true,
+        in_place_of: None,
+    }
 }
 
 fn failure() -> Error {
@@ -69,14 +99,14 @@ fn the_first_asks_and_the_others_wait() {
     let start = waiting.start;
     assert_eq!(waiting.step(0, start), Step::Ask);
     assert_eq!(waiting.step(1, start), Step::Wait(None));
-    assert!(waiting.queue.ask(start).is_none());
+    assert!(waiting.ask(start).is_none());
     assert_eq!(waiting.step(0, start), Step::Wait(None), "it has asked");
     waiting.refuse(LeaseId::random(), start);
     let due = waiting.due();
     assert!(due > start && due < start + retry::WAITING);
     assert_eq!(waiting.step(0, due), Step::Ask);
     // The next waiter does not wait for an answer that is not reported to the queue.
-    waiting.queue.ask(start);
+    waiting.ask(start);
     waiting.queue.remove(&waiting.turns[0].clone(), due);
     assert_eq!(waiting.step(1, due), Step::Ask);
 }
@@ -86,12 +116,12 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
     let lease = LeaseId::random();
-    waiting.queue.ask(start);
+    waiting.ask(start);
     waiting.queue.released(lease);
     waiting.refuse(lease, start);
     assert_eq!(waiting.step(0, start), Step::Ask);
     // Without a report it pauses.
-    waiting.queue.ask(start);
+    waiting.ask(start);
     waiting.refuse(lease, start);
     assert_ne!(waiting.step(0, start), Step::Ask);
 }
@@ -100,15 +130,15 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
 fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());
-    waiting.queue.ask(start);
-    waiting
-        .queue
-        .granted(lease, Mode::Exclusive, TTL, true, None, start);
+    waiting.ask(start);
+    let turn = waiting.turns[0].clone();
+    let granted = granted(lease, Mode::Exclusive);
+    waiting.queue.granted(&turn, granted, start);
     let due = waiting.due();
     waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.due(), due, "the lease is here");
     waiting.queue.released(lease);
-    waiting.queue.ask(start);
+    waiting.ask(start);
     waiting.refuse(lease, start);
     waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.step(0, start), Step::Ask);
@@ -118,7 +148,7 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
 fn a_process_that_does_not_come_next_does_not_ask() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
-    let Turn::InTurn { waiter: me, .. } = waiting.queue.turn().turn else {
+    let Turn::InTurn { waiter: me, .. } = waiting.queue.turn(&waiting.turns[0]).turn else {
         panic!("it does not wait in turn");
     };
     let other = WaiterId::random();
@@ -130,9 +160,11 @@ fn a_process_that_does_not_come_next_does_not_ask() {
         (None, 1, false),
         (None, 0, true),
     ] {
-        waiting.queue.ask(start);
+        waiting.ask(start);
         let held = held(LeaseId::random()).behind(ahead, Duration::ZERO);
-        waiting.queue.refused(held, true, false, start);
+        waiting
+            .queue
+            .refused(&waiting.turns[0].clone(), held, true, false, start);
         assert_ne!(waiting.step(0, start), Step::Ask);
         waiting.queue.freed(next.as_deref());
         let step = waiting.step(0, start);
@@ -145,20 +177,17 @@ fn an_offer_is_taken_by_the_next_request_or_taken_back() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());
     let offer = |queue: &mut Queue| queue.offer(lease, HandoffStreak::default());
-    waiting.queue.ask(start);
+    waiting.ask(start);
     assert!(offer(&mut waiting.queue).is_none(), "one is under way");
     waiting.refuse(lease, start);
     let (mut outcome, _) = offer(&mut waiting.queue).unwrap();
     assert_eq!(waiting.step(0, start), Step::Ask);
     assert!(waiting.queue.take_back(lease));
     assert_eq!(outcome.try_recv(), Ok(HandoffOutcome::NotOver));
-    assert!(waiting.queue.ask(start).is_none());
+    assert!(waiting.ask(start).is_none());
     waiting.refuse(lease, start);
     let _outcome = offer(&mut waiting.queue).unwrap();
-    assert_eq!(
-        waiting.queue.ask(start).map(|offer| offer.from()),
-        Some(lease)
-    );
+    assert_eq!(waiting.ask(start).map(|offer| offer.from()), Some(lease));
     assert!(!waiting.queue.take_back(lease), "it was taken");
 }
 
@@ -171,7 +200,7 @@ fn the_last_look_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fr
     ] {
         let mut waiting = Waiting::of(waiters);
         let start = waiting.start;
-        waiting.queue.ask(start);
+        waiting.ask(start);
         waiting.refuse(LeaseId::random(), start);
         let look = |waiting: &Waiting, waiter: usize| {
             let turn = &waiting.turns[waiter];
@@ -191,10 +220,13 @@ fn the_last_look_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fr
 #[test]
 fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     let mut waiting = Waiting::of(2);
-    let start = waiting.start;
+    let (start, first) = (waiting.start, waiting.turns[0].clone());
     for times in 1..=3 {
-        waiting.queue.ask(start);
-        assert_eq!(waiting.queue.failed(failure(), start), (times, start));
+        waiting.ask(start);
+        assert_eq!(
+            waiting.queue.failed(&first, failure(), start),
+            (times, start)
+        );
     }
     let look = |waiting: &Waiting, at| {
         let turn = &waiting.turns[1];
@@ -204,11 +236,11 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     waiting.queue.give_up();
     assert_eq!(look(&waiting, start), Step::Wait(None), "it may wait on");
     assert_eq!(look(&waiting, start + TTL), Step::GiveUp);
-    waiting.queue.ask(start);
+    waiting.ask(start);
     waiting.refuse(LeaseId::random(), start);
     assert_eq!(look(&waiting, start + TTL), Step::Wait(None));
-    waiting.queue.ask(start);
-    assert_eq!(waiting.queue.failed(failure(), start).0, 1);
+    waiting.ask(start);
+    assert_eq!(waiting.queue.failed(&first, failure(), start).0, 1);
 }
 
 #[test]
@@ -216,10 +248,86 @@ fn a_process_that_is_told_of_releases_asks_less_often() {
     let due = |is_told| {
         let mut waiting = Waiting::of(1);
         let start = waiting.start;
-        waiting.queue.ask(start);
+        waiting.ask(start);
         let held = held(LeaseId::random()).behind(2, Duration::ZERO);
-        waiting.queue.refused(held, true, is_told, start);
+        waiting
+            .queue
+            .refused(&waiting.turns[0].clone(), held, true, is_told, start);
         waiting.due() - start
     };
     assert!(due(true) > 4 * due(false), "{:?}", [due(true), due(false)]);
+}
+
+/// Three readers behind one that was granted the key, and a writer and a reader behind them.
+fn readers() -> Waiting {
+    let mut waiting = Waiting::of_kinds(&[Shared, Shared, Shared, Shared, Exclusive, Shared]);
+    let start = waiting.start;
+    waiting.ask(start);
+    waiting.refuse(LeaseId::random(), start);
+    waiting.queue.turn(&waiting.turns[0]);
+    waiting.ask(start);
+    waiting.grant(0);
+    waiting
+}
+
+#[test]
+fn readers_behind_a_granted_one_ask_at_once_but_for_the_last_which_ends_the_place() {
+    let mut waiting = readers();
+    let start = waiting.start;
+    for reader in [1, 2] {
+        assert_eq!(waiting.step(reader, start), Step::Ask);
+        assert!(waiting.queue.turn(&waiting.turns[reader]).is_kept);
+        waiting.queue.ask(&waiting.turns[reader].clone(), start);
+        assert_eq!(waiting.step(reader, start), Step::Wait(None));
+    }
+    for other in [3, 4, 5] {
+        assert_eq!(waiting.step(other, start), Step::Wait(None), "{other}");
+    }
+    let offered = waiting
+        .queue
+        .offer(LeaseId::random(), HandoffStreak::default());
+    assert!(offered.is_none(), "requests are under way");
+    waiting.grant(2);
+    assert_eq!(waiting.step(3, start), Step::Wait(None), "one is left");
+    waiting.grant(1);
+    assert_eq!(waiting.step(3, start), Step::Ask);
+    assert!(!waiting.queue.turn(&waiting.turns[3]).is_kept);
+}
+
+#[test]
+fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
+    for leaves in [false, true] {
+        let mut waiting = readers();
+        let (start, readers) = (waiting.start, [1, 2].map(|at| waiting.turns[at].clone()));
+        for reader in &readers {
+            waiting.queue.turn(reader);
+            waiting.queue.ask(reader, start);
+        }
+        let refused = held(LeaseId::random());
+        waiting
+            .queue
+            .refused(&readers[0], refused, true, false, start);
+        assert_eq!(waiting.step(1, start), Step::Wait(None), "another asks");
+        if leaves {
+            waiting.queue.remove(&readers[1], start);
+        } else {
+            waiting.queue.failed(&readers[1], failure(), start);
+        }
+        assert_eq!(waiting.step(1, start), Step::Ask);
+        assert!(waiting.queue.turn(&readers[0]).is_kept);
+    }
+}
+
+/// Nobody knows how many permits are free.
+#[test]
+fn permits_are_asked_for_one_after_the_other() {
+    let mut waiting = Waiting::of_kinds(&[Shared; 4]);
+    let (start, first) = (waiting.start, waiting.turns[0].clone());
+    waiting.queue.turn(&first);
+    waiting.ask(start);
+    let permits = granted(LeaseId::random(), Mode::Permits);
+    waiting.queue.granted(&first, permits, start);
+    waiting.queue.remove(&first, start);
+    let steps = [1, 2, 3].map(|waiter| waiting.step(waiter, start));
+    assert_eq!(steps, [Step::Ask, Step::Wait(None), Step::Wait(None)]);
 }

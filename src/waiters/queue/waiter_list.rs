@@ -1,0 +1,183 @@
+//! `WaiterList`: the waiters of a queue, in order, and which of them are let in together.
+//!
+//! When a reader is granted the key, the readers behind it are let in. If each sent its request after the answer to the
+//! one before, the last of many readers would wait for as many round trips. So all of them send their requests at once,
+//! but for the last one. Its grant ends the place of this process, so its request is sent when the others were answered.
+//! One that is refused after all waits as before.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+};
+
+use tokio::sync::Notify;
+
+use crate::{runtime::inline_task::InlineTask, waiters::kind::WaiterKind};
+
+#[derive(Debug, Default)]
+pub(super) struct WaiterList {
+    waiters: VecDeque<ListedWaiter>,
+    /// How many waiters were let in and have not been answered yet.
+    let_in: usize,
+}
+
+#[derive(Debug)]
+struct ListedWaiter {
+    turn: Arc<Notify>,
+    kind: WaiterKind,
+    /// The operation that waits. It is detached when others depend on it.
+    work: Weak<InlineTask>,
+    admission: Admission,
+}
+
+/// Whether a waiter may send a request although it is not the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It may not.
+    None,
+    /// It sends a request at once.
+    LetIn,
+    /// Its request is under way.
+    UnderWay,
+}
+
+impl WaiterList {
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Adds a waiter at the end.
+    pub(super) fn push(&mut self, turn: Arc<Notify>, kind: WaiterKind, work: Weak<InlineTask>) {
+        self.waiters.push_back(ListedWaiter {
+            turn,
+            kind,
+            work,
+            admission: Admission::None,
+        });
+    }
+
+    /// Removes a waiter. Returns whether it was the first; `None` if it is not in the list.
+    pub(super) fn remove(&mut self, turn: &Arc<Notify>) -> Option<bool> {
+        let at = self.position(turn)?;
+        self.answered(turn);
+        self.waiters.remove(at);
+        let was_first = at == 0;
+        if was_first {
+            self.notify_first();
+        }
+        Some(was_first)
+    }
+
+    pub(super) fn is_first(&self, turn: &Arc<Notify>) -> bool {
+        self.first().is_some_and(|first| first.is(turn))
+    }
+
+    pub(super) fn first_kind(&self) -> Option<WaiterKind> {
+        self.first().map(|first| first.kind)
+    }
+
+    /// The operation of the first waiter.
+    pub(super) fn first_work(&self) -> Option<Weak<InlineTask>> {
+        self.first().map(|first| first.work.clone())
+    }
+
+    pub(super) fn notify_first(&self) {
+        if let Some(first) = self.first() {
+            first.turn.notify_one();
+        }
+    }
+
+    pub(super) fn notify_all(&self) {
+        let turns = self.waiters.iter().map(|waiter| &waiter.turn);
+        turns.for_each(|turn| turn.notify_one());
+    }
+
+    /// Whether any of them waits in turn between processes.
+    pub(super) fn wait_in_turn(&self) -> bool {
+        let mut kinds = self.waiters.iter().map(|waiter| waiter.kind);
+        kinds.any(|kind| kind != WaiterKind::Barging)
+    }
+
+    /// How many waiters directly behind the first one can share the key with it.
+    pub(super) fn beside_first(&self) -> usize {
+        if self.first_kind() != Some(WaiterKind::Shared) {
+            return 0;
+        }
+        let behind = self.waiters.iter().skip(1);
+        behind
+            .take_while(|waiter| waiter.kind == WaiterKind::Shared)
+            .count()
+    }
+
+    /// Lets in the readers behind this waiter, which was granted the key: `most` of them and those that wait, less the
+    /// last one.
+    pub(super) fn let_in_behind(&mut self, granted: &Arc<Notify>, most: usize) {
+        let behind = self.waiters.iter_mut().filter(|it| !it.is(granted));
+        let readers = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
+        let mut readers: Vec<_> = readers.take(most).collect();
+        readers.pop();
+        for waiter in &mut readers {
+            waiter.admission = Admission::LetIn;
+            waiter.turn.notify_one();
+        }
+        self.let_in += readers.len();
+    }
+
+    /// Whether waiters that were let in have not been answered yet.
+    pub(super) fn is_letting_in(&self) -> bool {
+        self.let_in > 0
+    }
+
+    pub(super) fn admission(&self, turn: &Arc<Notify>) -> Admission {
+        if self.let_in == 0 {
+            return Admission::None;
+        }
+        let mine = self.waiters.iter().find(|waiter| waiter.is(turn));
+        mine.map_or(Admission::None, |waiter| waiter.admission)
+    }
+
+    /// Records that a waiter sends a request. Returns whether it was let in.
+    pub(super) fn sends(&mut self, turn: &Arc<Notify>) -> bool {
+        let is_let_in = self.admission(turn) != Admission::None;
+        if is_let_in {
+            self.set_admission(turn, Admission::UnderWay);
+        }
+        is_let_in
+    }
+
+    /// Records that the request of a waiter was answered, or that the waiter leaves. Returns whether it was let in. The
+    /// first waiter may have waited for this.
+    pub(super) fn answered(&mut self, turn: &Arc<Notify>) -> bool {
+        let was_let_in = self.admission(turn) != Admission::None;
+        if was_let_in {
+            self.set_admission(turn, Admission::None);
+            self.let_in -= 1;
+            self.notify_first();
+        }
+        was_let_in
+    }
+
+    fn set_admission(&mut self, turn: &Arc<Notify>, admission: Admission) {
+        if let Some(mine) = self.waiters.iter_mut().find(|waiter| waiter.is(turn)) {
+            mine.admission = admission;
+        }
+    }
+
+    fn first(&self) -> Option<&ListedWaiter> {
+        self.waiters.front()
+    }
+
+    fn position(&self, turn: &Arc<Notify>) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.is(turn))
+    }
+}
+
+impl ListedWaiter {
+    fn is(&self, turn: &Arc<Notify>) -> bool {
+        Arc::ptr_eq(&self.turn, turn)
+    }
+}
