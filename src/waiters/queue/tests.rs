@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use WaiterKind::{Exclusive, Shared};
+use futures::FutureExt;
 
 use super::*;
 use crate::{
@@ -308,11 +309,15 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
             .queue
             .refused(&readers[0], refused, true, false, start);
         assert_eq!(waiting.step(1, start), Step::Wait(None), "another asks");
+        let is_notified = || readers[0].notified().now_or_never().is_some();
+        is_notified();
+        assert!(!is_notified());
         if leaves {
             waiting.queue.remove(&readers[1], start);
         } else {
             waiting.queue.failed(&readers[1], failure(), start);
         }
+        assert!(is_notified());
         assert_eq!(waiting.step(1, start), Step::Ask);
         assert!(waiting.queue.turn(&readers[0]).is_kept);
     }
