@@ -27,7 +27,7 @@ pub(crate) use self::limits::FENCE_END;
 ))]
 pub(crate) use self::limits::{LIMITER_SCHEMA, USED_END};
 pub use self::{
-    access::{Access, Conversion},
+    access::{Access, Conversion, Permits},
     cause::Cause,
     error::{Error, LossReason},
     error_kind::ErrorKind,

@@ -49,8 +49,8 @@ pub use crate::{
         RenewAnswer, RenewAnswers, RenewRequest, Turn, Usage,
     },
     model::{
-        Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Place,
-        Quota, SCHEMA, WaiterId, WindowKind,
+        Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,
+        Place, Quota, SCHEMA, WaiterId, WindowKind,
     },
 };
 

@@ -61,7 +61,7 @@ pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome
         &reader(),
     )?;
     let writer = request(&key, "a writer", LONG);
-    for request in [writer.clone(), writer.permits(1, 100)] {
+    for request in [writer.clone(), writer.permits(1, 100)?] {
         let held = refused(&clients.first, &request).await?;
         ensure!(
             !rules::is_full(&held, &request),

@@ -103,7 +103,7 @@ pub async fn a_grant_takes_as_many_fences_as_it_asks_for(clients: &Clients) -> O
         ask().fresh(),
         ask().turn(Turn::Barging),
         ask().turn(Turn::InTurn { waiter, stays }),
-        ask().permits(1, 2),
+        ask().permits(1, 2)?,
         ask().fences(NonZeroU16::MIN),
         ask().fences(NonZeroU16::MAX),
         ask().shared(),

@@ -129,7 +129,7 @@ pub async fn a_tick_that_is_done_is_not_granted_again(clients: &Clients) -> Outc
                 asks().fresh(),
                 asks().likely_held(),
                 asks().shared(),
-                asks().permits(1, 4),
+                asks().permits(1, 4)?,
                 asks().reentrant(),
                 asks().turn(Turn::Barging),
                 asks().turn(Turn::InTurn {

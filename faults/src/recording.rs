@@ -89,7 +89,7 @@ fn claim(access: Access) -> Claim {
     match access {
         Access::Exclusive => Claim::All,
         Access::Shared => Claim::OneOf(READERS),
-        Access::Permits { of, .. } => Claim::OneOf(of.try_into().unwrap_or(u32::MAX)),
+        Access::Permits(permits) => Claim::OneOf(permits.of().try_into().unwrap_or(u32::MAX)),
     }
 }
 

@@ -47,7 +47,11 @@ pub(super) async fn acquire(
             registry.stays.get(key)?
         }
     };
-    match stay.fit(options.wanted()) {
+    let access = match &options.access {
+        Ok(access) => *access,
+        Err(error) => return Some(Err(error.clone())),
+    };
+    match stay.fit(options.wanted(access)) {
         // The task comes after those that wait in the queue of the key since before its lease began to stay.
         Fit::Here if until != Some(since) && !options.reentrant => {
             if registry.queues.has_waiters(key) {

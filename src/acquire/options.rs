@@ -6,7 +6,8 @@ use super::context::AcquireContext;
 use crate::{
     messages::{AcquireRequest, Turn},
     model::{
-        Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Tick, validation,
+        Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, Tick,
+        validation,
     },
     sticky::Wanted,
     telemetry::AcquireFields,
@@ -18,7 +19,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) context: Arc<AcquireContext>,
     pub(crate) ttl: Duration,
     pub(crate) owner: Option<Arc<str>>,
-    pub(crate) access: Access,
+    /// The error if more permits are asked for than there are, or none.
+    pub(crate) access: Result<Access, Error>,
     pub(crate) reentrant: bool,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
@@ -55,7 +57,7 @@ impl LeaseOptions {
             context,
             ttl,
             owner: None,
-            access: Access::Exclusive,
+            access: Ok(Access::Exclusive),
             reentrant: false,
             min_hold: None,
             max_hold: None,
@@ -76,16 +78,17 @@ impl LeaseOptions {
     /// The fields of the acquire's span.
     pub(crate) fn fields(&self) -> AcquireFields<'_> {
         AcquireFields {
-            mode: self.access.mode(),
+            // Only permits can be asked for in a wrong way.
+            mode: self.access.as_ref().map_or(Mode::Permits, |it| it.mode()),
             owner: self.owner(),
             ttl: self.ttl,
         }
     }
 
     /// What the acquire wants of a key that stays with this process.
-    pub(super) fn wanted(&self) -> Wanted<'_> {
+    pub(super) fn wanted(&self, access: Access) -> Wanted<'_> {
         Wanted {
-            access: self.access,
+            access,
             owner: self.owner(),
             note: self.note.as_deref(),
             reentrant: self.reentrant,
@@ -100,9 +103,9 @@ impl LeaseOptions {
 
     /// For how long the lease stays with this process, if it is granted by the store. `None` if it does not stay.
     pub(super) fn stays_for(&self) -> Option<Duration> {
-        let can_stay = match (self.access, self.memory) {
-            (Access::Exclusive, _) | (Access::Shared, FromMemory::WithoutFence) => true,
-            (Access::Shared | Access::Permits { .. }, _) => false,
+        let can_stay = match (&self.access, self.memory) {
+            (Ok(Access::Exclusive), _) | (Ok(Access::Shared), FromMemory::WithoutFence) => true,
+            (Ok(Access::Shared | Access::Permits(_)) | Err(_), _) => false,
         };
         // A reentrant lease may have the fence of another one.
         let can_stay = can_stay && !self.needs_document() && !self.reentrant;
@@ -122,13 +125,7 @@ impl LeaseOptions {
         if bytes == 0 || bytes > MAX_OWNER_BYTES {
             return Err(Error::InvalidOwner { bytes });
         }
-        if let Access::Permits { n, of } = self.access
-            && !(1..=of).contains(&n)
-        {
-            // The conversion cannot fail: the builder took both as `u32`.
-            let [permits, capacity] = [n, of].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
-            return Err(Error::InvalidPermits { permits, capacity });
-        }
+        let access = self.access.clone()?;
         if let Some(min_hold) = self.min_hold.filter(|time| *time > MAX_TTL) {
             return Err(Error::InvalidMinHold { min_hold });
         }
@@ -141,7 +138,7 @@ impl LeaseOptions {
             return Err(Error::InvalidNote { bytes });
         }
         let mut request = AcquireRequest::exclusive(key, lease, owner, ttl);
-        request.access = self.access;
+        request.access = access;
         request.reentrant = self.reentrant;
         request.note = self.note.clone();
         request.tick = self.tick;
@@ -188,7 +185,7 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn shared(mut self) -> Self {
-                self.options.access = crate::model::Access::Shared;
+                self.options.access = Ok(crate::model::Access::Shared);
                 self
             }
 
@@ -216,10 +213,8 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn permits(mut self, permits: u32, of: u32) -> Self {
-                self.options.access = crate::model::Access::Permits {
-                    n: permits.into(),
-                    of: of.into(),
-                };
+                let permits = crate::model::Permits::new(permits.into(), of.into());
+                self.options.access = permits.map(crate::model::Access::Permits);
                 self
             }
 

@@ -65,7 +65,7 @@ impl Resume {
 
     async fn run(self) -> Result<Resumed, Error> {
         let context = self.context;
-        let mut request = self.ticket.request();
+        let mut request = self.ticket.request()?;
         request.ttl = validation::checked_ttl(request.ttl, context.clock_margin)?;
         if context.registry.lifecycle.is_closing() {
             return Err(Error::Closed);

@@ -58,7 +58,7 @@ impl Acquire {
     /// # }
     /// ```
     pub fn sticky_shared(mut self, idle: Duration) -> AcquireShared {
-        self.options.access = Access::Shared;
+        self.options.access = Ok(Access::Shared);
         self.options.sticky = (!idle.is_zero()).then_some(idle);
         self.options.memory = FromMemory::WithoutFence;
         AcquireShared { acquire: self }

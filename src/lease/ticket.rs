@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     lease_state::LeaseState,
     messages::AcquireRequest,
-    model::{Access, Fence, Key, LeaseId, Mode},
+    model::{Access, Error, Fence, Key, LeaseId, Mode, Permits},
 };
 
 /// A lease without its guard. [`Lease::into_ticket`](crate::Lease::into_ticket) makes a ticket, and another process
@@ -92,7 +92,7 @@ impl Ticket {
     }
 
     /// The request for the lease, with its present mode.
-    pub(crate) fn request(&self) -> AcquireRequest {
+    pub(crate) fn request(&self) -> Result<AcquireRequest, Error> {
         let ttl = Duration::from_millis(self.ttl_ms);
         let (key, owner) = (self.key.clone(), self.owner.clone());
         let mut request = AcquireRequest::exclusive(key, self.lease, owner, ttl);
@@ -101,11 +101,8 @@ impl Ticket {
             Mode::Shared => Access::Shared,
             // Only an acquire compares `of` with the permits that are taken, and this request is only renewed and
             // released. So `of` can be any valid number.
-            Mode::Permits => Access::Permits {
-                n: self.permits,
-                of: self.permits,
-            },
+            Mode::Permits => Access::Permits(Permits::new(self.permits, self.permits)?),
         };
-        request
+        Ok(request)
     }
 }

@@ -146,7 +146,10 @@ impl LimiterQueue {
     ) -> Result<PermitAttempt, Error> {
         let capacity = self.name.1.most_at_once();
         if permits == 0 || permits > capacity {
-            return Err(Error::InvalidPermits { permits, capacity });
+            return Err(Error::InvalidPermits {
+                permits: permits.into(),
+                capacity: capacity.into(),
+            });
         }
         let closing = self.context.lifecycle.closing();
         if closing.is_cancelled() {

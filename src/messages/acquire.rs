@@ -4,7 +4,9 @@ use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Access, Done, Fence, Held, Key, LeaseId, Tick, WaiterId, between};
+use crate::model::{
+    Access, Done, Error, Fence, Held, Key, LeaseId, Permits, Tick, WaiterId, between,
+};
 
 /// A request of [`Store::acquire`](crate::Store::acquire).
 ///
@@ -131,13 +133,14 @@ impl AcquireRequest {
         self
     }
 
-    /// The same request for `permits` of the `capacity` permits of the key.
-    pub fn permits(mut self, permits: i64, capacity: i64) -> Self {
-        self.access = Access::Permits {
-            n: permits,
-            of: capacity,
-        };
-        self
+    /// The same request for `n` of the `of` permits of the key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidPermits`] unless `n` is between 1 and `of`.
+    pub fn permits(mut self, n: i64, of: i64) -> Result<Self, Error> {
+        self.access = Access::Permits(Permits::new(n, of)?);
+        Ok(self)
     }
 
     /// The same request, which does not conflict with holders of the same owner.

@@ -65,9 +65,9 @@ pub enum Error {
     #[error("of {capacity} permits, 1 to {capacity} can be asked for, not {permits}")]
     InvalidPermits {
         /// How many permits were asked for.
-        permits: u32,
+        permits: i64,
         /// How many permits the key or limiter has, as the request says.
-        capacity: u32,
+        capacity: i64,
     },
 
     /// A lease of permits cannot be upgraded or downgraded. Nothing was sent.

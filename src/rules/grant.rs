@@ -147,13 +147,13 @@ fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     match request.access {
         Access::Exclusive => others.next().is_some(),
         Access::Shared => others.any(|holder| holder.mode != Mode::Shared),
-        Access::Permits { n, of } => {
+        Access::Permits(permits) => {
             let taken = others.try_fold(0_i64, |taken, holder| {
                 let permits = (holder.mode == Mode::Permits).then_some(holder.permits)?;
                 taken.checked_add(permits)
             });
-            let wanted = taken.and_then(|taken| taken.checked_add(n));
-            wanted.is_none_or(|wanted| wanted > of)
+            let wanted = taken.and_then(|taken| taken.checked_add(permits.n()));
+            wanted.is_none_or(|wanted| wanted > permits.of())
         }
     }
 }

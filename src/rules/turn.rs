@@ -111,13 +111,14 @@ fn before<'a>(
     match request.access {
         Access::Exclusive => others.collect(),
         Access::Shared => others.filter(|place| place.mode != Mode::Shared).collect(),
-        Access::Permits { n, of } => {
+        Access::Permits(wanted) => {
             let others: Vec<_> = others.collect();
             let taken = record.live_holders(now).map(|holder| holder.permits);
             let mut all = taken.chain(others.iter().map(|place| place.permits));
-            let sum = all.try_fold(n, |sum, permits| sum.checked_add(permits));
+            let sum = all.try_fold(wanted.n(), |sum, permits| sum.checked_add(permits));
             let is_permits = |place: &&Place| place.mode == Mode::Permits;
-            let have_room = others.iter().all(is_permits) && sum.is_some_and(|sum| sum <= of);
+            let have_room =
+                others.iter().all(is_permits) && sum.is_some_and(|sum| sum <= wanted.of());
             if have_room { Vec::new() } else { others }
         }
     }

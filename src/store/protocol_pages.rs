@@ -59,7 +59,7 @@ pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
     [
         ("acquire", ask().note("nightly run")),
         ("acquire shared", ask().shared()),
-        ("acquire permits", ask().permits(2, 4)),
+        ("acquire permits", ask().permits(2, 4).unwrap()),
         ("acquire reentrant", ask().reentrant()),
         ("acquire handover", ask().in_place_of(other_lease())),
     ]

@@ -235,6 +235,17 @@ async fn a_ticket_travels_as_text() {
 
     let bad = text.replace("\"key\":\"key\"", "\"key\":\"\"");
     assert!(serde_json::from_str::<Ticket>(&bad).is_err());
+
+    let permits = leases.acquire("permits", TTL).permits(2, 3).await.unwrap();
+    let text = serde_json::to_string(&permits.into_ticket()).unwrap();
+    let bad = text.replace("\"permits\":2", "\"permits\":0");
+    assert_ne!(bad, text);
+    let ticket: Ticket = serde_json::from_str(&bad).unwrap();
+    let refused = leases.resume(&ticket).await;
+    assert!(
+        matches!(refused, Err(Error::InvalidPermits { .. })),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -165,7 +165,7 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
         for request in [
             ask(),
             ask().shared(),
-            ask().permits(1, 2),
+            ask().permits(1, 2).unwrap(),
             ask().reentrant(),
         ] {
             let granted = store.acquire(&request).await.unwrap();

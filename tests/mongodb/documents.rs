@@ -76,7 +76,7 @@ async fn every_mode_and_the_note_have_their_final_shape() {
         (request("alone"), Mode::Exclusive, 1),
         (request("again").reentrant(), Mode::Exclusive, 1),
         (request("shared").shared(), Mode::Shared, 1),
-        (request("permits").permits(3, 4), Mode::Permits, 3),
+        (request("permits").permits(3, 4).unwrap(), Mode::Permits, 3),
     ] {
         store.acquire(&request).await.unwrap();
         let name = request.key.as_str();
@@ -185,7 +185,7 @@ async fn a_key_whose_latest_expiry_is_past_is_free_for_everybody() {
     let key = Key::new("key").unwrap();
     let lease = LeaseId::random();
     let ask = || AcquireRequest::exclusive(key.clone(), lease, "me".into(), LONG);
-    for request in [ask(), ask().shared(), ask().permits(1, 4)] {
+    for request in [ask(), ask().shared(), ask().permits(1, 4).unwrap()] {
         for request in [request.clone(), request.reentrant()] {
             let far = DateTime::from_millis(DateTime::now().timestamp_millis() + 600_000);
             let holder = doc! {

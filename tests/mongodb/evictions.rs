@@ -100,7 +100,7 @@ async fn who_was_evicted_is_forgotten_with_the_next_grant() {
     for request in [
         ask(),
         ask().shared(),
-        ask().permits(1, 2),
+        ask().permits(1, 2).unwrap(),
         ask().reentrant(),
     ] {
         store.acquire(&request).await.unwrap();

@@ -59,10 +59,10 @@ async fn of_four_permits_never_more_than_four_are_out() {
         // On a slow engine a race may never have all four permits taken, so they are first taken one after the other.
         let four = [(); 4].map(|()| LeaseId::random());
         for (lease, store) in four.into_iter().zip(&stores) {
-            let granted = acquire(store, ask(lease).permits(1, 4)).await;
+            let granted = acquire(store, ask(lease).permits(1, 4).unwrap()).await;
             assert!(granted.is_some(), "{engine:?}");
         }
-        let fifth = ask(LeaseId::random()).permits(1, 4);
+        let fifth = ask(LeaseId::random()).permits(1, 4).unwrap();
         assert!(acquire(&stores[0], fifth).await.is_none(), "{engine:?}");
         for lease in four {
             release(&stores[0], lease).await;
@@ -76,7 +76,8 @@ async fn of_four_permits_never_more_than_four_are_out() {
                 let mut fences = Vec::new();
                 while fences.len() < 3 {
                     let lease = LeaseId::random();
-                    let Some(grant) = acquire(&store, ask(lease).permits(1, 4)).await else {
+                    let Some(grant) = acquire(&store, ask(lease).permits(1, 4).unwrap()).await
+                    else {
                         sleep(Duration::from_millis(fastrand::u64(1..20))).await;
                         continue;
                     };
@@ -203,6 +204,7 @@ async fn permits_are_counted_up_to_the_greatest_number() {
         let ask = |owner: &str, permits, capacity| {
             AcquireRequest::exclusive(key(), LeaseId::random(), owner.into(), LONG)
                 .permits(permits, capacity)
+                .unwrap()
         };
         for (request, granted) in [
             (ask("a", ALL - 1, ALL - 1), true),

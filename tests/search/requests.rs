@@ -123,7 +123,7 @@ async fn each_operation_is_one_request() {
         one_bulk("a shared acquire");
         granted(&store, &ask().shared().reentrant().note("again")).await;
         one_bulk("another beside it");
-        store.acquire(&ask().permits(1, 4)).await.unwrap();
+        store.acquire(&ask().permits(1, 4).unwrap()).await.unwrap();
         one_bulk("an attempt for permits");
         let upgrade = ConvertRequest::upgrade(reader.key.clone(), reader.lease);
         store.convert(&upgrade).await.unwrap();
@@ -394,16 +394,16 @@ async fn fifty_losing_attempts_write_nothing() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let store = fixture.store();
-        let mut theirs = ask().permits(2, 4);
+        let mut theirs = ask().permits(2, 4).unwrap();
         theirs.owner = "they".into();
         // Each key has one holder, and attempts that are refused beside it.
         for (number, (holder, attempt)) in [
             (ask(), ask()),
             (ask(), ask().shared()),
             (ask().shared(), ask()),
-            (ask().shared(), ask().permits(1, 4)),
-            (theirs.clone(), ask().permits(3, 4)),
-            (theirs, ask().permits(3, 4).reentrant()),
+            (ask().shared(), ask().permits(1, 4).unwrap()),
+            (theirs.clone(), ask().permits(3, 4).unwrap()),
+            (theirs, ask().permits(3, 4).unwrap().reentrant()),
         ]
         .into_iter()
         .enumerate()

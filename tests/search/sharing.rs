@@ -70,7 +70,7 @@ async fn of_thirty_two_tasks_four_have_a_permit_at_once() {
         let store = fixture.store();
         // All requests come at once. As many are granted as there are permits, no more and no
         // fewer.
-        let requests: Vec<_> = (0..TASKS).map(|_| ask().permits(1, 4)).collect();
+        let requests: Vec<_> = (0..TASKS).map(|_| ask().permits(1, 4).unwrap()).collect();
         let answers = join_all(requests.iter().map(|request| store.acquire(request))).await;
         let mut granted = 0;
         for (request, answer) in requests.into_iter().zip(answers) {
@@ -86,7 +86,7 @@ async fn of_thirty_two_tasks_four_have_a_permit_at_once() {
         let task = async |number: usize| {
             let (store, at_work) = (store.clone(), at_work.clone());
             let work = async move {
-                let request = ask().permits(1, 4);
+                let request = ask().permits(1, 4).unwrap();
                 while let AcquireAnswer::Held(_) = store.acquire(&request).await.unwrap() {
                     sleep(Duration::from_millis(10 + number as u64)).await;
                 }
@@ -162,14 +162,14 @@ async fn permits_beyond_every_number_are_refused() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let store = fixture.store();
-        granted(&store, &ask().permits(i64::MAX - 1, i64::MAX)).await;
+        granted(&store, &ask().permits(i64::MAX - 1, i64::MAX).unwrap()).await;
         let state = async || store.inspect(&ask().key).await.unwrap().unwrap();
         for wanted in [2, i64::MAX] {
-            let refused = ask().permits(wanted, i64::MAX);
+            let refused = ask().permits(wanted, i64::MAX).unwrap();
             let answer = store.acquire(&refused).await.unwrap();
             assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
         }
-        granted(&store, &ask().permits(1, i64::MAX)).await;
+        granted(&store, &ask().permits(1, i64::MAX).unwrap()).await;
         let permits: Vec<_> = state().await.holders.iter().map(|it| it.permits).collect();
         assert_eq!(permits, [i64::MAX - 1, 1]);
 
@@ -178,7 +178,7 @@ async fn permits_beyond_every_number_are_refused() {
         let mut lock = fixture.ask(Get, &document, Value::Null).await["_source"].take();
         lock["holders"][1]["permits"] = json!(i64::MAX);
         fixture.ask(Put, &document, lock).await;
-        let answer = store.acquire(&ask().permits(1, 4)).await.unwrap();
+        let answer = store.acquire(&ask().permits(1, 4).unwrap()).await.unwrap();
         assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
     }
 }

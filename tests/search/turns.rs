@@ -128,7 +128,10 @@ async fn a_place_is_taken_kept_and_given_back() {
         assert_eq!(stored(&fixture).await, (document, version));
 
         // The place does not count for long enough.
-        let longer = ask().permits(2, 4).turn(turn(Duration::from_secs(600)));
+        let longer = ask()
+            .permits(2, 4)
+            .unwrap()
+            .turn(turn(Duration::from_secs(600)));
         assert_eq!(refused(&store, &longer).await.ahead(), 0);
         let (document, _) = stored(&fixture).await;
         let again = document["written_at"].as_i64().unwrap();
@@ -173,17 +176,23 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
             waiter
         };
         // Two permits of four are taken. One process waits for three permits, and another for one.
-        let holder = ask().permits(2, 4);
+        let holder = ask().permits(2, 4).unwrap();
         granted(&store, &holder).await;
-        let three = takes_a_place(ask().permits(3, 4), 0).await;
-        let one = takes_a_place(ask().permits(1, 4), 1).await;
-        assert_eq!(refused(&store, &ask().permits(1, 4)).await.ahead(), 2);
-        let beside = ask().permits(1, 8);
+        let three = takes_a_place(ask().permits(3, 4).unwrap(), 0).await;
+        let one = takes_a_place(ask().permits(1, 4).unwrap(), 1).await;
+        assert_eq!(
+            refused(&store, &ask().permits(1, 4).unwrap()).await.ahead(),
+            2
+        );
+        let beside = ask().permits(1, 8).unwrap();
         granted(&store, &beside).await;
         released(&store, &beside).await;
-        assert_eq!(refused(&store, &ask().permits(3, 8)).await.ahead(), 2);
         assert_eq!(
-            refused(&store, &ask().permits(i64::MAX, i64::MAX))
+            refused(&store, &ask().permits(3, 8).unwrap()).await.ahead(),
+            2
+        );
+        assert_eq!(
+            refused(&store, &ask().permits(i64::MAX, i64::MAX).unwrap())
                 .await
                 .ahead(),
             2

@@ -218,7 +218,7 @@ async fn is_done(
         Operation::Acquire => Some(ask()),
         Operation::Fresh => Some(ask().fresh()),
         Operation::Shared => Some(ask().shared()),
-        Operation::Permits => Some(ask().permits(1, 4)),
+        Operation::Permits => Some(ask().permits(1, 4).unwrap()),
         Operation::Reentrant => Some(ask().reentrant()),
         Operation::InPlace => Some(ask().in_place_of(*lease).fresh()),
         Operation::InPlaceShared => Some(ask().shared().in_place_of(*lease)),

@@ -30,20 +30,20 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
     for (mode, modes) in ["exclusive", "fresh", "shared", "permits"].iter().zip(0..) {
         let ask = |owner: &str| {
             let ask = request(&key, owner, LONG).turn(Turn::Barging);
-            match modes {
+            Ok::<_, leasehold::Error>(match modes {
                 0 => ask,
                 1 => ask.fresh(),
                 2 => ask.shared(),
-                _ => ask.permits(1, 4),
-            }
+                _ => ask.permits(1, 4)?,
+            })
         };
-        let lease = ask("holder");
+        let lease = ask("holder")?;
         granted(first, &lease).await?;
         is_known(&format!("a grant ({mode})")).await?;
         renew(second, &key, lease.lease, LONG * 2).await?;
         is_known("a renewal").await?;
         if modes >= 2 {
-            let beside = ask("beside it");
+            let beside = ask("beside it")?;
             granted(second, &beside).await?;
             is_known("a grant beside another").await?;
             release(first, &beside).await?;
@@ -55,7 +55,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
         });
         refused(second, &waits).await?;
         is_known("a refusal that takes a place").await?;
-        let instead = ask("instead").in_place_of(lease.lease);
+        let instead = ask("instead")?.in_place_of(lease.lease);
         granted(second, &instead).await?;
         is_known("a grant in the place of another").await?;
         let plain = ReleaseRequest::new(key.clone(), instead.lease);

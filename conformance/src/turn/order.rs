@@ -189,16 +189,16 @@ pub async fn permits_queue_behind_a_large_request(clients: &Clients) -> Outcome 
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
         let key = fresh_key("many permits")?;
-        let holder = request(&key, "the holder", LONG).permits(2, 4);
+        let holder = request(&key, "the holder", LONG).permits(2, 4)?;
         granted(first, &holder).await?;
         let [large, small] = processes();
-        let large = waiting(&key, large).permits(3, 4);
-        let small = waiting(&key, small).permits(1, 4);
+        let large = waiting(&key, large).permits(3, 4)?;
+        let small = waiting(&key, small).permits(1, 4)?;
         refused(first, &large).await?;
         let until = binding(&state(first, &key).await?);
         // Two permits are left.
         or_too_late!(behind(second, &small, until).await?);
-        let tries = request(&key, "a try", LONG).permits(2, 4);
+        let tries = request(&key, "a try", LONG).permits(2, 4)?;
         or_too_late!(behind(second, &tries, until).await?);
         release(first, &holder).await?;
         or_too_late!(comes_first(first, &large, until).await?);

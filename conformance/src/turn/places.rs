@@ -32,7 +32,7 @@ pub async fn a_place_tells_who_waits(clients: &Clients) -> Outcome {
         let before = state(first, &key).await?.now;
         let order: [_; 3] = processes();
         let [one, two, three] = order.map(|waiter| waiting(&key, waiter));
-        let requests = [one, two.shared(), three.permits(3, 7)];
+        let requests = [one, two.shared(), three.permits(3, 7)?];
         for request in &requests {
             refused(second, request).await?;
         }

@@ -30,7 +30,7 @@ impl AcquireOperation {
         let kind = match (self.request.turn, self.request.access) {
             (Turn::Barging, _) => WaiterKind::Barging,
             (_, Access::Exclusive) => WaiterKind::Exclusive,
-            (_, Access::Shared | Access::Permits { .. }) => WaiterKind::Shared,
+            (_, Access::Shared | Access::Permits(_)) => WaiterKind::Shared,
         };
         let mut waiter = self.enter_queue(kind);
         let mut last_look = give_up;
@@ -171,7 +171,7 @@ impl AcquireOperation {
         };
         // The options were checked when the operation began.
         let request = self.options.request_under(key.clone(), stay.stored().id());
-        let request = match (stay.fit(self.options.wanted()), request) {
+        let request = match (stay.fit(self.options.wanted(self.request.access)), request) {
             (Fit::Here, Ok(request)) => request,
             (Fit::Here | Fit::Beside, _) => return Here::Store,
             (Fit::After, _) => {

@@ -76,7 +76,7 @@ fn a_tick_that_is_done_and_those_before_it_are_refused() {
         for request in [
             request(),
             request().shared(),
-            request().permits(1, 4),
+            request().permits(1, 4).unwrap(),
             request().reentrant(),
             request().fresh(),
             request().turn(Turn::Barging),
@@ -182,7 +182,7 @@ fn a_request_without_a_tick_does_not_look_at_what_is_done() {
         for request in [
             ask(LeaseId::random()),
             ask(LeaseId::random()).shared(),
-            ask(LeaseId::random()).permits(1, 4),
+            ask(LeaseId::random()).permits(1, 4).unwrap(),
         ] {
             let next = put(acquire(Some(&record), &request, at(1_000)).write);
             assert_eq!(holders(&next), [request.lease]);

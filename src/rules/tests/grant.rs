@@ -134,14 +134,17 @@ fn readers_stand_beside_each_other_and_keep_a_writer_out() {
     let written = try_put(&record, &ask(writer), 14_000).unwrap();
     assert_eq!(holders(&written), [writer]);
     assert_eq!(try_put(&written, &ask(one).shared(), 14_001), None);
-    assert_eq!(try_put(&written, &ask(one).permits(1, 9), 14_001), None);
+    assert_eq!(
+        try_put(&written, &ask(one).permits(1, 9).unwrap(), 14_001),
+        None
+    );
 }
 
 #[test]
 fn permits_are_granted_up_to_the_capacity_of_whoever_asks() {
-    let first = put(acquire(None, &ask(LeaseId::random()).permits(2, 4), at(0)).write);
+    let first = put(acquire(None, &ask(LeaseId::random()).permits(2, 4).unwrap(), at(0)).write);
     let ask_for = |permits, capacity| {
-        let request = ask(LeaseId::random()).permits(permits, capacity);
+        let request = ask(LeaseId::random()).permits(permits, capacity).unwrap();
         try_put(&first, &request, 5_000)
     };
     assert!(ask_for(2, 4).is_some());

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use super::{acquire, at};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, ReleaseRequest, Turn},
-    model::{Access, Fence, Held, Key, LeaseId, LockRecord, Mode, WaiterId},
+    model::{Access, Fence, Held, Key, LeaseId, LockRecord, Mode, Permits, WaiterId},
     rules::{Write, leave, release, turn::LONGEST},
 };
 
@@ -63,16 +63,13 @@ type Checked = Result<(), String>;
 
 fn exclude_each_other(one: Access, other: Access) -> bool {
     use Access::{Permits, Shared};
-    let beside = matches!(
-        (one, other),
-        (Shared, Shared) | (Permits { .. }, Permits { .. })
-    );
+    let beside = matches!((one, other), (Shared, Shared) | (Permits(_), Permits(_)));
     !beside
 }
 
 fn permits(access: Access) -> i64 {
     match access {
-        Access::Permits { n, .. } => n,
+        Access::Permits(permits) => permits.n(),
         Access::Exclusive | Access::Shared => 0,
     }
 }
@@ -154,10 +151,7 @@ impl Run {
         request.access = match self.rng.u8(..4) {
             0 => Access::Exclusive,
             1 | 2 => Access::Shared,
-            _ => Access::Permits {
-                n: self.rng.i64(1..=CAPACITY),
-                of: CAPACITY,
-            },
+            _ => Access::Permits(Permits::new(self.rng.i64(1..=CAPACITY), CAPACITY).unwrap()),
         };
         request.turn(match self.rng.u8(..10) {
             0 => Turn::Behind,

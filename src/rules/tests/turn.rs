@@ -154,7 +154,7 @@ fn readers_queue_behind_a_writer_and_not_behind_readers() {
 fn readers_one_after_the_other_take_one_turn() {
     let [one, two, three, four, five] = processes();
     let read = |waiter| wait(waiter).shared();
-    let some = |waiter| wait(waiter).permits(1, 9);
+    let some = |waiter| wait(waiter).permits(1, 9).unwrap();
     let turns = |queue: &[AcquireRequest], request: &AcquireRequest| {
         let (held, _) = refused(&held_with(queue), request, 1);
         (held.ahead(), held.turns_ahead())
@@ -183,8 +183,8 @@ fn a_process_may_keep_its_place_for_readers_and_not_for_writers() {
     assert_eq!(holders(&record).len(), 3);
     refused(&record, &wait(readers).shared(), 1_004);
 
-    let record = free_with(&[wait(readers).permits(1, 3), wait(writer)]);
-    let record = passes(&record, &keeps(wait(readers).permits(1, 3)), 1_001);
+    let record = free_with(&[wait(readers).permits(1, 3).unwrap(), wait(writer)]);
+    let record = passes(&record, &keeps(wait(readers).permits(1, 3).unwrap()), 1_001);
     assert_eq!(waiters(&record), [readers, writer]);
     let record = free_with(&[wait(writer), wait(readers)]);
     let record = passes(&record, &keeps(wait(writer)), 1_001);
@@ -194,19 +194,23 @@ fn a_process_may_keep_its_place_for_readers_and_not_for_writers() {
 #[test]
 fn a_large_request_for_permits_is_not_passed_by_small_ones() {
     let [large, small] = processes();
-    let held = put(acquire(None, &ask(LeaseId::random()).permits(2, 4), at(0)).write);
-    let record = queued(held, &[wait(large).permits(3, 4)], 1);
+    let held = put(acquire(None, &ask(LeaseId::random()).permits(2, 4).unwrap(), at(0)).write);
+    let record = queued(held, &[wait(large).permits(3, 4).unwrap()], 1);
     // Two permits are left. They are kept for the large request.
     for request in [wait(small), ask(LeaseId::random())] {
-        refused(&record, &request.permits(1, 4), 2);
+        refused(&record, &request.permits(1, 4).unwrap(), 2);
     }
-    passes(&record, &wait(small).permits(1, 6), 2);
-    let record = passes(&freed(&record, 1_000), &wait(large).permits(3, 4), 1_001);
+    passes(&record, &wait(small).permits(1, 6).unwrap(), 2);
+    let record = passes(
+        &freed(&record, 1_000),
+        &wait(large).permits(3, 4).unwrap(),
+        1_001,
+    );
     // One permit is left beside the large request.
-    passes(&record, &wait(small).permits(1, 4), 1_002);
+    passes(&record, &wait(small).permits(1, 4).unwrap(), 1_002);
     // A number of permits that cannot be counted is too many.
-    let record = free_with(&[wait(large).permits(i64::MAX, i64::MAX)]);
-    refused(&record, &wait(small).permits(1, i64::MAX), 1_001);
+    let record = free_with(&[wait(large).permits(i64::MAX, i64::MAX).unwrap()]);
+    refused(&record, &wait(small).permits(1, i64::MAX).unwrap(), 1_001);
 }
 
 #[test]
@@ -214,12 +218,12 @@ fn permits_queue_behind_writers_and_readers() {
     let [first, second] = processes();
     for ahead in [wait(first), wait(first).shared()] {
         let record = free_with(&[ahead]);
-        refused(&record, &wait(second).permits(1, 4), 1_001);
+        refused(&record, &wait(second).permits(1, 4).unwrap(), 1_001);
     }
-    let record = free_with(&[wait(first).permits(1, 4)]);
+    let record = free_with(&[wait(first).permits(1, 4).unwrap()]);
     refused(&record, &wait(second).shared(), 1_001);
     refused(&record, &wait(second), 1_001);
-    passes(&record, &wait(second).permits(3, 4), 1_001);
+    passes(&record, &wait(second).permits(3, 4).unwrap(), 1_001);
 }
 
 #[test]
@@ -258,7 +262,7 @@ fn a_process_takes_one_place_and_refreshes_it_when_that_is_worth_a_write() {
         (place.mode, place.since, place.until),
         (Mode::Shared, at(1), at(30_002))
     );
-    let (_, changed) = refused(&record, &wait(waiter).permits(3, 4), 2);
+    let (_, changed) = refused(&record, &wait(waiter).permits(3, 4).unwrap(), 2);
     let place = &changed.unwrap().waiters[0];
     assert_eq!((place.mode, place.permits), (Mode::Permits, 3));
 }

@@ -69,7 +69,7 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
     for permits in [true, false] {
         let mine = |lease| {
             if permits {
-                ask(lease).permits(2, 4)
+                ask(lease).permits(2, 4).unwrap()
             } else {
                 ask(lease).shared()
             }
@@ -81,13 +81,13 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
             let refused = if permits {
                 others(stranger).shared()
             } else {
-                others(stranger).permits(1, 4)
+                others(stranger).permits(1, 4).unwrap()
             };
             for refused in [
                 refused.clone(),
                 refused.reentrant(),
-                others(stranger).permits(1, 4),
-                others(stranger).permits(1, 4).reentrant(),
+                others(stranger).permits(1, 4).unwrap(),
+                others(stranger).permits(1, 4).unwrap().reentrant(),
                 others(stranger).reentrant(),
                 others(stranger),
             ] {

@@ -71,7 +71,7 @@ async fn a_release_tells_who_comes_next() {
         refused(&store, wait(reader).shared()).await;
     }
     refused(&store, wait(other)).await;
-    refused(&store, wait(last).permits(1, 2)).await;
+    refused(&store, wait(last).permits(1, 2).unwrap()).await;
     release(&store, &first).await;
     assert_eq!(next(&mut freed).await, Some(vec![writer]));
     let written = granted(&store, wait(writer)).await;
@@ -87,7 +87,7 @@ async fn a_release_tells_who_comes_next() {
     let told = next(&mut freed).await;
     assert!(told.is_none_or(|next| next == [other]));
     store.leave(&key(), other).await.unwrap();
-    let alone = granted(&store, wait(last).permits(1, 2)).await;
+    let alone = granted(&store, wait(last).permits(1, 2).unwrap()).await;
     release(&store, &alone).await;
     assert_eq!(next(&mut freed).await, None, "nobody waits");
 }

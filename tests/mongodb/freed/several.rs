@@ -31,7 +31,7 @@ async fn a_release_by_one_of_several_is_told() {
     let store = fixture.store().await;
     let modes = [
         |request: AcquireRequest| request.shared(),
-        |request: AcquireRequest| request.permits(2, 9).note("$note"),
+        |request: AcquireRequest| request.permits(2, 9).unwrap().note("$note"),
         |request: AcquireRequest| request.reentrant(),
     ];
     for mode in modes {
@@ -57,7 +57,10 @@ async fn a_release_by_one_of_many_is_told() {
     let leases: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
     for (number, lease) in leases.iter().enumerate() {
         let note = "n".repeat(number % 7);
-        let request = ask(*lease).permits(number as i64, 1_000_000).note(note);
+        let request = ask(*lease)
+            .permits(number as i64, 1_000_000)
+            .unwrap()
+            .note(note);
         acquire(&store, request).await;
     }
     for leaver in [199, 100, 0] {

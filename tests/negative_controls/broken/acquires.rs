@@ -40,10 +40,10 @@ impl BrokenStore {
         if self.is(Fault::FencesOneByOne) {
             request.fences = NonZeroU16::MIN;
         }
-        if let Access::Permits { of, .. } = &mut request.access
+        if let Access::Permits(permits) = request.access
             && self.is(Fault::PermitsWithoutCount)
         {
-            *of = i64::MAX;
+            request = request.permits(permits.n(), i64::MAX)?;
         }
         // One holder too many is let in, as if another one had left.
         let full = before

@@ -23,7 +23,7 @@ impl BrokenStore {
         let now = self.now();
         let barges = match self.fault {
             Fault::ReadersPassWriters => request.access == Access::Shared,
-            Fault::SmallPermitsPass => matches!(request.access, Access::Permits { .. }),
+            Fault::SmallPermitsPass => matches!(request.access, Access::Permits(_)),
             _ => false,
         };
         if barges {

@@ -295,7 +295,7 @@ impl Operation {
                 let request = AcquireRequest::exclusive(key, LeaseId::random(), OWNER.into(), TTL);
                 let mut request = match mode {
                     "shared" => request.shared(),
-                    "permits" => request.permits(1, 4),
+                    "permits" => request.permits(1, 4).unwrap(),
                     _ => request,
                 };
                 request.reentrant = reentrant;

@@ -125,10 +125,10 @@ impl Claim {
         match self {
             Self::Exclusive => request,
             Self::Shared => request.shared(),
-            Self::Permits(count, of) => request.permits(count, of),
+            Self::Permits(count, of) => request.permits(count, of).unwrap(),
             Self::ExclusiveAgain => request.reentrant(),
             Self::SharedAgain => request.shared().reentrant(),
-            Self::PermitsAgain(count, of) => request.permits(count, of).reentrant(),
+            Self::PermitsAgain(count, of) => request.permits(count, of).unwrap().reentrant(),
             Self::Noted => request.note("$note \"of\" {somebody}"),
         }
     }

@@ -47,7 +47,7 @@ fn lines_of(request: &Request) -> &[Value] {
 #[test]
 fn a_script_is_the_same_text_for_every_request() {
     let statements = Statements::of_locks("locks".into());
-    let several = ask("the other").permits(2, 4).reentrant();
+    let several = ask("the other").permits(2, 4).unwrap().reentrant();
     let pairs = [
         [ask("one"), ask("the other").note("nightly")],
         [ask("one").shared(), several.note("nightly")],
@@ -111,7 +111,7 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     let in_turn = ask_in_turn("key", Duration::from_secs(3));
     let crowded = [
         statements.acquire(&ask("key").shared()),
-        statements.acquire(&ask("key").permits(1, 4)),
+        statements.acquire(&ask("key").permits(1, 4).unwrap()),
         statements.acquire(&ask("key").reentrant()),
         statements.acquire(&in_turn.clone().likely_held()),
         statements.acquire_in_full(&in_turn),

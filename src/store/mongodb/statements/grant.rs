@@ -204,7 +204,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
             let nobody = doc! { "$eq": ["$$live", []] };
             doc! { "$cond": [nobody, sole(request, queue, retention), granted] }
         }
-        Access::Shared | Access::Permits { .. } => granted,
+        Access::Shared | Access::Permits(_) => granted,
     };
     let decision = match queue {
         Queue::Ignored | Queue::Empty | Queue::First(_) => {
@@ -257,8 +257,8 @@ fn has_room(request: &AcquireRequest) -> Document {
     match request.access {
         Access::Exclusive => doc! { "$eq": [others, []] },
         Access::Shared => of_the_same_mode,
-        Access::Permits { n, of } => {
-            let left = of.saturating_sub(n);
+        Access::Permits(permits) => {
+            let left = permits.of() - permits.n();
             // A sum that does not fit a long becomes a double, which is greater than any long.
             let taken = doc! { "$sum": { "$map": { "input": others, "in": "$$this.permits" } } };
             doc! { "$and": [of_the_same_mode, { "$lte": [taken, left] }] }

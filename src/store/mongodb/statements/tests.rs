@@ -42,7 +42,7 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
     let modes = [
         request.clone(),
         request.clone().shared(),
-        request.clone().permits(2, 3),
+        request.clone().permits(2, 3).unwrap(),
     ];
     let again = modes.clone().map(AcquireRequest::reentrant);
     let asked = modes.into_iter().chain(again);
@@ -191,7 +191,7 @@ fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
     let sent = |request: &AcquireRequest| format!("{:?}", acquire(request, Form::Short, TTL));
     for costly in ["$filter", "$map", "$let", "note"] {
         assert!(!sent(&ask("k")).contains(costly), "{costly}");
-        let control = ask("k").permits(1, 2).reentrant().note("");
+        let control = ask("k").permits(1, 2).unwrap().reentrant().note("");
         assert!(sent(&control).contains(costly), "{costly}");
     }
 }

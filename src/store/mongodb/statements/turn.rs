@@ -101,7 +101,7 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
             let other = doc! { "$ne": ["$$this.mode", Mode::Shared.as_str()] };
             doc! { "$filter": { "input": others, "cond": other } }.into()
         }
-        Access::Permits { n, of } => {
+        Access::Permits(permits) => {
             let is_other = doc! { "$ne": ["$$this.mode", Mode::Permits.as_str()] };
             let taken = doc! { "$add": [
                 { "$sum": "$$live.permits" },
@@ -109,7 +109,7 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
             ] };
             let have_no_room = doc! { "$or": [
                 { "$anyElementTrue": { "$map": { "input": "$$others", "in": is_other } } },
-                { "$gt": [taken, of.saturating_sub(n)] },
+                { "$gt": [taken, permits.of() - permits.n()] },
             ] };
             doc! { "$let": {
                 "vars": { "others": others },
