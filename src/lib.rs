@@ -86,7 +86,7 @@
 //! |---|---|
 //! | hold a lease, keep it alive, notice its loss, release it; how long a ttl should be | [`guide::holding`] |
 //! | all kinds of leases, and their options | [`guide::modes`] |
-//! | jobs that run once, and leaders | [`Leases::once`], [`Leases::leader`], and `docs/jobs.md` |
+//! | jobs that run once, and leaders | [`jobs`], and `docs/jobs.md` |
 //! | refuse the late writes of a holder that was paused | [`guide::fencing`] |
 //! | which errors a retry can fix, and what a dropped future leaves behind | [`guide::errors`] |
 //! | spans, events and metrics | [`guide::observability`] |
@@ -156,19 +156,34 @@ pub use crate::store::sqlite::SqliteStore;
 pub use crate::telemetry::describe_metrics;
 pub use crate::{
     acquire::{
-        Acquire, AcquireAll, AcquireShared, Attempt, Once, OnceAttempt, OnceError, OnceLease,
-        Resume, Resumed, RunOnce, TryAcquire, WithError,
+        Acquire, AcquireAll, AcquireShared, Attempt, Resume, Resumed, TryAcquire, WithError,
     },
-    client::{Leader, Leading, Leases, LeasesBuilder, Term},
+    client::{Leases, LeasesBuilder},
     lease::{Lease, LeaseSet, SharedLease, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,
-    model::{
-        Done, Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Tick,
-        TickKind,
-    },
+    model::{Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode},
     store::{Store, memory::MemoryStore},
 };
+
+/// Jobs that run once, and leaders: what [`Leases::once`] and [`Leases::leader`] take and return.
+///
+/// - A job that runs once per tick of its schedule: [`Leases::once`] takes the [`Tick`](jobs::Tick), and its builder is
+///   [`RunOnce`](jobs::RunOnce). [`RunOnce::run`](jobs::RunOnce::run) does the work and returns a [`Once`](jobs::Once),
+///   or a [`OnceError`](jobs::OnceError) if the work or its lease fails. For work that is no future there is
+///   [`RunOnce::acquire`](jobs::RunOnce::acquire), with a [`OnceLease`](jobs::OnceLease).
+///   [`Leases::last_done`] tells what is [`Done`](jobs::Done).
+/// - One leader among several processes: [`Leases::leader`] returns a [`Leader`](jobs::Leader), which passes a
+///   [`Term`](jobs::Term) to the work. [`Leader::watch`](jobs::Leader::watch) tells who is [`Leading`](jobs::Leading).
+///
+/// `docs/jobs.md` says when to use which of them, and what they guarantee.
+pub mod jobs {
+    pub use crate::{
+        acquire::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
+        client::{Leader, Leading, Term},
+        model::{Done, Tick, TickKind},
+    };
+}
 
 /// Upper bounds of what the library accepts. Texts are counted in bytes of UTF-8; times are
 /// [`Duration`](std::time::Duration)s.

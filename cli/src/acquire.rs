@@ -1,6 +1,6 @@
 //! The acquire of `run`: with a tick or without.
 
-use leasehold::{Error, Lease, Leases, OnceAttempt};
+use leasehold::{Error, Lease, Leases, jobs::OnceAttempt};
 
 use super::{
     args::Run,

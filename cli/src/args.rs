@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use leasehold::Tick;
+use leasehold::jobs::Tick;
 
 use super::exit::CODES;
 

@@ -1,7 +1,7 @@
 //! `lead`: keeps a command running on one host, under a lease, and starts it again when it ends.
 //!
-//! This is not [`Leader`](leasehold::Leader), which drops its work at once when the lease is lost. Here the command has
-//! a grace time, and no other command may start on this host before it has ended.
+//! This is not [`Leader`](leasehold::jobs::Leader), which drops its work at once when the lease is lost. Here the
+//! command has a grace time, and no other command may start on this host before it has ended.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `ls` and `inspect`.
 
 use futures::TryStreamExt;
-use leasehold::{Done, Filter, Leases, LockState};
+use leasehold::{Filter, Leases, LockState, jobs::Done};
 use serde_json::{Value, json};
 
 use super::{

@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use leasehold::{Error, Key, Lease, Leases, Tick};
+use leasehold::{Error, Key, Lease, Leases, jobs::Tick};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::{

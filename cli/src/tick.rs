@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use leasehold::{Attempt, Error, Lease, Leases, OnceAttempt, OnceLease, RunOnce, Tick, TickKind};
+use leasehold::{
+    Attempt, Error, Lease, Leases,
+    jobs::{OnceAttempt, OnceLease, RunOnce, Tick, TickKind},
+};
 
 use super::args::Run;
 

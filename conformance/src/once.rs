@@ -23,7 +23,8 @@ use super::{
     state, violation,
 };
 use leasehold::{
-    Done, Error, Key, Store, Tick,
+    Error, Key, Store,
+    jobs::{Done, Tick},
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ReleaseAnswer, ReleaseRequest,
         Turn, WaiterId,

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{FIRST_TTL, LOOK, Outcome, PATIENCE, SHORT, Violation, violation};
 use leasehold::{
-    Done, Error, Held, Holder, Key, Lease, LockState, Store,
+    Error, Held, Holder, Key, Lease, LockState, Store,
+    jobs::Done,
     store::{
         AcquireAnswer, AcquireRequest, Grant, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest,
     },

@@ -18,7 +18,10 @@ use apalis_cron::CronScheduler;
 use chrono::DateTime;
 use clap::Parser;
 use cron::Schedule;
-use leasehold::{Leases, Once, OnceError, Tick};
+use leasehold::{
+    Leases,
+    jobs::{Once, OnceError, Tick},
+};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::sleep};
 

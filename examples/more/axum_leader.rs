@@ -17,11 +17,11 @@
 //!
 //! # How it works
 //!
-//! Every instance serves requests, and campaigns at the same time: [`Leader::run`](leasehold::Leader::run) runs
+//! Every instance serves requests, and campaigns at the same time: [`Leader::run`](leasehold::jobs::Leader::run) runs
 //! [`lead`] while this instance leads. `/leader` says whether this instance leads, by the token of its term. It also
-//! says which instance leads, by [`Leader::watch`](leasehold::Leader::watch). At a shutdown, the service first answers
-//! its requests. Then [`Leases::close`](leasehold::Leases::close) releases the lease of the leader, so that the next
-//! leader does not wait for the ttl.
+//! says which instance leads, by [`Leader::watch`](leasehold::jobs::Leader::watch). At a shutdown, the service first
+//! answers its requests. Then [`Leases::close`](leasehold::Leases::close) releases the lease of the leader, so that the
+//! next leader does not wait for the ttl.
 
 use std::{
     convert::Infallible, future::pending, net::SocketAddr, process::ExitCode, sync::Arc,
@@ -31,7 +31,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use axum::{Json, Router, extract::State, routing::get};
 use clap::Parser;
-use leasehold::{Attempt, Fence, Leader, Leading, Leases, Store, Term};
+use leasehold::{
+    Attempt, Fence, Leases, Store,
+    jobs::{Leader, Leading, Term},
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{

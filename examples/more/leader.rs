@@ -15,15 +15,15 @@
 //!
 //! # How it works
 //!
-//! [`Leader::run`](leasehold::Leader::run) campaigns, keeps the lease alive while its process leads, stops the work
-//! when the lease is lost, and campaigns again. At the end [`Leases::close`](leasehold::Leases::close) releases the
-//! lease, so that the next leader does not have to wait for the ttl.
+//! [`Leader::run`](leasehold::jobs::Leader::run) campaigns, keeps the lease alive while its process leads, stops the
+//! work when the lease is lost, and campaigns again. At the end [`Leases::close`](leasehold::Leases::close) releases
+//! the lease, so that the next leader does not have to wait for the ttl.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use leasehold::{Attempt, Error, Leases, Store, Term};
+use leasehold::{Attempt, Error, Leases, Store, jobs::Term};
 use tokio::{
     process::Command,
     signal::unix::{SignalKind, signal},

@@ -32,7 +32,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use leasehold::{Leases, Once, OnceError, Store, Tick};
+use leasehold::{
+    Leases, Store,
+    jobs::{Once, OnceError, Tick},
+};
 use tokio::{
     process::{Child, Command},
     task::JoinSet,

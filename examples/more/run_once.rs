@@ -34,7 +34,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use leasehold::{Fence, Leases, Once, OnceError, Store};
+use leasehold::{
+    Fence, Leases, Store,
+    jobs::{Once, OnceError},
+};
 use tokio::{process::Command, task::JoinSet, time::sleep};
 
 const TICKS: u32 = 3;

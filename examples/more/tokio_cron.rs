@@ -17,7 +17,10 @@ use std::{collections::BTreeMap, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::{Result, ensure};
 use chrono::{DurationRound, TimeDelta, Utc};
 use clap::Parser;
-use leasehold::{Leases, Once, Store, Tick};
+use leasehold::{
+    Leases, Store,
+    jobs::{Once, Tick},
+};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_cron_scheduler::{Job, JobScheduler};
@@ -50,7 +53,7 @@ async fn once(name: &str, leases: &Leases, runs: &Runs) -> Result<()> {
         sleep(Duration::from_millis(50)).await;
         anyhow::Ok(())
     });
-    match job.await.map_err(leasehold::OnceError::merge)? {
+    match job.await.map_err(leasehold::jobs::OnceError::merge)? {
         Once::Ran(()) => {}
         Once::Done(done) => println!("{name}: {done}."),
         Once::Running(held) => println!("{name}: {} is at it.", held.owner()),

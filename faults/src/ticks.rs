@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use leasehold::{Done, Error, OnceAttempt, OnceLease};
+use leasehold::{
+    Error,
+    jobs::{Done, OnceAttempt, OnceLease},
+};
 use tokio::time::sleep;
 
 use crate::{

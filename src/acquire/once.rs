@@ -104,8 +104,8 @@ impl RunOnce {
         self
     }
 
-    /// Sets the owner that other processes see while the work runs, and as [`Done::by`](crate::Done) afterwards. The
-    /// default is the [owner of the handle](crate::LeasesBuilder::owner).
+    /// Sets the owner that other processes see while the work runs, and as [`Done::by`](crate::jobs::Done) afterwards.
+    /// The default is the [owner of the handle](crate::LeasesBuilder::owner).
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.options.owner = Some(owner.into());
         self
@@ -155,7 +155,7 @@ impl RunOnce {
     ///
     /// ```
     /// use chrono::NaiveDate;
-    /// use leasehold::{Leases, MemoryStore, Once};
+    /// use leasehold::{Leases, MemoryStore, jobs::Once};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -217,7 +217,7 @@ impl RunOnce {
     /// [`OnceLease::complete`] then writes the tick as done.
     ///
     /// ```
-    /// # use leasehold::{Leases, MemoryStore, OnceAttempt, Tick};
+    /// # use leasehold::{Leases, MemoryStore, jobs::{OnceAttempt, Tick}};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), leasehold::Error> {
     /// # let leases = Leases::new(MemoryStore::new());

@@ -16,17 +16,17 @@ impl Leases {
     /// or a counter. Ticks are ordered. A tick that is older than the newest done tick counts as done, so a tick that
     /// was left out is never run later.
     ///
-    /// This call sends nothing and checks nothing; [`RunOnce::run`](crate::RunOnce::run) does, and has an example. The
-    /// key is 1 to 512 bytes of text. A job and an ordinary lease of the same key use the same lock.
+    /// This call sends nothing and checks nothing; [`RunOnce::run`](crate::jobs::RunOnce::run) does, and has an
+    /// example. The key is 1 to 512 bytes of text. A job and an ordinary lease of the same key use the same lock.
     pub fn once(&self, key: impl AsRef<str>, tick: impl Into<Tick>) -> RunOnce {
         RunOnce::new(self.acquires.clone(), Key::new(key), tick.into())
     }
 
     /// Returns the newest done tick of a job. `None` if no tick is done, or if the store does not keep it any more: see
-    /// [`RunOnce::kept_for`](crate::RunOnce::kept_for).
+    /// [`RunOnce::kept_for`](crate::jobs::RunOnce::kept_for).
     ///
     /// ```
-    /// # use leasehold::{Leases, MemoryStore, Tick};
+    /// # use leasehold::{Leases, MemoryStore, jobs::Tick};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let leases = Leases::new(MemoryStore::new());

@@ -30,7 +30,7 @@ use crate::{
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use leasehold::{Error, Leases, MemoryStore, Term};
+/// # use leasehold::{Error, Leases, MemoryStore, jobs::Term};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// # let leases = Leases::new(MemoryStore::new());

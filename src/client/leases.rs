@@ -142,7 +142,7 @@ impl Leases {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use leasehold::{Error, Leases, Term};
+    /// # use leasehold::{Error, Leases, jobs::Term};
     /// # async fn lead(term: &Term) -> std::io::Result<()> { Ok(()) }
     /// # async fn example(leases: Leases) -> Result<(), Error> {
     /// let leader = leases.leader("scheduler", Duration::from_secs(10));

@@ -115,8 +115,8 @@ pub enum Error {
         done: Tick,
     },
 
-    /// The tick is done, so its job does not run. [`RunOnce::run`](crate::RunOnce::run) returns this as an answer and
-    /// not as an error.
+    /// The tick is done, so its job does not run. [`RunOnce::run`](crate::jobs::RunOnce::run) returns this as an answer
+    /// and not as an error.
     #[error("{0}")]
     Done(Done),
 

@@ -18,7 +18,7 @@ use super::ids::LeaseId;
 ///
 /// ```
 /// use chrono::NaiveDate;
-/// use leasehold::Tick;
+/// use leasehold::jobs::Tick;
 ///
 /// let day: Tick = "2026-11-24".parse()?;
 /// assert_eq!(day, Tick::from(NaiveDate::from_ymd_opt(2026, 11, 24).unwrap()));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold::{
-    Attempt, Error, ErrorKind, Key, Lease, Leases, LossReason, MemoryStore, Once, Store,
+    Attempt, Error, ErrorKind, Key, Lease, Leases, LossReason, MemoryStore, Store,
+    jobs::Once,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
         ReleaseRequest, RenewAnswer, RenewRequest,

@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Error, Fence, Leader, Leases, Term};
+use leasehold::{
+    Error, Fence, Leases,
+    jobs::{Leader, Term},
+};
 use parking_lot::Mutex;
 use tokio::{
     task::JoinHandle,

@@ -9,7 +9,10 @@ use std::{
 };
 
 use futures::FutureExt;
-use leasehold::{Error, LossReason, Once, OnceAttempt, OnceError, Tick};
+use leasehold::{
+    Error, LossReason,
+    jobs::{Once, OnceAttempt, OnceError, Tick},
+};
 use tokio::time::{Instant, sleep};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};

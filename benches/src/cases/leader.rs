@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
-use leasehold::{Fence, Leader, Leases, Term};
+use leasehold::{
+    Fence, Leases,
+    jobs::{Leader, Term},
+};
 use mongodb::{
     bson::{Document, doc},
     change_stream::{ChangeStream, event::ChangeStreamEvent},

@@ -11,7 +11,8 @@ use crate::{
     release, renew, request, state,
 };
 use leasehold::{
-    Filter, Leases, Tick,
+    Filter, Leases,
+    jobs::Tick,
     store::{BatchRequest, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn, WaiterId},
 };
 

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::{asks, complete};
 use crate::{Clients, LOOK, Outcome, PATIENCE, ensure, fresh_key, release, sole_holder, violation};
 use leasehold::{
-    Leases, Once, OnceError, Tick,
+    Leases,
+    jobs::{Once, OnceError, Tick},
     store::{AcquireAnswer, ReleaseAnswer},
 };
 

@@ -5,7 +5,7 @@ use crate::{
     Clients, LONG, Outcome, SHORT, ensure, fresh_key, granted, release, renew, request, until_free,
 };
 use leasehold::{
-    Tick,
+    jobs::Tick,
     store::{ReleaseAnswer, ReleaseRequest, RenewAnswer},
 };
 

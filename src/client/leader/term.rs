@@ -9,7 +9,8 @@ use crate::{
     model::{Fence, Key, LossReason},
 };
 
-/// The time for which this process leads, under one lease. [`Leader::run`](crate::Leader::run) passes it to the work.
+/// The time for which this process leads, under one lease. [`Leader::run`](crate::jobs::Leader::run) passes it to the
+/// work.
 ///
 /// The term ends when the work ends, when its lease is lost, by [`resign`](Term::resign), or when the client
 /// [closes](crate::Leases::close). The work's future is then dropped at its current await. Tasks that the work has
@@ -83,7 +84,7 @@ impl Term {
 
     /// Waits until the lease of the term is lost, and returns the reason, as [`Lease::lost`] does.
     ///
-    /// [`Leader::run`](crate::Leader::run) stops the work at a loss, so the work seldom has to call this.
+    /// [`Leader::run`](crate::jobs::Leader::run) stops the work at a loss, so the work seldom has to call this.
     ///
     /// # Cancel safety
     ///
@@ -113,7 +114,7 @@ impl Term {
     /// # async fn serve() {}
     /// # async fn example(leases: Leases) -> Result<(), Error> {
     /// let leader = leases.leader("scheduler", Duration::from_secs(10));
-    /// let work = async |term: &leasehold::Term| {
+    /// let work = async |term: &leasehold::jobs::Term| {
     ///     let stop = term.cancellation_token();
     ///     let server = tokio::spawn(async move { stop.run_until_cancelled(serve()).await });
     ///     server.await.map(drop)
@@ -130,7 +131,7 @@ impl Term {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use leasehold::{Error, Leases, Term};
+    /// # use leasehold::{Error, Leases, jobs::Term};
     /// # async fn serve() -> std::io::Result<()> { Ok(()) }
     /// # async fn overloaded() {}
     /// # async fn example(leases: Leases) -> Result<(), Error> {

@@ -26,14 +26,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// reads it, so the first read may still find no leader.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// The process that leads, as [`Leader::watch`](crate::Leader::watch) shows it.
+/// The process that leads, as [`Leader::watch`](crate::jobs::Leader::watch) shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leading {
     /// The owner of the leader's lease: the owner of its client, or the one given to
-    /// [`Leader::owner`](crate::Leader::owner).
+    /// [`Leader::owner`](crate::jobs::Leader::owner).
     pub owner: Arc<str>,
-    /// The note that the leader gave to [`Leader::note`](crate::Leader::note).
+    /// The note that the leader gave to [`Leader::note`](crate::jobs::Leader::note).
     pub note: Option<Arc<str>>,
     /// The fencing token of the term.
     pub fence: Fence,

@@ -2,7 +2,11 @@
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
-use leasehold::{Leading, Leases, MemoryStore, Term, testing::FaultyStore};
+use leasehold::{
+    Leases, MemoryStore,
+    jobs::{Leading, Term},
+    testing::FaultyStore,
+};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::pending};
 
-use leasehold::{Leases, Term};
+use leasehold::{Leases, jobs::Term};
 use tokio::time::{Duration, sleep};
 
 use super::{

@@ -29,9 +29,9 @@ async fn what_needs_the_document_asks_the_store() {
         until_free(&store).await;
     }
     drop(sticky(&leases).await);
-    let once = leases.once("key", leasehold::Tick::counter(7));
+    let once = leases.once("key", leasehold::jobs::Tick::counter(7));
     let ran = once.run(async |_| Ok::<_, std::io::Error>(())).await;
-    assert!(matches!(ran, Ok(leasehold::Once::Ran(()))), "{ran:?}");
+    assert!(matches!(ran, Ok(leasehold::jobs::Once::Ran(()))), "{ran:?}");
     assert!(leases.last_done("key").await.unwrap().is_some());
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold::{
-    Done, Error, Tick,
+    Error,
+    jobs::{Done, Tick},
     rules::{Decision, Write},
     store::{
         AcquireAnswer, AcquireRequest, LastDone, LeaseId, LockRecord, ReleaseAnswer, ReleaseRequest,

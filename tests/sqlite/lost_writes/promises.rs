@@ -6,7 +6,8 @@ use std::{
 };
 
 use leasehold::{
-    Filter, Key, LockState, SqliteStore, Store, Tick,
+    Filter, Key, LockState, SqliteStore, Store,
+    jobs::Tick,
     store::{AcquireAnswer, LeaseId, ListRequest, PermitAnswer, PermitId, PermitRequest},
 };
 use rusqlite::Connection;

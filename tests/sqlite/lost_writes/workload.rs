@@ -4,7 +4,8 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use leasehold::{
-    Key, SqliteStore, Store, Tick,
+    Key, SqliteStore, Store,
+    jobs::Tick,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId, PermitAnswer,
         PermitId, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,

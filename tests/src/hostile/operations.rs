@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    Attempt, Error, Fence, Key, Leases, Store, Tick,
+    Attempt, Error, Fence, Key, Leases, Store,
+    jobs::Tick,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
         KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn, Usage,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold::{
-    Mode, Tick,
+    Mode,
+    jobs::Tick,
     store::{AcquireRequest, Turn, Usage, WaiterId},
 };
 use proptest::{

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold::{
-    Done, Fence, Held, Holder, Key, Mode, Tick,
+    Fence, Held, Holder, Key, Mode,
+    jobs::{Done, Tick},
     store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, Place, RenewAnswer, WaiterId},
 };
 
