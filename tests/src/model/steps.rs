@@ -109,7 +109,7 @@ fn stance(queue: bool) -> BoxedStrategy<Stance> {
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
-    let permits = || (1..4_i64, 2..5_i64);
+    let permits = || (1..4_i64, 2..5_i64).prop_map(|(count, of)| (count.min(of), of));
     prop_oneof![
         4 => Just(Claim::Exclusive),
         4 => Just(Claim::Shared),
