@@ -88,11 +88,11 @@ enum Route {
     /// At once. The permit counts the request as under way; `None` if requests are not counted.
     Now(Option<InFlightPermit>),
     /// When a slot is free.
-    Later(Waiting),
+    Later(SlotWait),
 }
 
 /// The receiving side of a request that waits for a slot.
-struct Waiting {
+struct SlotWait {
     number: u64,
     dispatch: oneshot::Receiver<Dispatch>,
     /// Resolves when the request is sent in a batch. The error means that the request is sent alone.
@@ -214,7 +214,7 @@ impl Coalescer {
                 let sent = async move { (send_alone(alone, permit).await, None) };
                 Call::new(sent, None)
             }
-            Route::Later(Waiting {
+            Route::Later(SlotWait {
                 number,
                 dispatch,
                 went,
@@ -293,7 +293,7 @@ impl Coalescer {
         if !is_gathering {
             self.dispatch();
         }
-        Route::Later(Waiting {
+        Route::Later(SlotWait {
             number,
             dispatch,
             went: told,

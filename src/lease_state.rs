@@ -8,7 +8,7 @@
 //! - The state reports a loss to telemetry at most once, and never after the end.
 //! - No event is made under the lock of the status, because the subscriber is code of the application.
 
-mod behind;
+mod backing;
 mod end;
 mod holds;
 mod number;
@@ -56,7 +56,7 @@ pub(crate) struct GrantTerms {
 
 /// The lease in the store behind a lease that was granted from memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Behind {
+pub(crate) struct BackingLease {
     lease: Arc<LeaseState>,
     /// Whether the lease in the store was found lost, by any of the leases that it stands behind.
     was_over: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
     /// The lease in the store, if this one was granted from memory.
-    behind: Option<Behind>,
+    behind: Option<BackingLease>,
     acquired_at: DateTime<Utc>,
     /// When the lease was granted, on the clock of this process. The maximum hold counts from here.
     granted_at: Instant,
@@ -117,7 +117,7 @@ impl LeaseState {
         validity: Validity,
         fence: Fence,
         (acquired_at, granted_at, since): (DateTime<Utc>, Instant, Instant),
-        behind: Option<Behind>,
+        behind: Option<BackingLease>,
     ) -> Self {
         let state = Status::new(validity, terms.request.access.mode(), fence);
         Self {

@@ -6,21 +6,21 @@
 //! - `fit.rs` says which acquires are granted from memory.
 //! - `stays.rs` has all keys, and the bound on their number.
 //! - `fences.rs` gives each grant from memory a fence.
-//! - `recalled.rs` remembers the keys that went back because another process waited for them.
+//! - `contended.rs` remembers the keys that went back because another process waited for them.
 //!
 //! `lease/recalls.rs` and `lease/looks.rs` learn which keys other processes wait for, and `lease/send_back.rs` sends their
 //! leases back.
 
+mod contended;
 mod fences;
 mod fit;
 mod holders;
-mod recalled;
 mod stay;
 mod stays;
 
 pub(crate) use self::{
     fences::Fences,
     fit::{Fit, Wanted},
-    stay::{Departure, Entry, Left, Stay},
+    stay::{Departure, Left, LocalAnswer, Stay},
     stays::Stays,
 };

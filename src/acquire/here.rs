@@ -8,7 +8,7 @@ use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions};
 use crate::{
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
-    sticky::{Entry, Fit, Stay},
+    sticky::{Fit, LocalAnswer, Stay},
     telemetry::{self, SentBack},
 };
 
@@ -96,19 +96,19 @@ pub(super) async fn acquire(
 pub(super) async fn entered(
     context: &AcquireContext,
     stay: &Arc<Stay>,
-    entry: Entry,
+    entry: LocalAnswer,
     until: Option<Instant>,
 ) -> Option<Result<Lease, Held>> {
     let registry = &context.registry;
     match entry {
-        Entry::Granted(state) => {
+        LocalAnswer::Granted(state) => {
             // The guard comes before the event, so that it gives up the lease if the subscriber panics.
             let lease = Lease::local(registry.clone(), stay.clone(), state);
             telemetry::granted_from_memory(lease.state().fields());
             Some(Ok(lease))
         }
-        Entry::Busy(held) => Some(Err(held)),
-        Entry::Over => {
+        LocalAnswer::Busy(held) => Some(Err(held)),
+        LocalAnswer::Over => {
             let why = SentBack::DocumentNeeded;
             registry.end_stay_now(stay, why, until).await;
             None

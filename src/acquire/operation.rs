@@ -56,10 +56,10 @@ pub(super) enum Retries {
     None,
 }
 
-pub(super) type Reply = oneshot::Sender<Reported>;
+pub(super) type Reply = oneshot::Sender<AcquireReport>;
 
 /// What an acquire reports at its end.
-pub(super) struct Reported {
+pub(super) struct AcquireReport {
     pub(super) outcome: Result<Attempt, Error>,
     /// How many waiting processes came first when a request was first refused. `None` if no request was refused.
     pub(super) ahead: Option<usize>,
@@ -154,7 +154,7 @@ impl AcquireOperation {
         let left = left.or(self.left_place);
         // If the caller has dropped its future, `send` returns the lease, and the drop of the lease releases it.
         let ahead = self.ahead;
-        let _ = reply.send(Reported { outcome, ahead });
+        let _ = reply.send(AcquireReport { outcome, ahead });
         self.calls.stop_sending();
         let place_if_refused = self.request.turn.waiter();
         // If the lease was granted, the grant has ended the place, whatever an earlier request did.

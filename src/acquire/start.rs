@@ -10,7 +10,7 @@ use super::{
     attempt::Attempt,
     context::AcquireContext,
     here,
-    operation::{AcquireOperation, Reply, Reported, Retries},
+    operation::{AcquireOperation, AcquireReport, Reply, Retries},
     options::LeaseOptions,
 };
 use crate::{
@@ -65,7 +65,7 @@ pub(super) async fn acquire_without_holds(
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let reported = waiting.instrument(span.span()).await;
-            reported.and_then(|Reported { outcome, ahead }| {
+            reported.and_then(|AcquireReport { outcome, ahead }| {
                 span.set_ahead(ahead);
                 outcome
             })

@@ -34,7 +34,7 @@ const LOOK: usize = 4 * LARGEST;
 /// The requests of a client. `W` is what is sent for a waiting request.
 pub(super) struct Queue<W> {
     under_way: Vec<UnderWay>,
-    waiting: VecDeque<Waiting<W>>,
+    waiting: VecDeque<Queued<W>>,
     /// When a request or a batch was last sent.
     sent: Option<Instant>,
     next: u64,
@@ -64,7 +64,7 @@ pub(super) enum Class {
     Undoable,
 }
 
-struct Waiting<W> {
+struct Queued<W> {
     number: u64,
     key: Key,
     /// Whether the request must not go in a batch.
@@ -124,7 +124,7 @@ impl<W> Queue<W> {
         to_send: W,
     ) -> u64 {
         let number = self.number();
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(Queued {
             number,
             key,
             is_single,
@@ -174,7 +174,7 @@ impl<W> Queue<W> {
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
-        let Waiting { runtime, class, .. } = *self.waiting.front()?;
+        let Queued { runtime, class, .. } = *self.waiting.front()?;
         let looked_at = self.waiting.len().min(LOOK);
         let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();

@@ -7,11 +7,11 @@ use tracing::Instrument;
 
 use super::{guard::Lease, registry::LeaseRegistry};
 use crate::{
-    lease_state::{Behind, EndReason, LeaseState},
+    lease_state::{BackingLease, EndReason, LeaseState},
     messages::ReleaseAnswer,
     model::{Access, Error, Held, LossReason},
     release::Released,
-    sticky::{Departure, Entry, Fences, Left, Stay},
+    sticky::{Departure, Fences, Left, LocalAnswer, Stay},
     telemetry::{self, SentBack},
 };
 
@@ -56,10 +56,10 @@ impl Lease {
         let request = stored.request();
         let is_exclusive = request.access == Access::Exclusive;
         let fences = is_exclusive.then(|| Fences::of_grant(stored.fence()));
-        let behind = Behind::new(stored.clone(), suspended);
+        let behind = BackingLease::new(stored.clone(), suspended);
         let stay = Stay::begin(behind, fences, idle, now);
         match stay.try_enter(request.clone(), now) {
-            Entry::Granted(state) => {
+            LocalAnswer::Granted(state) => {
                 stored.set_without_guard();
                 registry.stays_here(&stored);
                 let lease = Self::local(registry.clone(), stay.clone(), state);
@@ -67,7 +67,7 @@ impl Lease {
                 lease
             }
             // The answer took most of the ttl.
-            Entry::Busy(_) | Entry::Over => {
+            LocalAnswer::Busy(_) | LocalAnswer::Over => {
                 stored.keep(false);
                 registry.renewals.forget(stored.number());
                 plain(registry, stored)

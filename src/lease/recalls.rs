@@ -53,15 +53,15 @@ pub(super) fn look(registry: &LeaseRegistry) -> impl Future<Output = Looked> + u
 /// Starts the task that listens to the store, unless it runs, or the store cannot tell.
 pub(super) fn ensure_listening(registry: &Arc<LeaseRegistry>) {
     if registry.stays.begin_to_listen() {
-        let listening = Listening(Some(Arc::downgrade(registry)));
+        let listening = RecallListener(Some(Arc::downgrade(registry)));
         registry.renewals.run_beside(listen(listening));
     }
 }
 
 /// The only task that listens. Its drop allows another one.
-struct Listening(Option<Weak<LeaseRegistry>>);
+struct RecallListener(Option<Weak<LeaseRegistry>>);
 
-impl Listening {
+impl RecallListener {
     /// `None` if the task ends: the client is gone or closes, or no key has stayed for [`LINGER`].
     fn registry(&mut self, idle_since: &mut Option<Instant>) -> Option<Arc<LeaseRegistry>> {
         let registry = self.0.as_ref()?.upgrade()?;
@@ -82,7 +82,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for RecallListener {
     fn drop(&mut self) {
         if let Some(registry) = self.0.as_ref().and_then(Weak::upgrade) {
             registry.stays.end_listening();
@@ -91,7 +91,7 @@ impl Drop for Listening {
 }
 
 /// Sends back the keys that the store tells. The registry is not kept while the task waits for the store.
-async fn listen(mut listening: Listening) {
+async fn listen(mut listening: RecallListener) {
     let (mut failures, mut idle_since) = (0, None);
     while let Some(registry) = listening.registry(&mut idle_since) {
         let (store, closing) = (registry.store.clone(), registry.lifecycle.closing().clone());

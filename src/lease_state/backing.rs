@@ -14,14 +14,14 @@ use std::{
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{Behind, GrantTerms, LeaseState, status::Status, validity::Validity};
+use super::{BackingLease, GrantTerms, LeaseState, status::Status, validity::Validity};
 use crate::{
     messages::AcquireRequest,
     model::{Fence, LossReason, Mode, after},
     runtime::suspension,
 };
 
-impl Behind {
+impl BackingLease {
     /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.
     pub(crate) fn new(lease: Arc<LeaseState>, suspended: Duration) -> Self {
         lease.set_suspended(suspended);
@@ -87,7 +87,7 @@ impl Behind {
 impl LeaseState {
     /// The state of a lease that is granted from memory at this instant.
     pub(crate) fn local(
-        behind: Behind,
+        behind: BackingLease,
         request: Arc<AcquireRequest>,
         fence: Fence,
         now: Instant,
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn it_ends_with_its_own_ttl_or_with_the_lease_behind_it() {
         let now = Instant::now();
-        let behind = Behind::new(stored(10 * SECOND, now), suspension::total());
+        let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
         let short = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
         assert!(short.is_live(now) && !short.is_live(now + SECOND));
         let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
@@ -243,12 +243,12 @@ mod tests {
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
         assert!(!short.extend(now), "it stays lost");
 
-        let behind = Behind::new(stored(10 * SECOND, now), suspension::total());
+        let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
         let kept = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
         assert!(kept.extend(now) && kept.keep_local(now));
         assert!(kept.is_live(now + 9 * SECOND) && !kept.is_live(now + 10 * SECOND));
 
-        let behind = Behind::new(stored(10 * SECOND, now), suspension::total());
+        let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
         let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
         behind.lease().lose(LossReason::TakenOver);
         let loss = long.loss(now);
@@ -260,7 +260,7 @@ mod tests {
     fn a_suspension_since_the_grant_shortens_it() {
         let now = Instant::now();
         let at_grant = 100 * SECOND;
-        let behind = Behind::new(stored(10 * SECOND, now), at_grant);
+        let behind = BackingLease::new(stored(10 * SECOND, now), at_grant);
         let live = |total| behind.is_live_on(behind.awake(now + 3 * SECOND, total));
         assert!(live(at_grant) && live(at_grant + 6 * SECOND));
         // A reading may be a little smaller than the first one.
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_renewal_after_a_suspension_makes_good_for_it() {
         let now = Instant::now();
-        let behind = Behind::new(stored(10 * SECOND, now), SECOND);
+        let behind = BackingLease::new(stored(10 * SECOND, now), SECOND);
         let live = |at: Duration, total| behind.is_live_on(behind.awake(now + at, total));
         assert!(live(3 * SECOND, 7 * SECOND));
         let at = DateTime::UNIX_EPOCH;

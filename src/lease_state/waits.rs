@@ -3,7 +3,7 @@
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Behind, LeaseState,
+    BackingLease, LeaseState,
     status::{EndReason, Phase, Status},
     watcher::{self, LossWatcher},
 };
@@ -46,7 +46,7 @@ impl LeaseState {
     /// Waits until the lease is at risk, or lost.
     pub(crate) async fn at_risk(&self) {
         let mut states = self.state.subscribe();
-        let mut behind = self.behind.as_ref().map(Behind::subscribe);
+        let mut behind = self.behind.as_ref().map(BackingLease::subscribe);
         loop {
             if !self.is_live(Instant::now()) {
                 return;
@@ -78,7 +78,7 @@ impl LeaseState {
     pub(crate) fn watch(&self) -> LossWatcher {
         LossWatcher {
             lease: self.state.subscribe(),
-            behind: self.behind.as_ref().map(Behind::subscribe),
+            behind: self.behind.as_ref().map(BackingLease::subscribe),
         }
     }
 }

@@ -74,7 +74,7 @@ pub(super) struct LimiterConfig {
 
 /// The time of an operation on the queue, and a random number from 0 to 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tick {
+pub(super) struct NextLook {
     pub(super) now: Instant,
     pub(super) chance: f64,
 }
@@ -253,7 +253,7 @@ impl Queue {
 
     /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. All
     /// others wait.
-    pub(super) fn step(&mut self, number: u64, tick: Tick) -> Action {
+    pub(super) fn step(&mut self, number: u64, tick: NextLook) -> Action {
         let now = tick.now;
         if self
             .pending
@@ -309,7 +309,7 @@ impl Queue {
         request: &PermitRequest,
         sent: Instant,
         outcome: Result<PermitAnswer, Error>,
-        tick: Tick,
+        tick: NextLook,
     ) {
         let pending = self.pending.as_ref().map(|pending| pending.id);
         // After a failure, the answer to the request that was given up may still arrive, and counts.
@@ -331,7 +331,7 @@ impl Queue {
         request: &PermitRequest,
         sent: Instant,
         answer: PermitAnswer,
-        tick: Tick,
+        tick: NextLook,
     ) {
         (self.pending, self.failure) = (None, None);
         let retry_in = match answer {
@@ -401,12 +401,12 @@ impl Queue {
     }
 
     /// Records that a request failed. Answers the callers that have waited long enough, and plans the next try.
-    fn failed(&mut self, error: &Error, tick: Tick) {
+    fn failed(&mut self, error: &Error, tick: NextLook) {
         // If no request is under way, this one was given up before, and its failure was already counted.
         let Some(pending) = self.pending.take() else {
             return;
         };
-        let Tick { now, chance } = tick;
+        let NextLook { now, chance } = tick;
         let before = self.failure.take();
         let since = before.as_ref().map_or(now, |failure| failure.since);
         let times = before.map_or(0, |failure| failure.times).saturating_add(1);

@@ -25,7 +25,7 @@ use tracing::Instrument;
 
 use super::{
     permit::{Permit, PermitAttempt},
-    queue::{self, Action, LimiterConfig, Queue, Tick, Until},
+    queue::{self, Action, LimiterConfig, NextLook, Queue, Until},
 };
 use crate::{
     messages::{PermitAnswer, PermitRequest},
@@ -203,7 +203,7 @@ impl LimiterQueue {
         permits: u32,
         until: Until,
         since: Instant,
-    ) -> Result<Waiter, PermitAttempt> {
+    ) -> Result<PermitWaiter, PermitAttempt> {
         let mut queue = self.queue.lock();
         if let Some(known) = queue.known_answer(permits, until, since) {
             return Err(known);
@@ -217,7 +217,7 @@ impl LimiterQueue {
         if let Some(request) = request {
             request.detach();
         }
-        Ok(Waiter {
+        Ok(PermitWaiter {
             limiter: self.clone(),
             number,
             outcome,
@@ -228,7 +228,7 @@ impl LimiterQueue {
 
     /// Carries out the next step of a caller. Returns the latest time of its next step. `None` if it has nothing to do
     /// until the queue wakes it.
-    fn step(self: &Arc<Self>, waiter: &mut Waiter) -> Result<Option<Instant>, Error> {
+    fn step(self: &Arc<Self>, waiter: &mut PermitWaiter) -> Result<Option<Instant>, Error> {
         loop {
             let tick = tick();
             let mut queue = self.queue.lock();
@@ -300,8 +300,8 @@ impl LimiterQueue {
     }
 }
 
-fn tick() -> Tick {
-    Tick {
+fn tick() -> NextLook {
+    NextLook {
         now: Instant::now(),
         chance: fastrand::f64(),
     }
@@ -320,7 +320,7 @@ impl Drop for LimiterQueue {
 }
 
 /// A caller in the queue. Dropping it removes it from the queue.
-struct Waiter {
+struct PermitWaiter {
     limiter: Arc<LimiterQueue>,
     number: u64,
     outcome: oneshot::Receiver<queue::Outcome>,
@@ -329,7 +329,7 @@ struct Waiter {
     request: Option<BoxFuture<'static, Result<(), Error>>>,
 }
 
-impl Drop for Waiter {
+impl Drop for PermitWaiter {
     fn drop(&mut self) {
         let mut queue = self.limiter.queue.lock();
         let granted = match self.outcome.try_recv() {

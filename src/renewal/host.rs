@@ -21,11 +21,11 @@ const REMEMBERED: usize = 8;
 
 /// The runtimes from which leases were acquired, and the task while no runtime runs it.
 pub(super) struct Host {
-    state: Mutex<State>,
+    state: Mutex<HostState>,
     closing: CancellationToken,
 }
 
-struct State {
+struct HostState {
     /// The runtimes, the last used one at the end.
     known: Vec<Handle>,
     /// The task, while no runtime runs it.
@@ -35,7 +35,7 @@ struct State {
 impl Host {
     /// A host that starts this task with the first acquire.
     pub(super) fn new(task: RenewalTask, closing: CancellationToken) -> Arc<Self> {
-        let state = Mutex::new(State {
+        let state = Mutex::new(HostState {
             known: Vec::new(),
             parked: Some(task),
         });
@@ -98,7 +98,7 @@ impl Host {
 
     /// Keeps the task until the next acquire starts it. If there is none soon, the leases that are kept alive are lost,
     /// with this error as the reason.
-    fn park(&self, mut state: MutexGuard<'_, State>, task: RenewalTask, why: &Error) {
+    fn park(&self, mut state: MutexGuard<'_, HostState>, task: RenewalTask, why: &Error) {
         let interrupted = task.interrupt();
         state.parked = Some(task);
         drop(state);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::schedule::Outcome;
+use super::schedule::RenewalOutcome;
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
     messages::{RenewRequest, renewal_left_out},
@@ -33,7 +33,10 @@ impl Renewals {
 
 /// Renews the leases in one call, and applies each answer to its lease. A lease that was dropped meanwhile counts as
 /// lost.
-pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNumber, Outcome)> {
+pub(super) async fn renew(
+    store: &dyn Store,
+    renewals: Renewals,
+) -> Vec<(LeaseNumber, RenewalOutcome)> {
     let Renewals { requests, leases } = renewals;
     let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
@@ -47,12 +50,12 @@ pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNu
         let outcome = lease
             .upgrade()
             .map(|lease| match lease.apply_renewal(sent, answer) {
-                Ok(()) if lease.reaches_end() => Outcome::Final(lease.deadline()),
-                Ok(()) => Outcome::Renewed(lease.deadline()),
-                Err(Error::Lost { .. }) => Outcome::Lost,
-                Err(_) => Outcome::Failed,
+                Ok(()) if lease.reaches_end() => RenewalOutcome::Final(lease.deadline()),
+                Ok(()) => RenewalOutcome::Renewed(lease.deadline()),
+                Err(Error::Lost { .. }) => RenewalOutcome::Lost,
+                Err(_) => RenewalOutcome::Failed,
             });
-        (number, outcome.unwrap_or(Outcome::Lost))
+        (number, outcome.unwrap_or(RenewalOutcome::Lost))
     };
     leases.into_iter().map(outcome).collect()
 }

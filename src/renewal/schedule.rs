@@ -12,9 +12,9 @@
 //! - Of the leases that are ready, the one with the nearest deadline is sent first. A lease whose deadline will pass
 //!   before an answer can come is sent last. So a store that cannot renew all leases in time renews as many as it can,
 //!   instead of renewing each too late.
-//! - Without counting repeats, no more batches are under way than the [pace] of the store allows. One more batch may be
-//!   sent to find out whether a silent store answers again. So the number of requests to a slow or unreachable store
-//!   does not grow.
+//! - Without counting repeats, no more batches are under way than the [window](SendWindow) of the store allows. One
+//!   more batch may be sent to find out whether a silent store answers again. So the number of requests to a slow or
+//!   unreachable store does not grow.
 //! - A batch without an answer after a sixth of the ttl is split, and each of its parts is sent once more. Such repeats
 //!   have a limit of their own. If one lease hangs in the server, because a transaction has its document, it is in a
 //!   batch of its own after three splits. The unanswered batch still counts as under way, for at most a ttl. It does
@@ -25,7 +25,7 @@ mod due;
 mod outcomes;
 #[cfg(test)]
 mod overload_tests;
-mod pace;
+mod send_window;
 #[cfg(test)]
 mod tests;
 mod under_way;
@@ -39,7 +39,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::under_way::BatchId;
 use self::{
-    pace::Pace,
+    send_window::SendWindow,
     under_way::{Batches, has_place},
 };
 use crate::lease_state::{LeaseNumber, timing::PERIOD};
@@ -51,7 +51,7 @@ const SLACK: u32 = 12;
 /// The leases that are kept alive. `T` is what the caller gets back for each lease.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
-    leases: HashMap<LeaseNumber, Entry<T>>,
+    leases: HashMap<LeaseNumber, ScheduledLease<T>>,
     /// The leases that are renewed later, by the time when they are due. Also the final leases, by their deadline, at
     /// which their loss is reported.
     planned: BTreeSet<(Instant, LeaseNumber)>,
@@ -61,23 +61,23 @@ pub(crate) struct Schedule<T> {
     repeats: VecDeque<Vec<LeaseNumber>>,
     under_way: Batches,
     last_batch: BatchId,
-    pace: Pace,
+    window: SendWindow,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct ScheduledLease<T> {
     lease: T,
     ttl: Duration,
     due: Instant,
     /// When the lease is lost unless it is renewed before.
     deadline: Instant,
-    state: State,
+    state: RenewalState,
     /// How many renewals of the lease have failed in a row.
     errors: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RenewalState {
     Planned,
     Ready,
     Sent(BatchId),
@@ -108,7 +108,7 @@ pub(crate) struct Batch<T> {
 
 /// The outcome of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RenewalOutcome {
     /// The lease is live until this deadline.
     Renewed(Instant),
     /// The lease is live until this deadline, which no renewal can extend.
@@ -139,7 +139,7 @@ impl<T: Clone> Schedule<T> {
             repeats: VecDeque::new(),
             under_way: Batches::new(),
             last_batch: BatchId::default(),
-            pace: Pace::new(),
+            window: SendWindow::new(),
         }
     }
 
@@ -154,15 +154,15 @@ impl<T: Clone> Schedule<T> {
         deadline: Instant,
     ) {
         self.remove(id);
-        let entry = Entry {
+        let entry = ScheduledLease {
             lease,
             ttl,
             due,
             deadline,
             state: if due < deadline {
-                State::Planned
+                RenewalState::Planned
             } else {
-                State::Final
+                RenewalState::Final
             },
             errors: 0,
         };
@@ -233,7 +233,7 @@ impl<T: Clone> Schedule<T> {
 
     /// Counts the leases. This reads every lease.
     pub(crate) fn load(&self, now: Instant) -> Load {
-        let at_risk = |entry: &&Entry<T>| entry.is_at_risk(now);
+        let at_risk = |entry: &&ScheduledLease<T>| entry.is_at_risk(now);
         Load {
             kept: self.leases.len(),
             waiting: self.ready.len(),
@@ -256,30 +256,34 @@ impl<T: Clone> Schedule<T> {
     }
 
     fn has_place(&self, is_repeat: bool) -> bool {
-        has_place(&self.under_way, is_repeat, self.pace.under_way())
+        has_place(&self.under_way, is_repeat, self.window.under_way())
     }
 
-    fn set_state(&mut self, id: LeaseNumber, state: State, due: Instant) {
+    fn set_state(&mut self, id: LeaseNumber, state: RenewalState, due: Instant) {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
         };
         match entry.state {
-            State::Planned | State::Final => drop(self.planned.remove(&(entry.due, id))),
-            State::Ready => drop(self.ready.remove(&(entry.deadline, id))),
-            State::Sent(_) | State::Repeat => {}
+            RenewalState::Planned | RenewalState::Final => {
+                self.planned.remove(&(entry.due, id));
+            }
+            RenewalState::Ready => {
+                self.ready.remove(&(entry.deadline, id));
+            }
+            RenewalState::Sent(_) | RenewalState::Repeat => {}
         }
         (entry.state, entry.due) = (state, due);
         match state {
-            State::Planned | State::Final => drop(self.planned.insert((due, id))),
-            State::Ready => drop(self.ready.insert((entry.deadline, id))),
-            State::Sent(_) | State::Repeat => {}
+            RenewalState::Planned | RenewalState::Final => drop(self.planned.insert((due, id))),
+            RenewalState::Ready => drop(self.ready.insert((entry.deadline, id))),
+            RenewalState::Sent(_) | RenewalState::Repeat => {}
         }
     }
 }
 
-impl<T> Entry<T> {
+impl<T> ScheduledLease<T> {
     fn is_at_risk(&self, now: Instant) -> bool {
-        self.state != State::Final
+        self.state != RenewalState::Final
             && self.deadline.saturating_duration_since(now) < self.ttl / PERIOD
     }
 }

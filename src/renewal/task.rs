@@ -14,7 +14,7 @@ use super::{
     overload::Overload,
     release::OngoingRelease,
     requests::{self, renew},
-    schedule::{Batch, BatchId, Due, Outcome},
+    schedule::{Batch, BatchId, Due, RenewalOutcome},
     state::{RenewalState, Todo},
 };
 use crate::{
@@ -121,12 +121,12 @@ impl RenewalTask {
             match lease.upgrade() {
                 // The holder has renewed the lease by a call of its own, and it is live until its maximum hold is over.
                 Some(lease) if lease.is_kept_alive() && lease.reaches_end() => {
-                    outcomes.push((number, Outcome::Final(lease.deadline())));
+                    outcomes.push((number, RenewalOutcome::Final(lease.deadline())));
                 }
                 Some(lease) if lease.is_kept_alive() => leases.push(lease),
                 over => {
                     over.iter().for_each(|lease| lease.check_loss());
-                    outcomes.push((number, Outcome::Lost));
+                    outcomes.push((number, RenewalOutcome::Lost));
                 }
             }
         }
@@ -156,7 +156,7 @@ impl RenewalTask {
 /// Passes the outcomes of a batch to the schedule when it is dropped, also if the call is dropped with its runtime.
 struct Answered {
     batch: BatchId,
-    outcomes: Vec<(LeaseNumber, Outcome)>,
+    outcomes: Vec<(LeaseNumber, RenewalOutcome)>,
     state: Arc<RenewalState>,
 }
 

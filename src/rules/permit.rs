@@ -37,7 +37,7 @@ pub fn permit(
     request: &PermitRequest,
     now: DateTime<Utc>,
 ) -> Decision<PermitAnswer, LimiterRecord> {
-    let usage = Usage::new(record, &request.quota, now);
+    let usage = QuotaUse::new(record, &request.quota, now);
     if let Some(record) = record.filter(|record| usage.is_newest(record, request)) {
         return Decision {
             write: Write::Keep,
@@ -67,7 +67,7 @@ pub fn answer_permit(
     request: &PermitRequest,
     now: DateTime<Utc>,
 ) -> PermitAnswer {
-    let usage = Usage::new(Some(record), &request.quota, now);
+    let usage = QuotaUse::new(Some(record), &request.quota, now);
     if usage.is_newest(record, request) {
         PermitAnswer::Granted {
             permits: u32::try_from(record.granted).unwrap_or(u32::MAX),
@@ -85,7 +85,7 @@ pub fn is_over(record: &LimiterRecord, retention: Duration, now: DateTime<Utc>) 
 }
 
 /// How much of a quota is used at a given time, by the document of a limiter.
-struct Usage {
+struct QuotaUse {
     /// The server's time.
     now: DateTime<Utc>,
     /// The server's time in milliseconds, or the time of the newest grant if that is later.
@@ -96,7 +96,7 @@ struct Usage {
     used: i64,
 }
 
-impl Usage {
+impl QuotaUse {
     fn new(record: Option<&LimiterRecord>, quota: &Quota, now: DateTime<Utc>) -> Self {
         let millis = now.timestamp_millis();
         let window_of =

@@ -75,7 +75,7 @@ impl InlineTask {
         outcome: oneshot::Receiver<T>,
     ) -> Result<T, Error> {
         self.slot.put(Work { work, waker: None });
-        let here = Waiting(self);
+        let here = DetachOnDrop(self);
         // The receiver is moved to a local, which is dropped before `here`. So when the drop of `here` detaches the
         // work, the work can see that its caller has gone.
         let mut outcome = outcome;
@@ -154,9 +154,9 @@ impl InlineTask {
     }
 }
 
-struct Waiting(Arc<InlineTask>);
+struct DetachOnDrop(Arc<InlineTask>);
 
-impl Drop for Waiting {
+impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         self.0.detach();
     }

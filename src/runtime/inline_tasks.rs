@@ -43,10 +43,10 @@ struct Entries {
 }
 
 /// An entry of the list. Dropping it removes the inline task from the list.
-pub(crate) struct Entry<'a>(&'a InlineTasks, u64);
+pub(crate) struct TaskEntry<'a>(&'a InlineTasks, u64);
 
 impl InlineTasks {
-    pub(crate) fn enter(self: &Arc<Self>, task: &Arc<InlineTask>, now: Instant) -> Entry<'_> {
+    pub(crate) fn enter(self: &Arc<Self>, task: &Arc<InlineTask>, now: Instant) -> TaskEntry<'_> {
         let mut entries = self.0.lock();
         let name = entries.next;
         entries.next += 1;
@@ -63,7 +63,7 @@ impl InlineTasks {
             drop(entries);
             task.runtime().spawn(sweeper.run());
         }
-        Entry(self, name)
+        TaskEntry(self, name)
     }
 
     /// Detaches all inline tasks.
@@ -122,7 +122,7 @@ impl Drop for Sweeper {
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for TaskEntry<'_> {
     fn drop(&mut self) {
         self.0.0.lock().tasks.remove(&self.1);
     }

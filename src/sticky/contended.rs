@@ -1,5 +1,5 @@
-//! `Recalled`: the keys that do not stay here for a while, because another process waited for them. Pure: times come in
-//! as arguments.
+//! `ContendedKeys`: the keys that do not stay here for a while, because another process waited for them. Pure: times come
+//! in as arguments.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,9 +16,9 @@ const REMEMBERED: usize = 8_192;
 
 /// The keys that other processes use too, each until it may stay here again.
 #[derive(Debug, Default)]
-pub(super) struct Recalled(HashMap<Key, Instant>);
+pub(super) struct ContendedKeys(HashMap<Key, Instant>);
 
-impl Recalled {
+impl ContendedKeys {
     /// Records that another process waits for this key.
     pub(super) fn insert(&mut self, key: Key, now: Instant) {
         if self.0.len() >= REMEMBERED {
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_key_may_stay_again_after_a_while() {
         let now = Instant::now();
-        let mut recalled = Recalled::default();
+        let mut recalled = ContendedKeys::default();
         recalled.insert(key(1), now);
         assert!(recalled.may_stay(&key(2), now));
         assert!(!recalled.may_stay(&key(1), now + SHARED_FOR - Duration::from_millis(1)));
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn only_so_many_are_remembered() {
         let now = Instant::now();
-        let mut recalled = Recalled::default();
+        let mut recalled = ContendedKeys::default();
         let at = |n: usize| now + Duration::from_micros(n as u64);
         for n in 0..3 * REMEMBERED {
             recalled.insert(key(n), at(n));

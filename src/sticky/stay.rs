@@ -26,13 +26,13 @@ use tokio::{
 };
 
 pub(crate) use self::state::Left;
-use self::state::{Conversions, End, State};
+use self::state::{Conversions, End, StayState};
 use super::{
     fences::Fences,
     holders::{Holders, lose, shown},
 };
 use crate::{
-    lease_state::{Behind, LeaseNumber, LeaseState},
+    lease_state::{BackingLease, LeaseNumber, LeaseState},
     messages::AcquireRequest,
     model::{Error, Held, Key, LossReason, Mode},
     telemetry::Waiting,
@@ -48,16 +48,16 @@ const UNCLAIMED: Duration = Duration::from_millis(500);
 /// A lease that stays with this process.
 #[derive(Debug)]
 pub(crate) struct Stay {
-    behind: Behind,
+    behind: BackingLease,
     turns: Arc<Semaphore>,
     /// For how long the lease stays although no task uses the key.
     idle: Duration,
-    state: Mutex<State>,
+    state: Mutex<StayState>,
 }
 
 /// The answer to an acquire.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum LocalAnswer {
     Granted(Arc<LeaseState>),
     /// Other tasks of this process have the key, or come first.
     Busy(Held),
@@ -79,7 +79,7 @@ pub(crate) enum Departure {
 impl Stay {
     /// The lease in the store stays from now on. An exclusive one has these fences.
     pub(crate) fn begin(
-        behind: Behind,
+        behind: BackingLease,
         fences: Option<Fences>,
         idle: Duration,
         now: Instant,
@@ -88,7 +88,7 @@ impl Stay {
             behind,
             turns: Arc::new(Semaphore::new(TURNS as usize)),
             idle,
-            state: Mutex::new(State {
+            state: Mutex::new(StayState {
                 fences,
                 holders: Holders::none(now),
                 end: End::None,
@@ -107,7 +107,7 @@ impl Stay {
     }
 
     /// Grants the key if no task has it or waits for it.
-    pub(crate) fn try_enter(&self, request: AcquireRequest, now: Instant) -> Entry {
+    pub(crate) fn try_enter(&self, request: AcquireRequest, now: Instant) -> LocalAnswer {
         if let Some(entry) = self.reenter(&request, now) {
             return entry;
         }
@@ -118,17 +118,21 @@ impl Stay {
         });
         match turn {
             Ok(turn) => self.grant(request, turn, now),
-            Err(_) if self.turns.is_closed() => Entry::Over,
-            Err(_) => Entry::Busy(self.held(now)),
+            Err(_) if self.turns.is_closed() => LocalAnswer::Over,
+            Err(_) => LocalAnswer::Busy(self.held(now)),
         }
     }
 
     /// Waits for the key behind the tasks that wait already, for no longer than `until`.
     ///
     /// Cancel safe: a task that does not wait any more leaves the queue.
-    pub(crate) async fn enter(&self, request: AcquireRequest, until: Option<Instant>) -> Entry {
+    pub(crate) async fn enter(
+        &self,
+        request: AcquireRequest,
+        until: Option<Instant>,
+    ) -> LocalAnswer {
         let request = match self.try_enter(request.clone(), Instant::now()) {
-            Entry::Busy(_) => request,
+            LocalAnswer::Busy(_) => request,
             entry => return entry,
         };
         let _waiting = Waiting::begins(self.key(), None);
@@ -144,14 +148,14 @@ impl Stay {
             let now = Instant::now();
             match outcome {
                 Some(Ok(turn)) => return self.grant(request, turn, now),
-                Some(Err(_)) => return Entry::Over,
+                Some(Err(_)) => return LocalAnswer::Over,
                 None if until.is_some_and(|until| now >= until) => {
-                    return Entry::Busy(self.held(now));
+                    return LocalAnswer::Busy(self.held(now));
                 }
                 None => {
                     self.drop_expired(now);
                     if self.is_over(now) {
-                        return Entry::Over;
+                        return LocalAnswer::Over;
                     }
                 }
             }
@@ -160,21 +164,21 @@ impl Stay {
 
     /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no such
     /// lease. An exclusive lease under a shared one would need the turns of all, so the store is asked for it.
-    fn reenter(&self, request: &AcquireRequest, now: Instant) -> Option<Entry> {
+    fn reenter(&self, request: &AcquireRequest, now: Instant) -> Option<LocalAnswer> {
         if !request.reentrant {
             return None;
         }
         let mut state = self.state.lock();
         if state.conversion != Conversions::None {
-            return Some(Entry::Over);
+            return Some(LocalAnswer::Over);
         }
         let newest = state.holders.newest(now)?;
         let (fence, turn) = (newest.lease.fence(), newest.turn.clone());
         if turn.num_permits() < turns(request) as usize {
-            return Some(Entry::Over);
+            return Some(LocalAnswer::Over);
         }
         let request = request.clone();
-        Some(Entry::Granted(state.push(
+        Some(LocalAnswer::Granted(state.push(
             &self.behind,
             request,
             fence,
@@ -183,23 +187,28 @@ impl Stay {
         )))
     }
 
-    fn grant(&self, request: AcquireRequest, turn: OwnedSemaphorePermit, now: Instant) -> Entry {
+    fn grant(
+        &self,
+        request: AcquireRequest,
+        turn: OwnedSemaphorePermit,
+        now: Instant,
+    ) -> LocalAnswer {
         // A lease from memory has at least half of its ttl. Nothing remains of a lease that is lost.
         let is_long_enough = self.behind.remaining(now) >= request.ttl / 2;
         let mut state = self.state.lock();
         let ends = state.conversion != Conversions::None || state.end != End::None;
         if ends || !is_long_enough {
-            return Entry::Over;
+            return LocalAnswer::Over;
         }
         let fence = match &mut state.fences {
             Some(fences) => fences.take(),
             None => Some(self.stored().fence()),
         };
         let Some(fence) = fence else {
-            return Entry::Over;
+            return LocalAnswer::Over;
         };
         let turn = Arc::new(turn);
-        Entry::Granted(state.push(&self.behind, request, fence, turn, now))
+        LocalAnswer::Granted(state.push(&self.behind, request, fence, turn, now))
     }
 
     /// Extends a lease under the stay by its ttl, or keeps it alive for as long as the lease in the store.

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{recalled::Recalled, stay::Stay};
+use super::{contended::ContendedKeys, stay::Stay};
 use crate::model::Key;
 
 /// The most keys that stay. If there are more, the key that was not used for the longest time goes back first.
@@ -35,7 +35,7 @@ struct Keys {
     /// The leases that do not stay any more, each until it was released. A key can have several: shared leases end one after
     /// the other.
     ended: HashMap<Key, Vec<Arc<Stay>>>,
-    recalled: Recalled,
+    recalled: ContendedKeys,
     /// Whether a task looks after the keys.
     is_tended: bool,
     listening: Listening,

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use self::{
     acquire::PreparedAcquire,
-    answer::{Effect, Outcome},
+    answer::{ChangeOutcome, Effect},
 };
 pub use self::{guarded::GuardedIndex, index_store::IndexStore, transport::Transport};
 use crate::{
@@ -123,9 +123,10 @@ impl<C: Transport> Store for IndexStore<C> {
             .iter()
             .map(|request| (&request.key, self.statements.renew(request)));
         let outcomes = self.change_many(changes.collect()).await?;
-        let renewed = |(request, outcome): (&RenewRequest, Result<Option<Outcome>, Error>)| {
-            self.renewed(request, outcome?.as_ref())
-        };
+        let renewed =
+            |(request, outcome): (&RenewRequest, Result<Option<ChangeOutcome>, Error>)| {
+                self.renewed(request, outcome?.as_ref())
+            };
         Ok(requests.iter().zip(outcomes).map(renewed).collect())
     }
 
@@ -288,7 +289,7 @@ impl<C: Transport> IndexStore<C> {
     fn renewed(
         &self,
         request: &RenewRequest,
-        outcome: Option<&Outcome>,
+        outcome: Option<&ChangeOutcome>,
     ) -> Result<RenewAnswer, Error> {
         let Some(outcome) = outcome else {
             return Ok(RenewAnswer::Expired);
@@ -297,7 +298,11 @@ impl<C: Transport> IndexStore<C> {
         Ok(rules::answer_renew(Some(&record), request.lease, now))
     }
 
-    async fn released(&self, key: &Key, outcome: Option<Outcome>) -> Result<ReleaseAnswer, Error> {
+    async fn released(
+        &self,
+        key: &Key,
+        outcome: Option<ChangeOutcome>,
+    ) -> Result<ReleaseAnswer, Error> {
         match outcome.map(|outcome| outcome.effect) {
             Some(Effect::Written) => Ok(ReleaseAnswer::Released),
             None => Ok(ReleaseAnswer::NotHeld),
@@ -308,7 +313,11 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    fn timed(&self, outcome: &Outcome, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
+    fn timed(
+        &self,
+        outcome: &ChangeOutcome,
+        key: &Key,
+    ) -> Result<(LockRecord, DateTime<Utc>), Error> {
         let (record, now) = outcome.record(key)?;
         match now {
             Some(now) => {

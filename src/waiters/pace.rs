@@ -50,13 +50,13 @@ const SOON: Duration = Duration::from_millis(1);
 
 /// The processes that come before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Behind {
+pub(super) struct Ahead {
     pub(super) processes: usize,
     /// How many times the key changes hands until all of them have had it.
     pub(super) turns: usize,
 }
 
-impl Behind {
+impl Ahead {
     /// For a barging request: it competes with the processes that wait, and is not behind them.
     pub(super) const NOBODY: Self = Self {
         processes: 0,
@@ -115,34 +115,28 @@ impl Pace {
 
     /// The pause after the refusal of a request. `is_told` says whether the store reports freed keys. `chance` is a random
     /// number from 0 to 1.
-    pub(super) fn pause(
-        &self,
-        held: &Held,
-        behind: Behind,
-        is_told: bool,
-        chance: f64,
-    ) -> Duration {
-        let ahead = u32::try_from(behind.turns).unwrap_or(u32::MAX);
+    pub(super) fn pause(&self, held: &Held, ahead: Ahead, is_told: bool, chance: f64) -> Duration {
+        let turns = u32::try_from(ahead.turns).unwrap_or(u32::MAX);
         let pause = match held.held_for() {
-            None => self.turns(ahead).min(FREE.saturating_mul(ahead)),
+            None => self.turns(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {
-                let shares = match ahead {
+                let shares = match turns {
                     0 if self.holders_leave() => FIRST,
                     0 => time / 8,
-                    _ => (time / 4).saturating_mul(ahead.saturating_add(1)).min(time),
+                    _ => (time / 4).saturating_mul(turns.saturating_add(1)).min(time),
                 };
-                let least = LEAST.saturating_mul(ahead);
-                self.turns(ahead).max(shares).max(least)
+                let least = LEAST.saturating_mul(turns);
+                self.turns(turns).max(shares).max(least)
             }
         };
         let least = if is_told {
-            TOLD.saturating_mul(ahead.saturating_add(1))
+            TOLD.saturating_mul(turns.saturating_add(1))
         } else {
             SOON
         };
-        let pause = pause.max(least).min(longest(behind.processes));
+        let pause = pause.max(least).min(longest(ahead.processes));
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
-        let is_first = ahead == 0;
+        let is_first = turns == 0;
         // The first process sends a request when a holder expires. The others send one when the places of the processes
         // ahead, for which a free key is kept, have expired.
         match held.held_for() {
@@ -202,15 +196,16 @@ mod tests {
         free.behind(1, millis(binds_for))
     }
 
-    fn behind(ahead: usize) -> Behind {
-        Behind {
-            processes: ahead,
-            turns: ahead,
+    fn ahead(processes: usize) -> Ahead {
+        Ahead {
+            processes,
+            turns: processes,
         }
     }
 
     fn pauses(pace: &Pace, held: &Held) -> [u128; 6] {
-        [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, behind(ahead), false, 1.0).as_millis())
+        [0, 1, 2, 5, 20, 99]
+            .map(|processes| pace.pause(held, ahead(processes), false, 1.0).as_millis())
     }
 
     /// The pace of a queue in which each turn took a given time.
@@ -235,11 +230,11 @@ mod tests {
             [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]
         );
         assert_eq!(
-            pace.pause(&long, behind(MAX_PLACES), false, 1.0),
+            pace.pause(&long, ahead(MAX_PLACES), false, 1.0),
             WITHOUT_PLACE
         );
         assert_eq!(
-            pace.pause(&long, behind(MAX_PLACES), false, 0.0),
+            pace.pause(&long, ahead(MAX_PLACES), false, 0.0),
             WITHOUT_PLACE.mul_f64(0.75)
         );
     }
@@ -247,8 +242,8 @@ mod tests {
     #[test]
     fn who_is_woken_by_reports_asks_less_often_but_never_later_than_in_time() {
         let told = |held: &Held| {
-            let pause = |ahead| Pace::default().pause(held, behind(ahead), true, 1.0);
-            [0, 1, 2, 5, 20, 99].map(|ahead| pause(ahead).as_millis())
+            let pause = |processes| Pace::default().pause(held, ahead(processes), true, 1.0);
+            [0, 1, 2, 5, 20, 99].map(|processes| pause(processes).as_millis())
         };
         assert_eq!(told(&held(3)), [50, 100, 150, 300, 1_050, 3_000]);
         let long = held(60_000);
@@ -270,10 +265,10 @@ mod tests {
     fn a_delay_brings_no_longer_one() {
         let slow = seen(&[9_000]);
         for time in [20, 300, 1_000] {
-            for ahead in 0..9 {
-                let pause = slow.pause(&held(time), behind(ahead), false, 1.0);
-                let bound = millis(time).max(MOST * ahead as u32);
-                assert!(pause <= bound, "{time} {ahead}: {pause:?}");
+            for processes in 0..9 {
+                let pause = slow.pause(&held(time), ahead(processes), false, 1.0);
+                let bound = millis(time).max(MOST * processes as u32);
+                assert!(pause <= bound, "{time} {processes}: {pause:?}");
             }
         }
         assert_eq!(pauses(&slow, &free(4_000)), [1, 5, 10, 25, 100, 495]);
@@ -284,17 +279,17 @@ mod tests {
     /// the key.
     #[test]
     fn who_shares_a_turn_asks_with_the_first() {
-        let readers = Behind {
+        let readers = Ahead {
             processes: 20,
             turns: 0,
         };
-        let pause = |held: &Held, behind| Pace::default().pause(held, behind, false, 1.0);
+        let pause = |held: &Held, ahead| Pace::default().pause(held, ahead, false, 1.0);
         for time in [3, 100, 1_000] {
             let held = held(time);
-            assert_eq!(pause(&held, readers), pause(&held, behind(0)));
+            assert_eq!(pause(&held, readers), pause(&held, ahead(0)));
         }
         let long = held(60_000);
-        assert_eq!(pause(&long, readers), pause(&long, behind(20)));
+        assert_eq!(pause(&long, readers), pause(&long, ahead(20)));
     }
 
     #[test]

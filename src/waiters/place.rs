@@ -11,7 +11,7 @@ use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
-use super::pace::{Behind, FIRST, Pace};
+use super::pace::{Ahead, FIRST, Pace};
 use crate::{
     messages::{KnownPlace, Turn},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -76,7 +76,7 @@ pub(crate) struct PlaceToAsk {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal<'a> {
     pub(super) held: &'a Held,
-    pub(super) behind: Behind,
+    pub(super) ahead: Ahead,
     /// The pause if no other process waits for the key.
     pub(super) otherwise: Duration,
     /// Whether the store reports freed keys.
@@ -230,15 +230,15 @@ impl OwnPlace {
     pub(super) fn pause(&mut self, refusal: Refusal<'_>, now: Instant, chance: f64) -> Duration {
         let Refusal {
             held,
-            behind,
+            ahead,
             otherwise,
             is_told,
             took,
         } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
-        self.pace.see(held, behind.turns, now);
+        self.pace.see(held, ahead.turns, now);
         let wanted = if self.had_others_ahead {
-            self.pace.pause(held, behind, is_told, chance)
+            self.pace.pause(held, ahead, is_told, chance)
         } else if self.pace.holders_leave() && !is_told {
             otherwise.min(FIRST)
         } else {
@@ -275,12 +275,12 @@ mod tests {
         Held::new(Key::new("key").unwrap(), vec![holder], now).behind(ahead, Duration::ZERO)
     }
 
-    fn refusal(held: &Held, behind: usize, otherwise: Duration) -> Refusal<'_> {
+    fn refusal(held: &Held, processes: usize, otherwise: Duration) -> Refusal<'_> {
         Refusal {
             held,
-            behind: Behind {
-                processes: behind,
-                turns: behind,
+            ahead: Ahead {
+                processes,
+                turns: processes,
             },
             otherwise,
             is_told: false,

@@ -32,7 +32,7 @@ use self::{
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
-    pace::Behind,
+    pace::Ahead,
     place::{EndedTurn, OwnPlace, PlaceToAsk, Refusal},
 };
 use crate::{
@@ -212,14 +212,14 @@ impl Queue {
         }
         let least = if is_told { retry::SLOWEST } else { 0 };
         let pause = self.next_pause(least, expires_in);
-        let behind = match is_in_turn {
-            true => Behind::others(&held),
-            false => Behind::NOBODY,
+        let ahead = match is_in_turn {
+            true => Ahead::others(&held),
+            false => Ahead::NOBODY,
         };
         let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
         let refusal = Refusal {
             held: &held,
-            behind,
+            ahead,
             otherwise: pause,
             is_told,
             took: now.saturating_duration_since(self.asked),

@@ -7,7 +7,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Action, LimiterConfig, Outcome, Queue, Tick, Until};
+use super::{Action, LimiterConfig, NextLook, Outcome, Queue, Until};
 use crate::{
     limiter::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
@@ -71,8 +71,8 @@ impl Bench {
         }
     }
 
-    fn tick(&self) -> Tick {
-        Tick {
+    fn tick(&self) -> NextLook {
+        NextLook {
             now: self.now,
             chance: 1.0,
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Batch, Due, Schedule, State,
+    Batch, Due, RenewalState, Schedule,
     under_way::{BatchId, UnderWay},
 };
 use crate::{
@@ -28,7 +28,7 @@ impl<T: Clone> Schedule<T> {
         while let Some((at, id)) = self.planned.first().copied()
             && at <= now
         {
-            self.set_state(id, State::Ready, at);
+            self.set_state(id, RenewalState::Ready, at);
         }
         let passed = |(at, id): &(Instant, LeaseNumber)| (*at <= now).then_some(*id);
         while let Some(id) = self.ready.first().and_then(passed) {
@@ -54,13 +54,13 @@ impl<T: Clone> Schedule<T> {
             };
             batch.is_overdue = true;
             let leases = std::mem::take(&mut batch.leases);
-            self.pace.unanswered(leases.len(), batch.sent, now);
+            self.window.unanswered(leases.len(), batch.sent, now);
             let mut again = Vec::with_capacity(leases.len());
             for lease in leases {
                 if let Some(entry) = self.leases.get_mut(&lease)
-                    && entry.state == State::Sent(id)
+                    && entry.state == RenewalState::Sent(id)
                 {
-                    entry.state = State::Repeat;
+                    entry.state = RenewalState::Repeat;
                     overdue.push(entry.lease.clone());
                     again.push(lease);
                 }
@@ -79,11 +79,11 @@ impl<T: Clone> Schedule<T> {
     fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
         for mut part in std::mem::take(&mut self.repeats) {
             part.retain(|id| match self.leases.get(id) {
-                Some(entry) if entry.state == State::Repeat && entry.deadline <= now => {
+                Some(entry) if entry.state == RenewalState::Repeat && entry.deadline <= now => {
                     expired.extend(self.remove(*id));
                     false
                 }
-                Some(entry) => entry.state == State::Repeat,
+                Some(entry) => entry.state == RenewalState::Repeat,
                 None => false,
             });
             if !part.is_empty() {
@@ -109,8 +109,8 @@ impl<T: Clone> Schedule<T> {
     /// The leases for one batch: those that are ready, the nearest deadline first, and then those that will be due
     /// soon, if there is room.
     fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
-        let size = self.pace.size();
-        let answered = now + self.pace.expected();
+        let size = self.window.size();
+        let answered = now + self.window.expected();
         let is_too_late = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
         let in_time = self.ready.iter().skip_while(is_too_late);
         let too_late = self.ready.iter().take_while(is_too_late);
@@ -121,7 +121,7 @@ impl<T: Clone> Schedule<T> {
                 let first = *ttl.get_or_insert(entry.ttl);
                 let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
                 let is_soon = |due| {
-                    let is_planned = entry.state == State::Planned && entry.errors == 0;
+                    let is_planned = entry.state == RenewalState::Planned && entry.errors == 0;
                     is_planned && due <= now + entry.ttl / STEP
                 };
                 alike && soon.is_none_or(is_soon)
@@ -154,7 +154,7 @@ impl<T: Clone> Schedule<T> {
                 batch.lag = batch.lag.max(now.saturating_duration_since(entry.due));
                 shortest = Some(shortest.map_or(entry.ttl, |ttl: Duration| ttl.min(entry.ttl)));
             }
-            self.set_state(*lease, State::Sent(id), now);
+            self.set_state(*lease, RenewalState::Sent(id), now);
         }
         let under_way = UnderWay {
             leases,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Outcome, SLACK, Schedule, State,
+    RenewalOutcome, RenewalState, SLACK, Schedule,
     under_way::{BatchId, UnderWay},
 };
 use crate::{
@@ -25,7 +25,7 @@ impl<T: Clone> Schedule<T> {
     pub(crate) fn answered(
         &mut self,
         batch: BatchId,
-        outcomes: &[(LeaseNumber, Outcome)],
+        outcomes: &[(LeaseNumber, RenewalOutcome)],
         now: Instant,
         chance: f64,
     ) {
@@ -33,10 +33,10 @@ impl<T: Clone> Schedule<T> {
         let sent = answered.as_ref().map_or(now, |answered| answered.sent);
         for (id, outcome) in outcomes {
             match *outcome {
-                Outcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
-                Outcome::Final(deadline) => self.wait_for_end(*id, deadline),
-                Outcome::Failed => self.failed(batch, *id, now, chance),
-                Outcome::Lost => drop(self.remove(*id)),
+                RenewalOutcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
+                RenewalOutcome::Final(deadline) => self.wait_for_end(*id, deadline),
+                RenewalOutcome::Failed => self.failed(batch, *id, now, chance),
+                RenewalOutcome::Lost => drop(self.remove(*id)),
             }
         }
         let Some(answered) = answered else {
@@ -51,22 +51,27 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseNumber, Outcome)], now: Instant) {
+    fn measure(
+        &mut self,
+        batch: &UnderWay,
+        outcomes: &[(LeaseNumber, RenewalOutcome)],
+        now: Instant,
+    ) {
         let elapsed = now.saturating_duration_since(batch.sent);
-        let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
+        let answered = |(_, outcome): &(_, RenewalOutcome)| *outcome != RenewalOutcome::Failed;
         if batch.is_overdue {
             // This batch already shrank the window when it became overdue.
-            self.pace.observe(elapsed);
+            self.window.observe(elapsed);
         } else if outcomes.iter().any(answered) {
             // An error says nothing about how many leases the store can renew.
             let (leases, target) = (batch.leases.len(), batch.ttl / SLACK);
-            self.pace.answered(leases, batch.sent, now, target);
+            self.window.answered(leases, batch.sent, now, target);
         }
     }
 
     /// Plans the next renewal, counted from the instant at which this one was sent.
     fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
-        let spread = self.leases.len() > self.pace.size();
+        let spread = self.leases.len() > self.window.size();
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
         };
@@ -79,7 +84,7 @@ impl<T: Clone> Schedule<T> {
         } else {
             Duration::ZERO
         };
-        self.set_state(id, State::Planned, sent + period - earlier);
+        self.set_state(id, RenewalState::Planned, sent + period - earlier);
     }
 
     /// Makes a lease final: it is not renewed any more, and stays in the schedule until its deadline.
@@ -90,17 +95,17 @@ impl<T: Clone> Schedule<T> {
         self.ready.remove(&(entry.deadline, id));
         entry.deadline = deadline;
         entry.errors = 0;
-        self.set_state(id, State::Final, deadline);
+        self.set_state(id, RenewalState::Final, deadline);
     }
 
     /// Plans the next try of a renewal that has failed, after a pause.
     fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
         if let Some(entry) = self.leases.get_mut(&id)
-            && entry.state == State::Sent(batch)
+            && entry.state == RenewalState::Sent(batch)
         {
             let pause = retry::pause(entry.errors, entry.ttl / STEP, chance);
             entry.errors = entry.errors.saturating_add(1);
-            self.set_state(id, State::Planned, now + pause);
+            self.set_state(id, RenewalState::Planned, now + pause);
         }
     }
 }

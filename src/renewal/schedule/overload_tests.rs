@@ -96,9 +96,9 @@ fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time:
                     .get(id)
                     .is_some_and(|entry| now < entry.deadline);
                 if server.renew(*id, ttl, now) && live {
-                    (*id, Outcome::Renewed(sent + ttl - MARGIN))
+                    (*id, RenewalOutcome::Renewed(sent + ttl - MARGIN))
                 } else {
-                    (*id, Outcome::Lost)
+                    (*id, RenewalOutcome::Lost)
                 }
             };
             let outcomes: Vec<_> = batch.iter().map(outcome).collect();

@@ -1,4 +1,4 @@
-//! `Pace`: how many renewals may be under way, by how fast the store answers. Pure: times come in as arguments.
+//! `SendWindow`: how many renewals may be under way, by how fast the store answers. Pure: times come in as arguments.
 //!
 //! The number of leases that may be under way works like the window of a TCP connection. It grows while answers come
 //! fast, and shrinks when an answer is late or does not come. So a slow store gets fewer renewals at a time, and no
@@ -22,7 +22,7 @@ const FIRST: usize = 500;
 
 /// How fast the store answers, and how many leases may be under way.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SendWindow {
     /// How many leases may be under way.
     window: usize,
     /// When the window shrank last.
@@ -33,7 +33,7 @@ pub(super) struct Pace {
     deviation: Duration,
 }
 
-impl Pace {
+impl SendWindow {
     pub(super) fn new() -> Self {
         Self {
             window: FIRST,
@@ -107,53 +107,53 @@ mod tests {
 
     const TARGET: Duration = Duration::from_secs(1);
 
-    fn places(pace: &Pace) -> (usize, usize) {
-        (pace.under_way(), pace.size())
+    fn places(window: &SendWindow) -> (usize, usize) {
+        (window.under_way(), window.size())
     }
 
     #[test]
     fn it_grows_while_answers_are_fast_and_shrinks_when_they_are_slow() {
-        let (mut pace, start) = (Pace::new(), Instant::now());
-        assert_eq!(places(&pace), (2, 250));
+        let (mut window, start) = (SendWindow::new(), Instant::now());
+        assert_eq!(places(&window), (2, 250));
         let (fast, slow) = (start + TARGET / 10, start + TARGET * 2);
         for _ in 0..20 {
-            pace.answered(pace.size(), start, fast, TARGET);
+            window.answered(window.size(), start, fast, TARGET);
         }
-        assert_eq!(places(&pace), (4, 1_000));
-        pace.answered(1_000, start, slow, TARGET);
-        assert_eq!(places(&pace), (2, 1_000));
+        assert_eq!(places(&window), (4, 1_000));
+        window.answered(1_000, start, slow, TARGET);
+        assert_eq!(places(&window), (2, 1_000));
         // A batch that was under way at the same time does not shrink the window again.
-        pace.unanswered(1_000, start, slow);
-        assert_eq!(places(&pace), (2, 1_000));
-        pace.unanswered(1_000, slow, slow);
-        assert_eq!(places(&pace), (2, 500));
-        pace.unanswered(3, slow, slow);
-        assert_eq!(pace.size(), 500, "it says nothing");
+        window.unanswered(1_000, start, slow);
+        assert_eq!(places(&window), (2, 1_000));
+        window.unanswered(1_000, slow, slow);
+        assert_eq!(places(&window), (2, 500));
+        window.unanswered(3, slow, slow);
+        assert_eq!(window.size(), 500, "it says nothing");
         for _ in 0..20 {
-            pace.unanswered(pace.size(), slow, slow);
+            window.unanswered(window.size(), slow, slow);
         }
-        assert_eq!(places(&pace), (2, SMALLEST));
+        assert_eq!(places(&window), (2, SMALLEST));
         // An answer that is neither fast nor late changes nothing.
-        pace.answered(SMALLEST, slow, slow + TARGET * 3 / 4, TARGET);
-        assert_eq!(places(&pace), (2, SMALLEST));
+        window.answered(SMALLEST, slow, slow + TARGET * 3 / 4, TARGET);
+        assert_eq!(places(&window), (2, SMALLEST));
         for _ in 0..20 {
-            pace.answered(pace.size(), slow, slow + TARGET / 10, TARGET);
+            window.answered(window.size(), slow, slow + TARGET / 10, TARGET);
         }
-        assert_eq!(pace.size(), 1_000);
+        assert_eq!(window.size(), 1_000);
     }
 
     #[test]
     fn an_answer_is_expected_within_what_answers_took_and_varied() {
-        let mut pace = Pace::new();
+        let mut window = SendWindow::new();
         for _ in 0..100 {
-            pace.observe(TARGET / 10);
+            window.observe(TARGET / 10);
         }
-        let expected = pace.expected();
+        let expected = window.expected();
         assert!(
             expected >= TARGET / 11 && expected < TARGET / 8,
             "{expected:?}"
         );
-        pace.observe(TARGET);
-        assert!(pace.expected() > TARGET / 3);
+        window.observe(TARGET);
+        assert!(window.expected() > TARGET / 3);
     }
 }

@@ -11,8 +11,8 @@ const CHANCE: f64 = 0.0;
 fn with(leases: usize, now: Instant) -> Schedule<usize> {
     let mut schedule = Schedule::new();
     for _ in 0..10 {
-        let size = schedule.pace.size();
-        schedule.pace.answered(size, now, now, SECOND);
+        let size = schedule.window.size();
+        schedule.window.answered(size, now, now, SECOND);
     }
     for number in 0..leases {
         insert(&mut schedule, number, now);
@@ -26,7 +26,7 @@ fn insert(schedule: &mut Schedule<usize>, number: usize, now: Instant) {
 
 /// Answers all renewals of a batch.
 fn renew(schedule: &mut Schedule<usize>, batch: &Batch<usize>, now: Instant) {
-    let renewed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Renewed(now + TTL));
+    let renewed = |(id, _): &(LeaseNumber, usize)| (*id, RenewalOutcome::Renewed(now + TTL));
     let outcomes: Vec<_> = batch.leases.iter().map(renewed).collect();
     schedule.answered(batch.id, &outcomes, now, CHANCE);
 }
@@ -126,7 +126,8 @@ fn batches_that_were_sent_together_drift_apart() {
         now = schedule.next(now).unwrap();
         for batch in schedule.take_due(now).batches {
             at.push(now);
-            let renewed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Renewed(now + TTL));
+            let renewed =
+                |(id, _): &(LeaseNumber, usize)| (*id, RenewalOutcome::Renewed(now + TTL));
             let outcomes: Vec<_> = batch.leases.iter().map(renewed).collect();
             chance = (chance + 0.37) % 1.0;
             schedule.answered(batch.id, &outcomes, now, chance);
@@ -168,7 +169,7 @@ fn until_found(leases: usize, hanging: &[usize]) -> Vec<Vec<usize>> {
     let (mut now, mut sent) = (start, Vec::new());
     let end = start + TTL - Duration::from_millis(100);
     loop {
-        let renewed = |entry: &&Entry<usize>| entry.deadline > start + TTL;
+        let renewed = |entry: &&ScheduledLease<usize>| entry.deadline > start + TTL;
         if schedule.leases.values().filter(renewed).count() == leases - hanging.len() {
             return sent;
         }
@@ -216,7 +217,7 @@ fn what_failed_is_tried_again_soon_and_then_less_often() {
     for _ in 0..12 {
         let due = schedule.take_due(now);
         assert_eq!(sizes(&due), [10], "errors do not split a batch");
-        let failed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Failed);
+        let failed = |(id, _): &(LeaseNumber, usize)| (*id, RenewalOutcome::Failed);
         let outcomes: Vec<_> = due.batches[0].leases.iter().map(failed).collect();
         schedule.answered(due.batches[0].id, &outcomes, now, 1.0);
         let next = schedule.next(now).unwrap();
@@ -252,7 +253,7 @@ fn the_nearest_deadline_goes_first_and_what_cannot_be_in_time_goes_last() {
         schedule.insert(LeaseNumber::next(), number, SECOND * 3, start, deadline);
     }
     let mut order = Vec::new();
-    schedule.pace.observe(Duration::ZERO);
+    schedule.window.observe(Duration::ZERO);
     let taken = schedule.take_due(start);
     order.extend(taken.batches[0].leases.iter().map(|(_, number)| *number));
     assert_eq!(order, [2, 1, 0]);
@@ -263,7 +264,7 @@ fn the_nearest_deadline_goes_first_and_what_cannot_be_in_time_goes_last() {
         schedule.insert(LeaseNumber::next(), number, SECOND * 3, start, deadline);
     }
     for _ in 0..100 {
-        schedule.pace.observe(SECOND * 3 / 2);
+        schedule.window.observe(SECOND * 3 / 2);
     }
     let taken = schedule.take_due(start);
     let order: Vec<_> = taken.batches[0].leases.iter().map(|(_, it)| *it).collect();
@@ -303,7 +304,10 @@ fn a_lease_that_reaches_its_end_is_not_renewed_and_is_given_back_there() {
     let [(ending, lease), (other, _)] = batch.leases[..] else {
         panic!("{batch:?}");
     };
-    let outcomes = [(ending, Outcome::Final(end)), (other, Outcome::Lost)];
+    let outcomes = [
+        (ending, RenewalOutcome::Final(end)),
+        (other, RenewalOutcome::Lost),
+    ];
     schedule.answered(batch.id, &outcomes, now, CHANCE);
     assert_eq!(schedule.next(now), Some(end));
     // It is not renewed in a batch with others, and it is not at risk.
@@ -336,7 +340,7 @@ fn a_batch_that_is_forgotten_leaves_no_live_lease_behind() {
     for batch in sent {
         schedule.answered(batch, &[], now, CHANCE);
     }
-    let renewed = |entry: &Entry<usize>| entry.deadline > start + TTL;
+    let renewed = |entry: &ScheduledLease<usize>| entry.deadline > start + TTL;
     while !schedule.leases.values().all(renewed) {
         now = schedule.next(now).unwrap();
         assert!(now < start + TTL, "{schedule:?}");

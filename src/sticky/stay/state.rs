@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
-    lease_state::{Behind, LeaseState},
+    lease_state::{BackingLease, LeaseState},
     messages::AcquireRequest,
     model::Fence,
     sticky::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StayState {
     /// `None` if the lease in the store is shared.
     pub(super) fences: Option<Fences>,
     pub(super) holders: Holders,
@@ -58,10 +58,10 @@ pub(crate) enum Left {
     Detach,
 }
 
-impl State {
+impl StayState {
     pub(super) fn push(
         &mut self,
-        behind: &Behind,
+        behind: &BackingLease,
         request: AcquireRequest,
         fence: Fence,
         turn: Arc<OwnedSemaphorePermit>,

@@ -29,14 +29,14 @@ fn stay(now: Instant) -> Arc<Stay> {
         now: at,
     };
     let stored = Arc::new(LeaseState::new(terms, &grant, now).unwrap());
-    let behind = Behind::new(stored, suspension::total());
+    let behind = BackingLease::new(stored, suspension::total());
     let fences = Fences::of_grant(behind.lease().fence());
     Stay::begin(behind, Some(fences), TTL, now)
 }
 
-fn granted(entry: Entry) -> Arc<LeaseState> {
+fn granted(entry: LocalAnswer) -> Arc<LeaseState> {
     match entry {
-        Entry::Granted(lease) => lease,
+        LocalAnswer::Granted(lease) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -50,11 +50,14 @@ fn a_reentrant_lease_enters_until_the_lease_is_converted() {
     let second = granted(stay.try_enter(reentrant(), now));
     assert_eq!(second.fence(), first.fence());
     assert_eq!(stay.end(), Left::Nothing);
-    assert!(matches!(stay.try_enter(request(), now), Entry::Over));
+    assert!(matches!(stay.try_enter(request(), now), LocalAnswer::Over));
     // Its turn is that of the first one, which goes on after the end.
     granted(stay.try_enter(reentrant(), now));
     stay.begin_to_convert();
-    assert!(matches!(stay.try_enter(reentrant(), now), Entry::Over));
+    assert!(matches!(
+        stay.try_enter(reentrant(), now),
+        LocalAnswer::Over
+    ));
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn nothing_enters_while_the_lease_is_converted() {
     stay.begin_to_convert();
     assert!(matches!(
         stay.try_enter(request().shared(), now),
-        Entry::Over
+        LocalAnswer::Over
     ));
     assert!(first.is_live(now));
 }

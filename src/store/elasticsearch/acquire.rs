@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
-    answer::Outcome,
+    answer::ChangeOutcome,
     index_store::IndexStore,
     statements::{self, Change},
     transport::Transport,
@@ -70,7 +70,7 @@ impl<C: Transport> IndexStore<C> {
         &self,
         request: &AcquireRequest,
         at: Option<DateTime<Utc>>,
-        outcome: Option<Outcome>,
+        outcome: Option<ChangeOutcome>,
     ) -> Result<AcquireAnswer, Error> {
         let (record, now) = self.judged(request, at, outcome)?;
         let Decision { write, answer } = rules::acquire(record.as_ref(), request, now);
@@ -97,7 +97,7 @@ impl<C: Transport> IndexStore<C> {
         &self,
         request: &AcquireRequest,
         at: Option<DateTime<Utc>>,
-        outcome: Option<Outcome>,
+        outcome: Option<ChangeOutcome>,
     ) -> Result<(Option<LockRecord>, DateTime<Utc>), Error> {
         let Some(outcome) = outcome else {
             return match request.in_place_of {

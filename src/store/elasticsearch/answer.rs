@@ -19,7 +19,7 @@ pub(crate) enum Effect {
 
 /// The outcome of a change, with the document as the script left it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct ChangeOutcome {
     pub(crate) effect: Effect,
     pub(super) source: Value,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
 /// The outcome of a change, and the document that the answer names.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) outcome: Result<Outcome, Refusal>,
+    pub(crate) outcome: Result<ChangeOutcome, Refusal>,
     /// The index that the answer names.
     pub(crate) index: Option<String>,
     id: Option<String>,
@@ -58,7 +58,7 @@ impl Answer {
         self,
         id: &str,
         index: Option<&str>,
-    ) -> Result<Result<Outcome, Refusal>, String> {
+    ) -> Result<Result<ChangeOutcome, Refusal>, String> {
         let is_told = match &self.outcome {
             Ok(_) => true,
             // "No such document" is an answer too. It may leave out the index or the id.
@@ -98,7 +98,7 @@ pub(crate) fn read(status: u16, mut answer: Value) -> Answer {
     Answer {
         index: refused.map(str::to_owned).or_else(|| text("_index")),
         id: text("_id"),
-        outcome: effect.map(|effect| Outcome {
+        outcome: effect.map(|effect| ChangeOutcome {
             effect,
             source: source.unwrap_or_default(),
         }),
@@ -121,7 +121,7 @@ pub(crate) fn read_bulk(mut answer: Value) -> Vec<Answer> {
         .collect()
 }
 
-impl Outcome {
+impl ChangeOutcome {
     /// The lock, and the node's time. A change stores the time in the document; a script that changes nothing adds it
     /// to the answer. The time is `None` if the answer does not contain it. It is then not known which holders are
     /// live.
@@ -236,9 +236,9 @@ mod tests {
         })
     }
 
-    fn noop(source: Value) -> Outcome {
+    fn noop(source: Value) -> ChangeOutcome {
         let effect = Effect::None;
-        Outcome { effect, source }
+        ChangeOutcome { effect, source }
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         let time = |effect, missing: &str| {
             let mut source = lock();
             source.as_object_mut().unwrap().remove(missing);
-            let (_, now) = Outcome { effect, source }.record(&key()).unwrap();
+            let (_, now) = ChangeOutcome { effect, source }.record(&key()).unwrap();
             now.map(|now| now.timestamp_millis())
         };
         assert_eq!(time(Effect::Written, ""), Some(4));

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::change::object;
 use super::{
-    answer::{Answer, Effect, Outcome},
+    answer::{Answer, ChangeOutcome, Effect},
     index_store::IndexStore,
     send::is_missing_index,
     statements::{Change, Statements, Target},
@@ -311,7 +311,7 @@ impl<C: Transport> GuardedIndex<C> {
     }
 
     /// Sends one change. `None` if the document does not exist.
-    async fn change(&self, id: &Key, change: Change) -> Result<Option<Outcome>, Error> {
+    async fn change(&self, id: &Key, change: Change) -> Result<Option<ChangeOutcome>, Error> {
         let asked = change.id().to_owned();
         let answer = self.answer(change).await?;
         // The first answer names the index of the documents, which saves a request for the name. If the alias leads to

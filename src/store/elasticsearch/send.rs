@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    answer::{self, Answer, Outcome},
+    answer::{self, Answer, ChangeOutcome},
     error::{Refusal, unanswered},
     index_store::IndexStore,
     statements::{Body, Change, Request},
@@ -77,7 +77,11 @@ impl<C: Transport> IndexStore<C> {
     }
 
     /// Sends one change. `None` if the document does not exist.
-    pub(super) async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
+    pub(super) async fn change(
+        &self,
+        key: &Key,
+        change: Change,
+    ) -> Result<Option<ChangeOutcome>, Error> {
         let index = self.located().await?;
         let id = change.id().to_owned();
         let request = self.statements.update(change);
@@ -105,7 +109,7 @@ impl<C: Transport> IndexStore<C> {
         id: &str,
         key: &Key,
         recovers: bool,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<Option<ChangeOutcome>, Error> {
         match answer.of(id, Some(index)) {
             Ok(Ok(outcome)) => Ok(Some(outcome)),
             Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
@@ -186,7 +190,7 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn change_many(
         &self,
         changes: Vec<(&Key, Change)>,
-    ) -> Result<Vec<Result<Option<Outcome>, Error>>, Error> {
+    ) -> Result<Vec<Result<Option<ChangeOutcome>, Error>>, Error> {
         let index = self.located().await?;
         let keys: Vec<_> = changes
             .iter()

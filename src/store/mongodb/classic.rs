@@ -29,7 +29,7 @@ use mongodb::{
 };
 use tokio::time::sleep;
 
-use self::form::{CLASSIC_SCHEMA, Form, written};
+use self::form::{CLASSIC_SCHEMA, ClassicForm, written};
 use super::{
     MongoStore,
     error::{STORE, classify, classify_insert, is_race},
@@ -61,7 +61,7 @@ enum Look {
 }
 
 /// A document and the server's time.
-struct Seen {
+struct DocumentAt {
     document: RawDocumentBuf,
     version: ObjectId,
     now: DateTime<Utc>,
@@ -86,7 +86,7 @@ impl MongoStore {
 impl Classic<'_> {
     /// Reads the document with this id, lets a rule decide, and writes what the rule has decided. A missing document is
     /// created only for a rule that may write one.
-    async fn decide<R: Form, A>(
+    async fn decide<R: ClassicForm, A>(
         self,
         id: Bson,
         key: &Key,
@@ -98,7 +98,7 @@ impl Classic<'_> {
     }
 
     /// As [`decide`](Self::decide), after this kind of look.
-    async fn decide_after<R: Form, A>(
+    async fn decide_after<R: ClassicForm, A>(
         self,
         how: Look,
         id: Bson,
@@ -161,7 +161,7 @@ async fn look(
     id: &Bson,
     key: &Key,
     may_insert: bool,
-) -> Result<Option<Seen>, Error> {
+) -> Result<Option<DocumentAt>, Error> {
     let mut update = doc! { "$currentDate": { "asked_at": true } };
     if may_insert {
         let new = doc! { "version": ObjectId::new(), "fence": 0_i64 };
@@ -185,7 +185,7 @@ async fn refused(
     locks: &Collection<RawDocumentBuf>,
     id: &Bson,
     key: &Key,
-) -> Result<Option<Seen>, Error> {
+) -> Result<Option<DocumentAt>, Error> {
     let found = locks.find_one(doc! { "_id": id.clone() }).await;
     match found.map_err(classify)? {
         Some(found) if !found.get_str("schema").is_ok_and(|it| it == CLASSIC_SCHEMA) => {
@@ -198,7 +198,7 @@ async fn refused(
     }
 }
 
-fn seen(document: RawDocumentBuf, key: &Key) -> Result<Seen, Error> {
+fn seen(document: RawDocumentBuf, key: &Key) -> Result<DocumentAt, Error> {
     let wrong = |field: &str| Error::NotALock {
         key: key.clone(),
         problem: format!("its field {field} makes no sense"),
@@ -206,7 +206,7 @@ fn seen(document: RawDocumentBuf, key: &Key) -> Result<Seen, Error> {
     let version = document.get_object_id("version");
     let version = version.map_err(|_| wrong("version"))?;
     let now = document.get_datetime("asked_at").ok().and_then(utc);
-    Ok(Seen {
+    Ok(DocumentAt {
         version,
         now: now.ok_or_else(|| wrong("asked_at"))?,
         document,

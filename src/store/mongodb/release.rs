@@ -43,7 +43,7 @@ use crate::{
 const STALL: Duration = Duration::from_secs(120);
 
 /// The result of one release among many.
-enum Outcome {
+enum BatchedRelease {
     /// The statement has released it.
     Released,
     /// The lease is still there, in a list of holders, which the statement does not change.
@@ -113,14 +113,16 @@ impl MongoStore {
             .iter()
             .map(|request| {
                 let document = documents.get(request.key.as_str());
-                document.map_or(Ok(Outcome::Overwritten), |it| outcome(request, it, since))
+                document.map_or(Ok(BatchedRelease::Overwritten), |it| {
+                    outcome(request, it, since)
+                })
             })
             .collect();
-        let count = |is: fn(&Result<Outcome, Error>) -> bool| {
+        let count = |is: fn(&Result<BatchedRelease, Error>) -> bool| {
             outcomes.iter().filter(|outcome| is(outcome)).count()
         };
-        let released = count(|it| matches!(it, Ok(Outcome::Released)));
-        let unknown = count(|it| matches!(it, Ok(Outcome::Overwritten) | Err(_)));
+        let released = count(|it| matches!(it, Ok(BatchedRelease::Released)));
+        let unknown = count(|it| matches!(it, Ok(BatchedRelease::Overwritten) | Err(_)));
         // How many of the unknown leases were released.
         let hidden = changed
             .number()
@@ -130,10 +132,10 @@ impl MongoStore {
                 .iter()
                 .zip(outcomes)
                 .map(async |(request, outcome)| match outcome? {
-                    Outcome::Released => Ok(ReleaseAnswer::Released),
-                    Outcome::There => self.release_beside(request).await,
-                    Outcome::NotHeld => Ok(ReleaseAnswer::NotHeld),
-                    Outcome::Overwritten => match hidden {
+                    BatchedRelease::Released => Ok(ReleaseAnswer::Released),
+                    BatchedRelease::There => self.release_beside(request).await,
+                    BatchedRelease::NotHeld => Ok(ReleaseAnswer::NotHeld),
+                    BatchedRelease::Overwritten => match hidden {
                         Some(0) => Ok(ReleaseAnswer::NotHeld),
                         Some(hidden) if hidden == unknown => Ok(ReleaseAnswer::Released),
                         _ => Err(Error::Interrupted {
@@ -172,27 +174,27 @@ fn outcome(
     request: &ReleaseRequest,
     document: &RawDocument,
     since: Duration,
-) -> Result<Outcome, Error> {
+) -> Result<BatchedRelease, Error> {
     let released = decode::shown(document).get_str("released");
     if released.is_ok_and(|lease| lease == request.lease.to_string()) {
-        return Ok(Outcome::Released);
+        return Ok(BatchedRelease::Released);
     }
     let (record, now) = timed(decode::lock(document, &request.key)?)?;
     let is_mine = |holder: &Holder| holder.lease == request.lease;
     if record.holders.iter().any(is_mine) {
-        return Ok(Outcome::There);
+        return Ok(BatchedRelease::There);
     }
     let evicted = decode::eviction(document, &request.key).map(|record| record.evicted);
     if evicted.is_ok_and(|evicted| evicted.iter().any(is_mine)) {
-        return Ok(Outcome::NotHeld);
+        return Ok(BatchedRelease::NotHeld);
     }
     // Without holders, this is the time when the last of them left.
     let left = record.expires_at;
     let times = record.holders.iter().map(|holder| holder.acquired_at);
     let unchanged_since = times.min().unwrap_or(left);
     Ok(if after(unchanged_since, since) < now {
-        Outcome::NotHeld
+        BatchedRelease::NotHeld
     } else {
-        Outcome::Overwritten
+        BatchedRelease::Overwritten
     })
 }

@@ -94,12 +94,12 @@ impl MongoStore {
         for Renewal { request, answer } in together {
             let document = documents.get(request.key.as_str());
             *answer = match looked_at(document.map(|found| &**found), request) {
-                Ok(Seen {
+                Ok(FoundRenewal {
                     answer: RenewAnswer::Renewed(grant),
                     shows_usage,
                     ..
                 }) if !shows_usage || !is_renewed(&grant, request, sent) => None,
-                Ok(Seen { answer, now, .. }) => {
+                Ok(FoundRenewal { answer, now, .. }) => {
                     if let Some(now) = now {
                         self.record_time(now);
                     }
@@ -207,7 +207,7 @@ fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
 }
 
 /// What the document of a find tells of a renewal.
-struct Seen {
+struct FoundRenewal {
     answer: RenewAnswer,
     /// Whether the document has the usage of the renewal.
     shows_usage: bool,
@@ -215,16 +215,19 @@ struct Seen {
     now: Option<DateTime<Utc>>,
 }
 
-fn looked_at(document: Option<&RawDocument>, request: &RenewRequest) -> Result<Seen, Error> {
+fn looked_at(
+    document: Option<&RawDocument>,
+    request: &RenewRequest,
+) -> Result<FoundRenewal, Error> {
     let Some(document) = document else {
-        return Ok(Seen {
+        return Ok(FoundRenewal {
             answer: RenewAnswer::Expired,
             shows_usage: false,
             now: None,
         });
     };
     let (record, now) = timed(decode::lock(document, &request.key)?)?;
-    Ok(Seen {
+    Ok(FoundRenewal {
         answer: rules::answer_renew(Some(&record), request.lease, now),
         shows_usage: shows_usage(&record, request),
         now: Some(now),

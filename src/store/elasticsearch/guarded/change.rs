@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::{
-    answer::{Effect, Outcome},
+    answer::{ChangeOutcome, Effect},
     scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE},
     statements::{Change, Statements},
 };
@@ -57,7 +57,7 @@ pub(super) fn object(document: &impl Serialize, store: &'static str) -> Result<V
     Err(Error::Store { store, source })
 }
 
-impl Outcome {
+impl ChangeOutcome {
     /// The document, or the part of it that was asked for, if the fence was accepted and is recorded.
     pub(super) fn passed(self, fence: Fence, store: &'static str) -> Result<Value, Error> {
         let seen = &self.source[Fence::FIELD];
@@ -176,7 +176,7 @@ mod tests {
 
     fn passed(effect: Effect, seen: Value) -> Result<Value, Error> {
         let source = json!({ "total": 1, Fence::FIELD: seen });
-        Outcome { effect, source }.passed(FENCE, "store")
+        ChangeOutcome { effect, source }.passed(FENCE, "store")
     }
 
     #[test]

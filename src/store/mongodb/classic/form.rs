@@ -45,7 +45,7 @@ const FIELDS: [&str; 9] = [
 ];
 
 /// A record that a document contains.
-pub(super) trait Form: Sized {
+pub(super) trait ClassicForm: Sized {
     /// The record in a document; `None` if the document is new.
     fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error>;
 
@@ -54,7 +54,7 @@ pub(super) trait Form: Sized {
 }
 
 /// An update after which the document has these fields, and those of every form, and no others.
-pub(super) fn written<R: Form>(record: &R, before: &RawDocument) -> Document {
+pub(super) fn written<R: ClassicForm>(record: &R, before: &RawDocument) -> Document {
     let (mut fields, fence) = record.fields(before);
     let gone = gone(&fields);
     fields.extend(doc! { "fence": fence, "version": ObjectId::new() });
@@ -124,7 +124,7 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
     (filter, update)
 }
 
-impl Form for LockRecord {
+impl ClassicForm for LockRecord {
     fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error> {
         if let Ok(state) = document.get_document("state") {
             return decode::found(state, key)?.at(now).map(Some);
@@ -247,7 +247,7 @@ fn place(place: &Place) -> Document {
     }
 }
 
-impl Form for LimiterRecord {
+impl ClassicForm for LimiterRecord {
     fn read(document: &RawDocument, key: &Key, _: DateTime<Utc>) -> Result<Option<Self>, Error> {
         let state = document.get_document("state").ok();
         state

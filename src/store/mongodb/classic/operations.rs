@@ -7,7 +7,7 @@ use mongodb::{bson::Bson, options::ReturnDocument};
 
 use super::{
     Classic, Look,
-    form::{Form as _, stamped_grant, stamped_release},
+    form::{ClassicForm as _, stamped_grant, stamped_release},
 };
 use crate::{
     messages::{

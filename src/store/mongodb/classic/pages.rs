@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{
     Classic,
-    form::{CLASSIC_SCHEMA, Form as _, with_waiters},
+    form::{CLASSIC_SCHEMA, ClassicForm as _, with_waiters},
     look,
 };
 use crate::{

@@ -8,7 +8,7 @@ use super::{
     expressions::{
         MAX_DURATION_MILLIS, any, is_held, is_lease, is_listed, is_live, is_lock, is_sole, millis,
     },
-    holders::{Effect, holders_that, released, with_holders},
+    holders::{RoomEffect, holders_that, released, with_holders},
 };
 use crate::{
     messages::{DoneTick, ReleaseRequest},
@@ -64,7 +64,7 @@ pub(super) fn release_done_or(
 ) -> Vec<Document> {
     let lease = request.lease;
     let others = holders_that(doc! { "$not": [is_lease(lease)] });
-    let list = with_holders(others, Effect::MakesRoom, retention);
+    let list = with_holders(others, RoomEffect::MakesRoom, retention);
     let list = doc! { "$let": {
         "vars": { "mine": { "$arrayElemAt": [holders_that(is_lease(lease)), 0] } },
         "in": { "$mergeObjects": [list, written(done, lease, "$$mine.owner")] },

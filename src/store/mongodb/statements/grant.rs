@@ -35,9 +35,9 @@ pub(crate) enum Form {
 /// Grants the lease if no live holder conflicts with it, and no waiting process comes first. Needs an upsert, unless
 /// the request replaces another lease.
 pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration) -> Vec<Document> {
-    let queue = Queue::of(request, form);
+    let queue = QueueState::of(request, form);
     let statement = match request.access {
-        Access::Exclusive if !request.reentrant && queue != Queue::Followed => {
+        Access::Exclusive if !request.reentrant && queue != QueueState::Followed => {
             exclusive(request, queue, retention)
         }
         _ => beside(request, queue, retention),
@@ -47,7 +47,7 @@ pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration)
 
 /// How the statement treats the waiting processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queue {
+enum QueueState {
     /// The request comes before all of them.
     Ignored,
     /// The request is refused if a process waits.
@@ -58,7 +58,7 @@ enum Queue {
     Followed,
 }
 
-impl Queue {
+impl QueueState {
     fn of(request: &AcquireRequest, form: Form) -> Self {
         match (request.turn, request.in_place_of, form) {
             (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
@@ -89,13 +89,13 @@ pub(crate) fn take_over_sole(
     let whole = request.access == Access::Exclusive && !request.reentrant;
     let held = doc! { "$and": [is_sole(from), has_next_fences(request.fences)] };
     whole.then(|| {
-        let statement = replace_if(held, sole(request, Queue::Ignored, retention));
+        let statement = replace_if(held, sole(request, QueueState::Ignored, retention));
         done::if_to_be_done(statement, request.tick)
     })
 }
 
 /// Grants the lease if the key has no live holder.
-fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
+fn exclusive(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
         None => {
             let mut free = vec![is_free(), has_next_fences(request.fences)];
@@ -113,7 +113,7 @@ fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec
 }
 
 /// The document of a lock with this lease as its sole holder.
-fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document {
+fn sole(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Document {
     let mut held = doc! {
         "lease": request.lease.to_string(),
         "owner": literal(&request.owner),
@@ -139,15 +139,15 @@ fn kept_until(request: &AcquireRequest, retention: Duration) -> Document {
 }
 
 /// The list of waiting processes after a grant, if the statement changes it.
-fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
+fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)> {
     let left = match queue {
-        Queue::Ignored => turn::without(request.ended_place()?),
-        Queue::Empty => return None,
-        Queue::First(_) => {
+        QueueState::Ignored => turn::without(request.ended_place()?),
+        QueueState::Empty => return None,
+        QueueState::First(_) => {
             request.ended_place()?;
             turn::without_the_first()
         }
-        Queue::Followed => turn::left(request),
+        QueueState::Followed => turn::left(request),
     };
     Some(("waiters".to_owned(), left.into()))
 }
@@ -155,7 +155,7 @@ fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
 /// Grants the lease if the live holders leave room for it.
 ///
 /// Only this statement checks the number of holders: after a grant of [`exclusive`] there is one holder.
-fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
+fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Vec<Document> {
     let known = doc! { "$and": [has_next_fences(request.fences), make_sense("$$all")] };
     let known = match request.in_place_of {
         None => doc! { "$or": [known, is_new(&request.key)] },
@@ -207,10 +207,10 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
         Access::Shared | Access::Permits(_) => granted,
     };
     let decision = match queue {
-        Queue::Ignored | Queue::Empty | Queue::First(_) => {
+        QueueState::Ignored | QueueState::Empty | QueueState::First(_) => {
             doc! { "$cond": [free, granted, "$$ROOT"] }
         }
-        Queue::Followed => in_turn(request, free, granted),
+        QueueState::Followed => in_turn(request, free, granted),
     };
     vec![doc! { "$replaceWith": { "$let": {
         "vars": { "all": holders() },

@@ -15,7 +15,7 @@ use super::{
         is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence,
         replace_if, replace_or,
     },
-    holders::{Effect, holders_that, released, with_holders},
+    holders::{RoomEffect, holders_that, released, with_holders},
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest, Usage},
@@ -41,7 +41,7 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
             },
             {
                 "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] },
-                "then": with_holders(renewed, Effect::MakesNoRoom, retention),
+                "then": with_holders(renewed, RoomEffect::MakesNoRoom, retention),
             },
         ],
         "default": "$$ROOT",
@@ -125,7 +125,7 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
             let shared = doc! { "mode": Mode::Shared.as_str() };
             with_holders(
                 changed("$$all", lease, shared),
-                Effect::MakesRoom,
+                RoomEffect::MakesRoom,
                 retention,
             )
         }
@@ -232,7 +232,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
     vec![doc! { "$replaceWith": { "$switch": {
         "branches": [
             { "case": { "$and": [is_sole(lease), is_lock()] }, "then": sole },
-            { "case": in_list, "then": with_holders(list, Effect::MakesRoom, retention) },
+            { "case": in_list, "then": with_holders(list, RoomEffect::MakesRoom, retention) },
         ],
         "default": otherwise,
     } } }]

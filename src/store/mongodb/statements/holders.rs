@@ -21,7 +21,7 @@ pub(super) fn released() -> Document {
 
 /// The effect of a change of the holders.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum RoomEffect {
     /// Others may be granted the key after the change.
     MakesRoom,
     MakesNoRoom,
@@ -29,7 +29,7 @@ pub(super) enum Effect {
 
 /// The document with a list of these holders. The expression for them is evaluated once. If all of them have expired,
 /// the document has no expiry, and the key is free from now on, or since it was free before.
-pub(super) fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Document {
+pub(super) fn with_holders(holders: Document, effect: RoomEffect, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
     // A person may have freed the key by removing its expiry. The key then stays free.
     let is_live = doc! { "$and": [is_held(), { "$gt": [until.clone(), "$$NOW"] }] };
@@ -41,7 +41,7 @@ pub(super) fn with_holders(holders: Document, effect: Effect, retention: Duratio
         "expires_at": or_not(until.clone()),
         "released_at": { "$cond": [is_live.clone(), "$$REMOVE", free_since] },
     };
-    if effect == Effect::MakesRoom {
+    if effect == RoomEffect::MakesRoom {
         held.insert("next", turn::NEXT);
     }
     let list = lock(
