@@ -58,7 +58,7 @@ async fn a_release_by_one_of_many_is_told() {
     for (number, lease) in leases.iter().enumerate() {
         let note = "n".repeat(number % 7);
         let request = ask(*lease)
-            .permits(number as i64, 1_000_000)
+            .permits(number as i64 + 1, 1_000_000)
             .unwrap()
             .note(note);
         acquire(&store, request).await;
