@@ -7,6 +7,8 @@ pub(crate) enum WaiterKind {
     Barging,
     /// The waiter waits in turn, in the place of its process, for an exclusive lease.
     Exclusive,
-    /// The waiter waits in turn, in the place of its process, for a shared lease or a lease of permits.
+    /// The waiter waits in turn, in the place of its process, for a shared lease.
     Shared,
+    /// The waiter waits in turn, in the place of its process, for a lease of permits.
+    Permits,
 }

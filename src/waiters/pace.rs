@@ -21,12 +21,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{
-    model::{Held, MAX_PLACES},
+    model::{Held, Holder, MAX_PLACES, Mode},
     retry,
 };
 
 /// The pause of the first process on a key that changes hands all the time, or whose holders leave one after the other.
-pub(super) const FIRST: Duration = Duration::from_millis(1);
+const FIRST: Duration = Duration::from_millis(1);
 /// The shortest pause for each turn ahead.
 const LEAST: Duration = Duration::from_millis(2);
 /// The pause for each turn ahead, while the speed of the queue is not known.
@@ -89,7 +89,8 @@ impl Pace {
     /// Records a refusal, and how many turns are ahead.
     pub(super) fn see(&mut self, held: &Held, ahead: usize, now: Instant) {
         let holders = held.holders().len();
-        self.are_fewer = holders < self.holders;
+        let is_shared = |holder: &Holder| holder.mode != Mode::Exclusive;
+        self.are_fewer = holders < self.holders && held.holders().iter().all(is_shared);
         self.holders = holders;
         let Some((since, before)) = self.seen else {
             self.seen = Some((now, ahead));
@@ -113,6 +114,13 @@ impl Pace {
         self.are_fewer && self.holders > 0
     }
 
+    /// The pause while holders leave. If many are left, the key is not free at once.
+    pub(super) fn until_more_leave(&self, held: &Held) -> Duration {
+        let each = FIRST.saturating_mul(u32::try_from(self.holders).unwrap_or(u32::MAX)) / 4;
+        let longest = held.held_for().map_or(Duration::ZERO, |time| time / 8);
+        each.min(longest).max(FIRST)
+    }
+
     /// The pause after the refusal of a request. `is_told` says whether the store reports freed keys. `chance` is a random
     /// number from 0 to 1.
     pub(super) fn pause(&self, held: &Held, ahead: Ahead, is_told: bool, chance: f64) -> Duration {
@@ -121,7 +129,7 @@ impl Pace {
             None => self.turns(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {
                 let shares = match turns {
-                    0 if self.holders_leave() => FIRST,
+                    0 if self.holders_leave() => self.until_more_leave(held),
                     0 => time / 8,
                     _ => (time / 4).saturating_mul(turns.saturating_add(1)).min(time),
                 };
@@ -172,7 +180,7 @@ mod tests {
     use chrono::{DateTime, Utc};
 
     use super::*;
-    use crate::model::{Fence, Holder, Key, LeaseId};
+    use crate::model::{Fence, Key, LeaseId};
 
     fn millis(number: u64) -> Duration {
         Duration::from_millis(number)
@@ -294,14 +302,20 @@ mod tests {
 
     #[test]
     fn the_first_asks_soon_while_holders_leave() {
-        let reading = |readers| {
-            let one = held(60_000);
-            let holders = vec![one.holders()[0].clone(); readers];
-            Held::new(Key::new("key").unwrap(), holders, now())
-        };
         let mut pace = Pace::default();
-        for (readers, first) in [(3, 1_000), (2, 1), (2, 1_000), (3, 1_000), (1, 1)] {
-            let held = reading(readers);
+        for (readers, mode, first) in [
+            (41, Mode::Shared, 1_000),
+            (40, Mode::Shared, 10),
+            (2, Mode::Shared, 1),
+            (2, Mode::Shared, 1_000),
+            (3, Mode::Permits, 1_000),
+            (2, Mode::Permits, 1),
+            (1, Mode::Exclusive, 1_000),
+        ] {
+            let mut holder = held(60_000).holders()[0].clone();
+            holder.mode = mode;
+            let holders = vec![holder; readers];
+            let held = Held::new(Key::new("key").unwrap(), holders, now());
             pace.see(&held, 0, Instant::now());
             assert_eq!(pauses(&pace, &held)[..2], [first, 1_000], "{readers}");
         }

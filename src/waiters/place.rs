@@ -11,7 +11,7 @@ use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
-use super::pace::{Ahead, FIRST, Pace};
+use super::pace::{Ahead, Pace};
 use crate::{
     messages::{KnownPlace, Turn},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -163,7 +163,10 @@ impl OwnPlace {
     /// a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
         self.may_be_taken &= self.next.is_some();
-        self.more = self.next;
+        // Others may have been let in since the request was sent. A place that is kept is kept for one task at least.
+        let left = self.more.map_or(usize::MAX, |more| more.get() - 1).max(1);
+        let left = NonZero::new(left);
+        self.more = self.next.min(left);
         let kept = self.kept.take();
         let Taken { at, ahead } = self.taken.take()?;
         let passed = kept.and_then(|kept| {
@@ -208,6 +211,11 @@ impl OwnPlace {
         }
     }
 
+    /// Whether holders of a shared key have begun to leave: see [`Pace::holders_leave`].
+    pub(super) fn holders_leave(&self) -> bool {
+        self.pace.holders_leave()
+    }
+
     /// Takes over the place of a task that has left, whose request may still take that place. Returns whether `waiter`
     /// is this place.
     pub(super) fn take_over(&mut self, waiter: WaiterId) -> bool {
@@ -240,7 +248,7 @@ impl OwnPlace {
         let wanted = if self.had_others_ahead {
             self.pace.pause(held, ahead, is_told, chance)
         } else if self.pace.holders_leave() && !is_told {
-            otherwise.min(FIRST)
+            otherwise.min(self.pace.until_more_leave(held))
         } else {
             otherwise
         };
@@ -263,7 +271,7 @@ mod tests {
     use chrono::{DateTime, Utc};
 
     use super::*;
-    use crate::model::{Fence, Holder, Key, LeaseId};
+    use crate::model::{Fence, Holder, Key, LeaseId, Mode};
 
     /// A refusal of a key that has been held for a time, with some processes ahead.
     fn held(millis: u64, ahead: usize) -> Held {
@@ -416,10 +424,12 @@ mod tests {
     #[test]
     fn the_only_process_that_waits_asks_soon_while_readers_leave() {
         let otherwise = Duration::from_millis(100);
-        for (is_told, then) in [(false, FIRST), (true, otherwise)] {
+        for (is_told, then) in [(false, Duration::from_millis(1)), (true, otherwise)] {
             let mut place = OwnPlace::new();
             for (readers, wanted) in [(2, otherwise), (1, then), (1, otherwise)] {
-                let holders = vec![held(60_000, 0).holders()[0].clone(); readers];
+                let mut reader = held(60_000, 0).holders()[0].clone();
+                reader.mode = Mode::Shared;
+                let holders = vec![reader; readers];
                 let now = "2026-01-01T12:00:00Z".parse().unwrap();
                 let held = Held::new(Key::new("key").unwrap(), holders, now);
                 let refusal = Refusal {

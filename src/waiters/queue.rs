@@ -4,7 +4,7 @@
 //! Invariants:
 //!
 //! - Only the first waiter sends requests, one at a time. While readers are let in together ([`WaiterList`]), each of
-//!   them sends one, and the first waiter does not.
+//!   them sends one instead.
 //! - A report that comes while a request is under way may be newer than the answer to the request. So the report is
 //!   kept, and decides when the next request is sent after a refusal.
 //! - A waiter is notified whenever its next step may be earlier than it was told.
@@ -158,10 +158,10 @@ impl Queue {
     /// Records that a waiter sends a request now. If a lease is offered to it, returns the offer: the request replaces
     /// that lease.
     pub(super) fn ask(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<HandoffOffer> {
-        self.asked = now;
         if self.waiters.sends(turn) {
             return None;
         }
+        self.asked = now;
         self.request.send()
     }
 
@@ -199,7 +199,6 @@ impl Queue {
     ) -> Option<usize> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
-        self.waiters.answered(turn);
         // A lease that is not among the holders has ended, even if its release is not known here. It may have been
         // evicted.
         let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
@@ -209,6 +208,12 @@ impl Queue {
         let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
+        }
+        if self.waiters.answered(turn) {
+            // The first waiter asks when the others that were let in are answered.
+            let taken_behind = self.place.refused(&held, now);
+            self.last = LastAnswer::Held(held);
+            return taken_behind;
         }
         let least = if is_told { retry::SLOWEST } else { 0 };
         let pause = self.next_pause(least, expires_in);
@@ -225,20 +230,26 @@ impl Queue {
             took: now.saturating_duration_since(self.asked),
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());
+        if self.place.holders_leave() {
+            self.pauses = 0;
+        }
         self.last = LastAnswer::Held(held);
         self.request.pause_until(now + pause);
         taken_behind
     }
 
     /// Records that a request failed, and plans the next one. Returns how many have failed in a row, and when the last
-    /// answer came.
+    /// answer came. A failure of a waiter that was let in does not count: others may have failed at the same moment, for
+    /// the same reason.
     pub(super) fn failed(
         &mut self,
         turn: &Arc<Notify>,
         error: Error,
         now: Instant,
     ) -> (u32, Instant) {
-        self.waiters.answered(turn);
+        if self.waiters.answered(turn) {
+            return (0, self.answered);
+        }
         let times = self.last.fail(error);
         self.pause(0, None, now);
         (times, self.answered)
@@ -273,12 +284,20 @@ impl Queue {
         } = granted;
         self.answered = now;
         self.last = LastAnswer::Unknown;
+        let replaces = in_place_of.is_some();
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
         let streak = HandoffStreak::next(before, now);
-        if self.waiters.answered(turn) {
-            self.place.has_let_in();
+        let is_let_in = self.waiters.answered(turn);
+        if is_let_in || !self.waiters.is_first(turn) {
+            // A waiter that is neither was granted the key by an earlier request.
+            if is_in_turn {
+                self.place.has_let_in();
+            }
+            if is_let_in {
+                self.wake();
+            }
             return (streak, None);
         }
         // The grant of a barging request does not end the place, which stays with the tasks that wait in it.
@@ -292,10 +311,10 @@ impl Queue {
             Mode::Shared | Mode::Permits => {
                 self.request = FirstRequest::Next(Due::AtOnce, None);
                 self.wake();
-                // How many more permits are free is not known.
-                if is_in_turn && mode == Mode::Shared {
-                    let most = self.place.still_let_in();
-                    self.waiters.let_in_behind(turn, most);
+                // How many more permits are free is not known. A request that replaces a lease comes before the places
+                // of other processes, and the readers behind it do not.
+                if is_in_turn && mode == Mode::Shared && !replaces {
+                    self.waiters.let_in_behind_first(self.place.still_let_in());
                 }
             }
         }

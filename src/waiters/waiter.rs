@@ -68,7 +68,7 @@ impl Waiter {
         self.queues.remove(&self.key, &self.turn)
     }
 
-    /// Waits until this waiter is the first and its next request is due.
+    /// Waits until this waiter is let in, or is the first and its next request is due.
     ///
     /// At `last_look` a waiter that is not the first gives up. The first waiter then sends a last request, unless the
     /// last answer is recent and another waiter stays. From `gives_up` on, the waiter gives up as soon as another
@@ -113,7 +113,7 @@ impl Waiter {
     pub(crate) fn place_to_ask(&self) -> Option<PlaceToAsk> {
         match self.kind {
             WaiterKind::Barging => None,
-            WaiterKind::Exclusive | WaiterKind::Shared => {
+            WaiterKind::Exclusive | WaiterKind::Shared | WaiterKind::Permits => {
                 self.queue(|queue| queue.turn(&self.turn))
             }
         }

@@ -30,7 +30,8 @@ impl AcquireOperation {
         let kind = match (self.request.turn, self.request.access) {
             (Turn::Barging, _) => WaiterKind::Barging,
             (_, Access::Exclusive) => WaiterKind::Exclusive,
-            (_, Access::Shared | Access::Permits(_)) => WaiterKind::Shared,
+            (_, Access::Shared) => WaiterKind::Shared,
+            (_, Access::Permits(_)) => WaiterKind::Permits,
         };
         let mut waiter = self.enter_queue(kind);
         let mut last_look = give_up;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use WaiterKind::{Exclusive, Shared};
+use WaiterKind::{Exclusive, Permits, Shared};
 use futures::FutureExt;
 
 use super::*;
@@ -323,12 +323,114 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
     }
 }
 
-/// Nobody knows how many permits are free.
+/// A reader that failed and whose time is over asks while another one is let in, and is granted the key.
 #[test]
-fn permits_are_asked_for_one_after_the_other() {
+fn a_reader_that_is_let_in_already_is_not_let_in_again() {
+    let mut waiting = readers();
+    let start = waiting.start;
+    let [one, two] = [1, 2].map(|at| waiting.turns[at].clone());
+    for reader in [&one, &two] {
+        waiting.queue.turn(reader);
+        waiting.queue.ask(reader, start);
+    }
+    waiting.queue.failed(&one, failure(), start);
+    assert_eq!(waiting.step(1, start), Step::Wait(None));
+    let over = waiting.queue.step(&one, Some(start), None, start);
+    assert_eq!(over, Step::Ask);
+    waiting.queue.turn(&one);
+    waiting.queue.ask(&one, start);
+    waiting.grant(1);
+    assert_eq!(waiting.step(2, start), Step::Wait(None), "it has asked");
+    assert_eq!(waiting.step(3, start), Step::Wait(None));
+    waiting.grant(2);
+    assert_eq!(waiting.step(3, start), Step::Ask);
+    assert!(!waiting.queue.turn(&waiting.turns[3]).is_kept);
+}
+
+/// A waiter can be granted the key by a request from before it was in the queue.
+#[test]
+fn a_grant_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first() {
+    let mut waiting = readers();
+    let start = waiting.start;
+    for reader in [1, 2] {
+        let reader = waiting.turns[reader].clone();
+        waiting.queue.ask(&reader, start);
+    }
+    waiting.grant(5);
+    assert_eq!(waiting.step(3, start), Step::Wait(None));
+    waiting.grant(1);
+    waiting.grant(2);
+    let last = waiting.turns[3].clone();
+    assert!(!waiting.queue.turn(&last).is_kept);
+    waiting.queue.ask(&last, start);
+    assert_eq!(waiting.step(3, start), Step::Wait(None), "it has asked");
+    assert_eq!(waiting.step(4, start), Step::Wait(None), "it is a writer");
+}
+
+#[test]
+fn many_readers_are_let_in_by_groups() {
+    const READERS: usize = 100;
+    let mut waiting = Waiting::of_kinds(&[Shared; READERS]);
+    let start = waiting.start;
+    let (mut granted, mut rounds) = (0, 0);
+    while granted < READERS {
+        let ask = |at: &usize| waiting.step(*at, start) == Step::Ask;
+        let asking: Vec<_> = (granted..READERS).filter(ask).collect();
+        assert!((1..=32).contains(&asking.len()), "{}", asking.len());
+        for at in &asking {
+            let turn = waiting.turns[*at].clone();
+            let is_last = *at == READERS - 1;
+            assert_eq!(waiting.queue.turn(&turn).is_kept, !is_last);
+            waiting.queue.ask(&turn, start);
+        }
+        for at in &asking {
+            waiting.grant(*at);
+        }
+        (granted, rounds) = (granted + asking.len(), rounds + 1);
+    }
+    // The first, and then 32 and one again and again.
+    assert_eq!(rounds, 7);
+}
+
+#[test]
+fn the_failures_of_readers_that_are_let_in_together_do_not_count() {
+    let mut waiting = readers();
+    let start = waiting.start;
+    for reader in [1, 2] {
+        let reader = waiting.turns[reader].clone();
+        waiting.queue.ask(&reader, start);
+        assert_eq!(waiting.queue.failed(&reader, failure(), start).0, 0);
+    }
+    let first = waiting.turns[1].clone();
+    assert_eq!(waiting.step(1, start), Step::Ask);
+    waiting.queue.ask(&first, start);
+    assert_eq!(waiting.queue.failed(&first, failure(), start).0, 1);
+}
+
+/// The request that takes an offer comes before the places of other processes, and those behind it do not.
+#[test]
+fn a_handover_lets_nobody_in() {
     let mut waiting = Waiting::of_kinds(&[Shared; 4]);
     let (start, first) = (waiting.start, waiting.turns[0].clone());
     waiting.queue.turn(&first);
+    waiting.ask(start);
+    let from = Some((LeaseId::random(), HandoffStreak::default()));
+    let granted = Granted {
+        in_place_of: from,
+        ..granted(LeaseId::random(), Mode::Shared)
+    };
+    waiting.queue.granted(&first, granted, start);
+    waiting.queue.remove(&first, start);
+    let steps = [1, 2, 3].map(|waiter| waiting.step(waiter, start));
+    assert_eq!(steps, [Step::Ask, Step::Wait(None), Step::Wait(None)]);
+}
+
+/// Nobody knows how many permits are free.
+#[test]
+fn permits_are_asked_for_one_after_the_other() {
+    let mut waiting = Waiting::of_kinds(&[Permits; 4]);
+    let (start, first) = (waiting.start, waiting.turns[0].clone());
+    assert!(waiting.queue.turn(&first).is_kept);
     waiting.ask(start);
     let permits = granted(LeaseId::random(), Mode::Permits);
     waiting.queue.granted(&first, permits, start);

@@ -1,9 +1,14 @@
 //! `WaiterList`: the waiters of a queue, in order, and which of them are let in together.
 //!
 //! When a reader is granted the key, the readers behind it are let in. If each sent its request after the answer to the
-//! one before, the last of many readers would wait for as many round trips. So all of them send their requests at once,
-//! but for the last one. Its grant ends the place of this process, so its request is sent when the others were answered.
-//! One that is refused after all waits as before.
+//! one before, the last of many readers would wait for as many round trips. So [a number](TOGETHER) of them send their
+//! requests at once. The one behind these sends its request when they were answered: its grant lets in the next ones, or
+//! ends the place of this process if there are no others. A reader that is refused after all waits as before.
+//!
+//! Invariants:
+//!
+//! - Each waiter that is let in is counted once, until its request was answered or it has left.
+//! - While any of them is counted, the first waiter sends no request, unless its time is over.
 
 use std::{
     collections::VecDeque,
@@ -13,6 +18,10 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{runtime::inline_task::InlineTask, waiters::kind::WaiterKind};
+
+/// How many readers send their requests at the same time. All of them are for one document, so more would not be faster,
+/// and the requests for other keys would wait behind them.
+const TOGETHER: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct WaiterList {
@@ -104,22 +113,22 @@ impl WaiterList {
 
     /// How many waiters directly behind the first one can share the key with it.
     pub(super) fn beside_first(&self) -> usize {
-        if self.first_kind() != Some(WaiterKind::Shared) {
-            return 0;
-        }
+        let kind = match self.first_kind() {
+            Some(kind @ (WaiterKind::Shared | WaiterKind::Permits)) => kind,
+            Some(WaiterKind::Exclusive | WaiterKind::Barging) | None => return 0,
+        };
         let behind = self.waiters.iter().skip(1);
-        behind
-            .take_while(|waiter| waiter.kind == WaiterKind::Shared)
-            .count()
+        behind.take_while(|waiter| waiter.kind == kind).count()
     }
 
-    /// Lets in the readers behind this waiter, which was granted the key: `most` of them and those that wait, less the
-    /// last one.
-    pub(super) fn let_in_behind(&mut self, granted: &Arc<Notify>, most: usize) {
-        let behind = self.waiters.iter_mut().filter(|it| !it.is(granted));
+    /// Lets in readers behind the first waiter, which was granted the key. At most `most` readers may follow it, and the
+    /// last of them comes after the others.
+    pub(super) fn let_in_behind_first(&mut self, most: usize) {
+        let behind = self.waiters.iter_mut().skip(1);
         let readers = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
-        let mut readers: Vec<_> = readers.take(most).collect();
+        let mut readers: Vec<_> = readers.take(most.min(TOGETHER + 1)).collect();
         readers.pop();
+        readers.retain(|waiter| waiter.admission == Admission::None);
         for waiter in &mut readers {
             waiter.admission = Admission::LetIn;
             waiter.turn.notify_one();
