@@ -395,6 +395,24 @@ mod tests {
         assert!(!place.turn(0).is_kept);
     }
 
+    /// A task may send its last request while others are let in, and be granted the key after them.
+    #[test]
+    fn no_more_tasks_are_let_in_than_waited_whatever_the_order_of_the_answers() {
+        let start = Instant::now();
+        let mut place = OwnPlace::new();
+        place.refused(&held(5, 0), start);
+        place.turn(5);
+        place.granted(start);
+        place.turn(4);
+        for _ in 0..3 {
+            assert!(place.turn_to_be_let_in().is_kept);
+            place.has_let_in();
+        }
+        place.granted(start);
+        assert_eq!(place.still_let_in(), 1);
+        assert!(!place.turn(9).is_kept);
+    }
+
     #[test]
     fn a_place_is_due_after_a_long_pause() {
         let otherwise = Duration::from_millis(10);
