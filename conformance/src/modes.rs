@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, guard::pair, request,
-    sole_holder, state, until_free, violation,
+    sole_holder, state, steps::release, until_free, violation,
 };
 use leasehold::{
     Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade,
@@ -45,6 +45,45 @@ pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
         .await?
         .release()
         .await?;
+    Ok(())
+}
+
+/// Many readers of one process that wait together all get the key, and no writer of another process gets it beside
+/// them.
+pub async fn many_readers_and_a_writer_all_get_the_key(clients: &Clients) -> Outcome {
+    const READERS: usize = 40;
+    let (first, second) = pair(clients);
+    let key = fresh_key("many readers")?;
+    let before = request(&key, "before them", LONG);
+    super::granted(&clients.second, &before).await?;
+    let tasks = (0..=READERS).map(|number| {
+        let writes = number == READERS / 2;
+        let asking = if writes {
+            second.acquire(&key, LONG)
+        } else {
+            first.acquire(&key, LONG).shared()
+        };
+        let (key, store) = (key.clone(), clients.second.clone());
+        tokio::spawn(async move {
+            let lease = asking.wait_for(PATIENCE).await?;
+            let holders = state(&store, &key).await?.holders;
+            let others = holders.iter().filter(|it| it.lease != lease.id());
+            let mut modes = others.map(|it| it.mode);
+            ensure!(
+                modes.all(|mode| !writes && mode == Mode::Shared),
+                "a writer and others have the key at the same time: {holders:?}"
+            );
+            sleep(LOOK).await;
+            lease.release().await?;
+            Ok(())
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    sleep(LOOK).await;
+    release(&clients.second, &before).await?;
+    for task in tasks {
+        task.await??;
+    }
     Ok(())
 }
 

@@ -159,14 +159,17 @@ impl OwnPlace {
         self.more = self.more.map(less);
     }
 
-    /// Records that a request in turn was granted. The grant has ended the place, unless the request was to keep it. If
-    /// a refusal had taken the place, returns what telemetry reports about it.
-    pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
-        self.may_be_taken &= self.next.is_some();
+    /// Records that a request in turn was granted. If `ends`, the grant has ended the place, unless the request was to
+    /// keep it. If not, an earlier request that was to keep the place may have been granted instead. If a refusal had
+    /// taken the place, returns what telemetry reports about it.
+    pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
+        self.may_be_taken &= self.next.is_some() || !ends;
         // Others may have been let in since the request was sent. A place that is kept is kept for one task at least.
         let left = self.more.map_or(usize::MAX, |more| more.get() - 1).max(1);
         let left = NonZero::new(left);
-        self.more = self.next.min(left);
+        let next = self.next.min(left);
+        let one = NonZero::<usize>::MIN;
+        self.more = next.or_else(|| self.may_be_taken.then_some(one));
         let kept = self.kept.take();
         let Taken { at, ahead } = self.taken.take()?;
         let passed = kept.and_then(|kept| {

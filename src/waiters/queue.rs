@@ -45,6 +45,8 @@ use crate::{
 pub(super) struct Queue {
     waiters: WaiterList,
     request: FirstRequest,
+    /// When waiters were let in last. Before the first time, when the queue was made.
+    let_in_at: Instant,
     last: LastAnswer,
     /// When the last request was sent.
     asked: Instant,
@@ -66,6 +68,9 @@ pub(super) struct Granted {
     pub(super) mode: Mode,
     pub(super) remaining: Duration,
     pub(super) is_in_turn: bool,
+    /// Whether the grant has ended the place, unless its request was to keep it. An earlier request of the waiter, which
+    /// was to keep the place, may have been granted instead.
+    pub(super) ends_place: bool,
     /// The lease of this process that it replaces, if it replaces one.
     pub(super) in_place_of: Option<(LeaseId, HandoffStreak)>,
 }
@@ -75,6 +80,7 @@ impl Queue {
         Self {
             waiters: WaiterList::default(),
             request: FirstRequest::Next(Due::Paused(now), None),
+            let_in_at: now,
             last: LastAnswer::Unknown,
             asked: now,
             answered: now,
@@ -149,8 +155,10 @@ impl Queue {
                 Step::Ask
             };
         }
-        if self.waiters.is_letting_in() {
-            return Step::Wait(None);
+        // The answer to a waiter that was let in may be lost.
+        let beside = self.let_in_at + retry::WAITING;
+        if self.waiters.is_letting_in() && now < beside {
+            return Step::Wait(Some(beside));
         }
         self.request.step(now)
     }
@@ -209,9 +217,10 @@ impl Queue {
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
         }
-        if self.waiters.answered(turn) {
-            // The first waiter asks when the others that were let in are answered.
-            let taken_behind = self.place.refused(&held, now);
+        let was_let_in = self.waiters.answered(turn);
+        let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
+        if was_let_in || !self.waiters.is_first(turn) {
+            // This does not say when the first waiter sends its next request.
             self.last = LastAnswer::Held(held);
             return taken_behind;
         }
@@ -221,7 +230,6 @@ impl Queue {
             true => Ahead::others(&held),
             false => Ahead::NOBODY,
         };
-        let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
         let refusal = Refusal {
             held: &held,
             ahead,
@@ -231,7 +239,8 @@ impl Queue {
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());
         if self.place.holders_leave() {
-            self.pauses = 0;
+            // This pause is shorter than the planned one, which does not count.
+            self.pauses = self.pauses.saturating_sub(1);
         }
         self.last = LastAnswer::Held(held);
         self.request.pause_until(now + pause);
@@ -239,15 +248,15 @@ impl Queue {
     }
 
     /// Records that a request failed, and plans the next one. Returns how many have failed in a row, and when the last
-    /// answer came. A failure of a waiter that was let in does not count: others may have failed at the same moment, for
-    /// the same reason.
+    /// answer came. Only failures of the first waiter count. Those of waiters that were let in may all have the same
+    /// reason.
     pub(super) fn failed(
         &mut self,
         turn: &Arc<Notify>,
         error: Error,
         now: Instant,
     ) -> (u32, Instant) {
-        if self.waiters.answered(turn) {
+        if self.waiters.answered(turn) || !self.waiters.is_first(turn) {
             return (0, self.answered);
         }
         let times = self.last.fail(error);
@@ -281,6 +290,7 @@ impl Queue {
             remaining,
             is_in_turn,
             in_place_of,
+            ends_place,
         } = granted;
         self.answered = now;
         self.last = LastAnswer::Unknown;
@@ -295,13 +305,15 @@ impl Queue {
             if is_in_turn {
                 self.place.has_let_in();
             }
-            if is_let_in {
+            if is_let_in || mode != Mode::Exclusive {
                 self.wake();
             }
             return (streak, None);
         }
         // The grant of a barging request does not end the place, which stays with the tasks that wait in it.
-        let ended = is_in_turn.then(|| self.place.granted(now)).flatten();
+        let ended = is_in_turn
+            .then(|| self.place.granted(ends_place, now))
+            .flatten();
         match mode {
             Mode::Exclusive => {
                 // Reports that came before this grant do not matter any more.
@@ -315,6 +327,7 @@ impl Queue {
                 // of other processes, and the readers behind it do not.
                 if is_in_turn && mode == Mode::Shared && !replaces {
                     self.waiters.let_in_behind_first(self.place.still_let_in());
+                    self.let_in_at = now;
                 }
             }
         }

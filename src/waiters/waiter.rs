@@ -152,6 +152,7 @@ impl Waiter {
         mode: Mode,
         remaining: Duration,
         in_place_of: Option<(LeaseId, HandoffStreak)>,
+        ends_place: bool,
     ) {
         let now = Instant::now();
         let granted = Granted {
@@ -159,6 +160,7 @@ impl Waiter {
             mode,
             remaining,
             is_in_turn: self.kind != WaiterKind::Barging,
+            ends_place,
             in_place_of,
         };
         let granted = self.queue(|queue| queue.granted(&self.turn, granted, now));
@@ -188,6 +190,7 @@ impl Waiter {
             mode: Mode::Shared,
             remaining,
             is_in_turn: false,
+            ends_place: false,
             in_place_of: None,
         };
         self.queue(|queue| queue.granted(&self.turn, granted, now));

@@ -168,7 +168,7 @@ controls! {
         a_refusal_without_a_place_writes_nothing;
     a_batch_that_passes_the_queue: BatchesPassTheQueue is caught by a_batch_keeps_the_queue;
     places_by_look_and_then_write: NotAtomic is caught by
-        all_that_go_on_asking_are_granted_the_key;
+        all_that_go_on_asking_are_granted_the_key, many_readers_and_a_writer_all_get_the_key;
     a_grant_that_forgets_what_is_done: GrantsForgetTicks is caught by
         what_is_done_outlives_what_happens_to_the_key,
         a_repeated_release_finds_the_tick_that_it_wrote;

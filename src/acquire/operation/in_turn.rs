@@ -123,7 +123,10 @@ impl AcquireOperation {
                     } else {
                         lease.mode()
                     };
-                    waiter.granted(lease.id(), mode, lease.remaining(), from);
+                    // An exclusive grant ends the place whichever request it answers.
+                    let is_only_request = self.request.fresh && self.calls.is_empty();
+                    let ends_place = is_only_request || self.request.access == Access::Exclusive;
+                    waiter.granted(lease.id(), mode, lease.remaining(), from, ends_place);
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {

@@ -97,14 +97,14 @@ fn places_ahead_are_passed_if_they_had_the_free_key_for_their_time() {
         assert_eq!(place.refused(&held(5, 3), start), Some(3));
         assert_eq!(place.refused(&free(3, first), start), None);
         assert_eq!(place.refused(&free(1, then), start + then), None);
-        let ended = place.granted(granted).unwrap();
+        let ended = place.granted(true, granted).unwrap();
         let time = Duration::from_millis(millis);
         assert_eq!((ended.ahead, ended.waited), (3, time));
         assert_eq!(ended.passed, passed.then_some((3, time)));
         // One of the processes ahead has acquired the key after all.
         place.refused(&free(3, first), start);
         place.refused(&held(5, 2), granted);
-        assert_eq!(place.granted(granted).unwrap().passed, None);
+        assert_eq!(place.granted(true, granted).unwrap().passed, None);
     }
 }
 
@@ -119,7 +119,7 @@ fn the_tasks_that_waited_at_the_first_grant_are_let_in_by_one_place() {
         assert_eq!(place.turn(beside).is_kept, is_kept);
         // Only a grant counts.
         assert_eq!(place.turn(beside).is_kept, is_kept);
-        place.granted(start);
+        place.granted(true, start);
         assert_eq!(place.may_be_taken, is_kept);
         place.may_be_taken = true;
     }
@@ -134,15 +134,32 @@ fn no_more_tasks_are_let_in_than_waited_whatever_the_order_of_the_answers() {
     let mut place = OwnPlace::new();
     place.refused(&held(5, 0), start);
     place.turn(5);
-    place.granted(start);
+    place.granted(true, start);
     place.turn(4);
     for _ in 0..3 {
         assert!(place.turn_to_be_let_in().is_kept);
         place.has_let_in();
     }
-    place.granted(start);
+    place.granted(true, start);
     assert_eq!(place.still_let_in(), 1);
     assert!(!place.turn(9).is_kept);
+}
+
+/// The last task asks again after a request that was to keep the place, and the grant may be the answer to that one.
+#[test]
+fn a_place_that_an_earlier_request_may_have_kept_is_given_up_by_the_last_task() {
+    for (ends, is_left) in [(true, false), (false, true)] {
+        let start = Instant::now();
+        let mut place = OwnPlace::new();
+        place.refused(&held(5, 0), start);
+        assert!(place.turn(1).is_kept);
+        assert!(!place.turn(0).is_kept);
+        place.granted(ends, start);
+        if is_left {
+            assert!(!place.turn(9).is_kept, "it is kept for one task");
+        }
+        assert_eq!(place.leave().is_some(), is_left);
+    }
 }
 
 #[test]
@@ -167,7 +184,7 @@ fn a_place_is_due_after_a_long_pause() {
 fn a_full_queue_has_no_place() {
     let mut place = OwnPlace::new();
     assert_eq!(place.refused(&held(5, MAX_PLACES), Instant::now()), None);
-    assert_eq!(place.granted(Instant::now()), None);
+    assert_eq!(place.granted(true, Instant::now()), None);
     assert_eq!(place.leave(), None);
 }
 

@@ -71,8 +71,12 @@ impl Waiting {
     }
 }
 
+fn now() -> DateTime<Utc> {
+    "2026-01-01T12:00:00Z".parse().unwrap()
+}
+
 fn held(lease: LeaseId) -> Held {
-    let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
+    let now = now();
     let holder = Holder::exclusive(lease, "they".into(), Fence::new(7), now, now + TTL);
     Held::new(Key::new("key").unwrap(), vec![holder], now)
 }
@@ -83,6 +87,7 @@ fn granted(lease: LeaseId, mode: Mode) -> Granted {
         mode,
         remaining: TTL,
         is_in_turn: true,
+        ends_place: true,
         in_place_of: None,
     }
 }
@@ -308,7 +313,11 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         waiting
             .queue
             .refused(&readers[0], refused, true, false, start);
-        assert_eq!(waiting.step(1, start), Step::Wait(None), "another asks");
+        let beside = start + retry::WAITING;
+        let step = waiting.step(1, start);
+        assert_eq!(step, Step::Wait(Some(beside)), "another asks");
+        // The answer to the other request may be lost.
+        assert_eq!(waiting.step(1, beside), Step::Ask);
         let is_notified = || readers[0].notified().now_or_never().is_some();
         is_notified();
         assert!(!is_notified());
@@ -334,7 +343,7 @@ fn a_reader_that_is_let_in_already_is_not_let_in_again() {
         waiting.queue.ask(reader, start);
     }
     waiting.queue.failed(&one, failure(), start);
-    assert_eq!(waiting.step(1, start), Step::Wait(None));
+    assert_ne!(waiting.step(1, start), Step::Ask);
     let over = waiting.queue.step(&one, Some(start), None, start);
     assert_eq!(over, Step::Ask);
     waiting.queue.turn(&one);
@@ -406,34 +415,105 @@ fn the_failures_of_readers_that_are_let_in_together_do_not_count() {
     assert_eq!(waiting.queue.failed(&first, failure(), start).0, 1);
 }
 
+/// Answers of the store may come when the time limit of their call is over.
+#[test]
+fn a_late_answer_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first() {
+    let mut waiting = readers();
+    let (start, readers) = (waiting.start, [1, 2].map(|at| waiting.turns[at].clone()));
+    for reader in &readers {
+        waiting.queue.ask(reader, start);
+        waiting.queue.failed(reader, failure(), start);
+    }
+    waiting.queue.ask(&readers[0], start);
+    for _ in 0..3 {
+        assert_eq!(waiting.queue.failed(&readers[1], failure(), start).0, 0);
+        let late = held(LeaseId::random());
+        waiting.queue.refused(&readers[1], late, true, false, start);
+        assert_eq!(waiting.step(1, start), Step::Wait(None), "it has asked");
+        let offered = waiting
+            .queue
+            .offer(LeaseId::random(), HandoffStreak::default());
+        assert!(offered.is_none(), "a request is under way");
+    }
+    assert_eq!(waiting.queue.failed(&readers[0], failure(), start).0, 1);
+}
+
+#[test]
+fn a_late_grant_of_a_shared_lease_wakes_the_first() {
+    for (mode, asks) in [(Mode::Shared, true), (Mode::Exclusive, false)] {
+        let mut waiting = Waiting::of_kinds(&[Shared, Shared]);
+        let (start, other) = (waiting.start, waiting.turns[1].clone());
+        waiting.ask(start);
+        waiting.refuse(LeaseId::random(), start);
+        assert_ne!(waiting.step(0, start), Step::Ask);
+        let late = granted(LeaseId::random(), mode);
+        waiting.queue.granted(&other, late, start);
+        assert_eq!(waiting.step(0, start) == Step::Ask, asks, "{mode:?}");
+    }
+}
+
+/// Otherwise a process that waits behind many readers, of which some leave all the time, would ask all the time.
+#[test]
+fn a_request_because_holders_left_does_not_make_later_pauses_shorter_or_longer() {
+    for before in [0, 20] {
+        let mut waiting = Waiting::of(1);
+        let (start, first) = (waiting.start, waiting.turns[0].clone());
+        let oldest = LeaseId::random();
+        let mut refuse = |readers: usize| {
+            let reader = |lease| {
+                let mut reader = held(lease).holders()[0].clone();
+                reader.mode = Mode::Shared;
+                reader
+            };
+            let others = (1..readers).map(|_| reader(LeaseId::random()));
+            let readers = std::iter::once(reader(oldest)).chain(others).collect();
+            let refused = Held::new(Key::new("key").unwrap(), readers, now());
+            waiting.queue.ask(&first, start);
+            waiting.queue.refused(&first, refused, true, false, start);
+            waiting.due() - start
+        };
+        for _ in 0..before {
+            refuse(20);
+        }
+        let usual = refuse(20);
+        for left in (10..20).rev() {
+            assert!(refuse(left) < MOMENT * 5);
+        }
+        let after = refuse(10);
+        assert!(
+            after < usual * 5 && usual < after * 5,
+            "{usual:?} {after:?}"
+        );
+    }
+}
+
+/// Four waiters of this kind, of which the first is granted this lease. Returns what the others do then.
+fn steps_after(kind: WaiterKind, granted: Granted) -> [Step; 3] {
+    let mut waiting = Waiting::of_kinds(&[kind; 4]);
+    let (start, first) = (waiting.start, waiting.turns[0].clone());
+    assert!(waiting.queue.turn(&first).is_kept);
+    waiting.ask(start);
+    waiting.queue.granted(&first, granted, start);
+    waiting.queue.remove(&first, start);
+    [1, 2, 3].map(|waiter| waiting.step(waiter, start))
+}
+
+const ONE_ASKS: [Step; 3] = [Step::Ask, Step::Wait(None), Step::Wait(None)];
+
 /// The request that takes an offer comes before the places of other processes, and those behind it do not.
 #[test]
 fn a_handover_lets_nobody_in() {
-    let mut waiting = Waiting::of_kinds(&[Shared; 4]);
-    let (start, first) = (waiting.start, waiting.turns[0].clone());
-    waiting.queue.turn(&first);
-    waiting.ask(start);
     let from = Some((LeaseId::random(), HandoffStreak::default()));
     let granted = Granted {
         in_place_of: from,
         ..granted(LeaseId::random(), Mode::Shared)
     };
-    waiting.queue.granted(&first, granted, start);
-    waiting.queue.remove(&first, start);
-    let steps = [1, 2, 3].map(|waiter| waiting.step(waiter, start));
-    assert_eq!(steps, [Step::Ask, Step::Wait(None), Step::Wait(None)]);
+    assert_eq!(steps_after(Shared, granted), ONE_ASKS);
 }
 
-/// Nobody knows how many permits are free.
+/// The queue does not know how many permits are free.
 #[test]
 fn permits_are_asked_for_one_after_the_other() {
-    let mut waiting = Waiting::of_kinds(&[Permits; 4]);
-    let (start, first) = (waiting.start, waiting.turns[0].clone());
-    assert!(waiting.queue.turn(&first).is_kept);
-    waiting.ask(start);
-    let permits = granted(LeaseId::random(), Mode::Permits);
-    waiting.queue.granted(&first, permits, start);
-    waiting.queue.remove(&first, start);
-    let steps = [1, 2, 3].map(|waiter| waiting.step(waiter, start));
-    assert_eq!(steps, [Step::Ask, Step::Wait(None), Step::Wait(None)]);
+    let granted = granted(LeaseId::random(), Mode::Permits);
+    assert_eq!(steps_after(Permits, granted), ONE_ASKS);
 }

@@ -8,7 +8,7 @@
 //! Invariants:
 //!
 //! - Each waiter that is let in is counted once, until its request was answered or it has left.
-//! - While any of them is counted, the first waiter sends no request, unless its time is over.
+//! - While any of them is counted, the first waiter sends no request for a second, unless its time is over.
 
 use std::{
     collections::VecDeque,
