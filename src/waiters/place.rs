@@ -154,7 +154,7 @@ impl OwnPlace {
     }
 
     /// Records that such a request was granted. The place is kept for one more task at least, whose grant ends it.
-    pub(super) fn has_let_in(&mut self) {
+    pub(super) fn let_one_in(&mut self) {
         let less = |more: NonZero<usize>| NonZero::new(more.get() - 1).unwrap_or(more);
         self.more = self.more.map(less);
     }
@@ -164,7 +164,7 @@ impl OwnPlace {
     /// taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
         self.may_be_taken &= self.next.is_some() || !ends;
-        // Others may have been let in since the request was sent. A place that is kept is kept for one task at least.
+        // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at least.
         let left = self.more.map_or(usize::MAX, |more| more.get() - 1).max(1);
         let left = NonZero::new(left);
         let next = self.next.min(left);

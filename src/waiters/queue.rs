@@ -166,7 +166,7 @@ impl Queue {
     /// Records that a waiter sends a request now. If a lease is offered to it, returns the offer: the request replaces
     /// that lease.
     pub(super) fn ask(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<HandoffOffer> {
-        if self.waiters.sends(turn) {
+        if self.waiters.send(turn) {
             return None;
         }
         self.asked = now;
@@ -301,9 +301,9 @@ impl Queue {
         let streak = HandoffStreak::next(before, now);
         let is_let_in = self.waiters.answered(turn);
         if is_let_in || !self.waiters.is_first(turn) {
-            // A waiter that is neither was granted the key by an earlier request.
+            // A waiter that is neither let in nor the first was granted the key by an earlier request.
             if is_in_turn {
-                self.place.has_let_in();
+                self.place.let_one_in();
             }
             if is_let_in || mode != Mode::Exclusive {
                 self.wake();

@@ -138,7 +138,7 @@ fn no_more_tasks_are_let_in_than_waited_whatever_the_order_of_the_answers() {
     place.turn(4);
     for _ in 0..3 {
         assert!(place.turn_to_be_let_in().is_kept);
-        place.has_let_in();
+        place.let_one_in();
     }
     place.granted(true, start);
     assert_eq!(place.still_let_in(), 1);

@@ -8,7 +8,8 @@
 //! Invariants:
 //!
 //! - Each waiter that is let in is counted once, until its request was answered or it has left.
-//! - While any of them is counted, the first waiter sends no request for a second, unless its time is over.
+//! - While any of them is counted, the first waiter sends no request, unless its time is over, or the others were let in
+//!   a second ago.
 
 use std::{
     collections::VecDeque,
@@ -19,8 +20,8 @@ use tokio::sync::Notify;
 
 use crate::{runtime::inline_task::InlineTask, waiters::kind::WaiterKind};
 
-/// How many readers send their requests at the same time. All of them are for one document, so more would not be faster,
-/// and the requests for other keys would wait behind them.
+/// How many readers send their requests at the same time. All these requests are for one document, and requests for other
+/// keys wait behind them.
 const TOGETHER: usize = 32;
 
 #[derive(Debug, Default)]
@@ -150,7 +151,7 @@ impl WaiterList {
     }
 
     /// Records that a waiter sends a request. Returns whether it was let in.
-    pub(super) fn sends(&mut self, turn: &Arc<Notify>) -> bool {
+    pub(super) fn send(&mut self, turn: &Arc<Notify>) -> bool {
         let is_let_in = self.admission(turn) != Admission::None;
         if is_let_in {
             self.set_admission(turn, Admission::UnderWay);
