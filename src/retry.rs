@@ -9,7 +9,8 @@ const FIRST: Duration = Duration::from_millis(10);
 /// The shortest pause before a held lock is requested again, even if it expires sooner.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of a waiter. If the store does not report a release, a waiter notices it after this time at most.
+/// The longest pause of a waiter that comes next. If the store does not report a release, this waiter notices it after
+/// this time at most.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
 /// After this many pauses a waiter pauses for [`WAITING`] before jitter, which is the longest pause.
 pub(crate) const SLOWEST: u32 = 7;

@@ -42,7 +42,7 @@ const SHARE: f64 = 0.7;
 /// The greatest factor by which the time for each turn may grow from one refusal to the next.
 const SLOWER: f64 = 1.25;
 /// The longest pause of a process that has a place.
-const LONGEST: Duration = Duration::from_secs(3);
+pub(super) const LONGEST: Duration = Duration::from_secs(3);
 /// The longest pause of a process that has no place, because all places were taken.
 const WITHOUT_PLACE: Duration = Duration::from_secs(30);
 /// The shortest pause before an expiry.

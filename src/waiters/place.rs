@@ -11,7 +11,7 @@ use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
-use super::pace::{Ahead, Pace};
+use super::pace::{self, Ahead, Pace};
 use crate::{
     messages::{KnownPlace, Turn},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -205,12 +205,12 @@ impl OwnPlace {
     }
 
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the
-    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
-    /// `ahead` at the last refusal.
+    /// processes that come next, if the store names them. If it does not, perhaps because no process has a place, this
+    /// process comes next if it has no place either, or if no process was `ahead` at the last refusal.
     pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
         match next {
-            Some(next) => !self.may_be_taken || next.contains(&self.waiter),
-            None => ahead == 0,
+            Some(next) => next.contains(&self.waiter),
+            None => ahead == 0 || !self.may_be_taken,
         }
     }
 
@@ -255,10 +255,16 @@ impl OwnPlace {
         } else {
             otherwise
         };
-        // If the place would expire before the wanted pause ends, the next request is sent earlier, and takes the place
-        // for longer.
-        let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK + took));
-        self.stays = for_pause(wanted.max(SLACK) + took);
+        let pause = if held.ahead() < MAX_PLACES {
+            // If the place would expire before the wanted pause ends, the next request is sent earlier, and takes the
+            // place for longer.
+            wanted.min(long_enough(self.stays).saturating_sub(SLACK + took))
+        } else {
+            wanted
+        };
+        // The next request may be the one that takes a place, after a long pause without one. A place that counts for
+        // as long would delay others if this process died.
+        self.stays = for_pause(wanted.clamp(SLACK, pace::LONGEST) + took);
         self.is_due = pause >= WORTH_A_WRITE;
         pause
     }

@@ -54,8 +54,8 @@ pub(super) struct Queue {
     answered: Instant,
     /// How many pauses there were since the key was last seen to become free or to change hands.
     pauses: u32,
-    /// The leases that were granted to waiters of this queue and are not known to have ended. While there is one, its
-    /// release wakes the queue, and reports of the store do not.
+    /// The leases that were granted to waiters of this queue and are not known to have ended, except those of permits.
+    /// While there is one, its release wakes the queue, and reports of the store do not.
     here: Vec<LeaseId>,
     /// The place of this process among the processes that wait for the key.
     place: OwnPlace,
@@ -297,7 +297,10 @@ impl Queue {
         let replaces = in_place_of.is_some();
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
-        self.here.push(lease);
+        // A release elsewhere may free a permit while this process has others.
+        if mode != Mode::Permits {
+            self.here.push(lease);
+        }
         let streak = HandoffStreak::next(before, now);
         let is_let_in = self.waiters.answered(turn);
         if is_let_in || !self.waiters.is_first(turn) {

@@ -220,3 +220,16 @@ fn a_process_that_competes_with_no_other_asks_as_its_queue_says() {
     pause(1);
     assert_ne!(pause(0), otherwise);
 }
+
+/// A process that was without a place may be killed as soon as it has one.
+#[test]
+fn a_place_does_not_count_for_the_pause_without_one() {
+    let mut place = OwnPlace::new();
+    let held = held(60_000, MAX_PLACES);
+    let without = refusal(&held, MAX_PLACES, Duration::ZERO);
+    for _ in 0..3 {
+        let pause = place.pause(without, Instant::now(), 1.0);
+        assert_eq!(pause, Duration::from_secs(30));
+        assert_eq!(stays(&mut place), Duration::from_millis(3_500));
+    }
+}

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use super::*;
 use crate::{
     messages::Turn,
-    model::{Fence, Holder, Key},
+    model::{Fence, Holder, Key, MAX_PLACES},
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -147,6 +147,47 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     waiting.ask(start);
     waiting.refuse(lease, start);
     waiting.queue.wake_unless_held_here();
+    assert_eq!(waiting.step(0, start), Step::Ask);
+}
+
+/// A permit may become free while this process has others.
+#[test]
+fn each_release_of_permits_wakes_the_queue() {
+    let mut waiting = Waiting::of_kinds(&[Permits, Permits]);
+    let start = waiting.start;
+    let (first, second) = (waiting.turns[0].clone(), waiting.turns[1].clone());
+    waiting.queue.ask(&first, start);
+    let granted = granted(LeaseId::random(), Mode::Permits);
+    let lease = granted.lease;
+    waiting.queue.granted(&first, granted, start);
+    waiting.queue.remove(&first, start);
+    let released: [fn(&mut Queue); 2] = [
+        |queue| queue.released(LeaseId::random()),
+        |queue| queue.freed(None),
+    ];
+    for release in released {
+        waiting.queue.ask(&second, start);
+        let mut holder = held(lease).holders()[0].clone();
+        holder.mode = Mode::Permits;
+        let held = Held::new(Key::new("key").unwrap(), vec![holder], now());
+        waiting.queue.refused(&second, held, true, false, start);
+        assert_ne!(waiting.step(1, start), Step::Ask);
+        release(&mut waiting.queue);
+        assert_eq!(waiting.step(1, start), Step::Ask);
+    }
+}
+
+/// All places of the key are taken. When none is any more, no process comes next.
+#[test]
+fn a_process_without_a_place_asks_when_no_others_come_next() {
+    let mut waiting = Waiting::of(1);
+    let (start, first) = (waiting.start, waiting.turns[0].clone());
+    let held = held(LeaseId::random()).behind(MAX_PLACES, Duration::ZERO);
+    waiting.ask(start);
+    waiting.queue.refused(&first, held, true, true, start);
+    waiting.queue.freed(Some(&[WaiterId::random()]));
+    assert_ne!(waiting.step(0, start), Step::Ask);
+    waiting.queue.freed(None);
     assert_eq!(waiting.step(0, start), Step::Ask);
 }
 
