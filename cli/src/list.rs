@@ -59,7 +59,7 @@ pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure>
             let free = json!({ "key": inspect.key, "held": false, "holders": [], "waiters": [] });
             out::json(&free)?
         }
-        (Some(mut lock), false) if held => {
+        (Some(mut lock), false) if held || !lock.waiters.is_empty() => {
             // The line has more than the row of the table would have.
             let done = lock.done.take();
             out::line(&state::table(&[lock]))?;

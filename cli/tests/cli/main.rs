@@ -12,6 +12,7 @@ mod signals;
 mod terminal;
 mod ticks;
 mod trouble;
+mod waiters;
 
 use std::{
     ffi::OsStr,

@@ -1,0 +1,82 @@
+//! What `leasehold ls` and `leasehold inspect` show of the processes that wait for a key.
+
+use std::time::Duration;
+
+use leasehold::{
+    Key, SqliteStore, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest, Turn, WaiterId},
+};
+
+use super::{Place, run};
+
+const TTL: Duration = Duration::from_secs(3_600);
+
+/// One process holds the key, and two others wait for it.
+async fn wait_for(store: &SqliteStore, key: &Key) -> LeaseId {
+    let holder = LeaseId::random();
+    let request =
+        |owner: &str| AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), TTL);
+    let turn = || Turn::InTurn {
+        waiter: WaiterId::random(),
+        stays: Duration::from_secs(60),
+    };
+    let held = AcquireRequest::exclusive(key.clone(), holder, "holder".into(), TTL);
+    let answer = store.acquire(&held).await.unwrap();
+    assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");
+    for request in [
+        request("writer").turn(turn()),
+        request("reader").shared().turn(turn()),
+    ] {
+        let answer = store.acquire(&request).await.unwrap();
+        assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
+    }
+    holder
+}
+
+#[tokio::test]
+async fn processes_that_wait_are_shown_in_their_order() {
+    let place = Place::file();
+    let store = SqliteStore::open(place.0.strip_prefix("file:").unwrap())
+        .await
+        .unwrap();
+    let key = Key::new("job").unwrap();
+    let holder = wait_for(&store, &key).await;
+    let lines = |words: &[&str], code| {
+        let table = run(place.command(words));
+        let lines = table.with(code).lines().skip(1).map(str::to_owned);
+        lines.collect::<Vec<_>>()
+    };
+    for words in [["ls", "--prefix", "job"].as_slice(), &["inspect", "job"]] {
+        let [held, writer, reader] = &lines(words, 0)[..] else {
+            panic!("{words:?} shows too much or too little");
+        };
+        assert!(held.contains("holder"), "{held}");
+        assert!(
+            writer.contains("waits: exclusive") && writer.contains("writer"),
+            "{writer}"
+        );
+        assert!(
+            reader.contains("waits: shared") && reader.contains("reader"),
+            "{reader}"
+        );
+    }
+    let lock = place.json(["inspect", "job", "--json"]);
+    let waiters = lock["waiters"].as_array().unwrap();
+    let owners: Vec<_> = waiters.iter().map(|waiter| &waiter["owner"]).collect();
+    assert_eq!(owners, ["writer", "reader"]);
+    assert!(
+        waiters
+            .iter()
+            .all(|waiter| waiter["waits_ms"].as_u64().is_some()),
+        "{lock}"
+    );
+    // The key is free, and kept for them.
+    store
+        .release(&ReleaseRequest::new(key, holder))
+        .await
+        .unwrap();
+    let [free, _, _] = &lines(&["inspect", "job"], 1)[..] else {
+        panic!("it does not show who waits");
+    };
+    assert!(free.contains("free"), "{free}");
+}
