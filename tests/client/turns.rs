@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{
     Attempt, Key, Lease, Leases, MemoryStore, Mode, Store, Upgrade,
+    limits::MAX_PLACES,
     store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
 };
 use parking_lot::Mutex;
@@ -198,23 +199,52 @@ async fn an_upgrade_and_an_owner_that_enters_again_come_before_those_that_wait()
     let _lease = timeout(BOUND, writing).await.unwrap().unwrap();
 }
 
-/// All polls of all processes count. Processes that are further behind poll less often.
-#[tokio::test(start_paused = true)]
-async fn many_processes_ask_little_more_often_than_one() {
-    let (_, clients) = processes::<40>();
-    let holder = clients[0].acquire("key", TTL * 10).await.unwrap();
+/// How many requests this many processes send in a minute while another one holds the key.
+async fn asks(processes: usize) -> usize {
+    let store = FlakyStore::new();
+    let holder = Leases::new(store.memory.clone());
+    let lease = holder.acquire("key", TTL * 10).await.unwrap();
     let mut waiting = Vec::new();
-    for leases in &clients[1..] {
-        waiting.push(waits(leases).await);
+    for _ in 0..processes {
+        let leases = Leases::new(store.clone());
+        waiting.push(tokio::spawn(async move {
+            let lease = leases.acquire("key", TTL).await.unwrap();
+            lease.release().await.unwrap();
+        }));
+        sleep(MOMENT).await;
     }
-    sleep(Duration::from_secs(30)).await;
-    let state = clients[0].inspect("key").await.unwrap().unwrap();
-    assert_eq!(state.waiters.len(), 39, "each has kept its place");
-    holder.release().await.unwrap();
+    // At first they do not know that the key is held for long.
+    sleep(TTL).await;
+    store.calls();
+    sleep(TTL).await;
+    let asks = store.calls().len();
+    let places = MAX_PLACES.min(processes);
+    assert_eq!(
+        queue(&holder).await.len(),
+        places,
+        "each has kept its place"
+    );
+    lease.release().await.unwrap();
     for waiter in waiting {
-        let lease = timeout(TTL, waiter).await.unwrap().unwrap();
-        lease.release().await.unwrap();
+        timeout(TTL, waiter).await.unwrap().unwrap();
     }
+    asks
+}
+
+/// All requests of all processes count. Those that are further behind send fewer, and those without a place hardly any.
+#[tokio::test(start_paused = true)]
+async fn the_requests_of_all_processes_have_a_bound() {
+    let [one, many, all, more] = [
+        asks(1).await,
+        asks(40).await,
+        asks(100).await,
+        asks(200).await,
+    ];
+    let sent = format!("{one} {many} {all} {more}");
+    assert!(one <= 120, "{sent}");
+    assert!(many <= 40 * one / 2, "{sent}");
+    assert!(all <= MAX_PLACES * one / 2, "{sent}");
+    assert!(more <= all + MAX_PLACES * one / 10, "{sent}");
 }
 
 /// A client behind a bad network, and a client of the same server behind a good one.

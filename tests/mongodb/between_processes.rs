@@ -121,6 +121,16 @@ async fn a_process_takes_over_from_one_that_was_killed() {
 }
 
 #[tokio::test]
+async fn processes_that_are_killed_while_they_wait_block_nobody() {
+    let kill = async |engine| {
+        let fixture = Fixture::new(engine);
+        let store = Arc::new(fixture.store().await);
+        processes::waiting_processes_are_killed(&place_of(&fixture), store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(kill)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     processes::race_of_processes(&place(Engine::MongoDb)).await;
 }

@@ -46,6 +46,15 @@ async fn a_process_takes_over_from_one_that_was_killed() {
 }
 
 #[tokio::test]
+async fn processes_that_are_killed_while_they_wait_block_nobody() {
+    let kill = async |engine| {
+        let fixture = Fixture::prepared(engine).await;
+        processes::waiting_processes_are_killed(&place_of(&fixture), fixture.store()).await;
+    };
+    join_all(BOTH.map(kill)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     for engine in BOTH {
         processes::race_of_processes(&place(engine).await).await;

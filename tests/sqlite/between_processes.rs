@@ -105,6 +105,12 @@ async fn of_processes_that_race_for_a_key_one_wins() {
 }
 
 #[tokio::test]
+async fn processes_that_are_killed_while_they_wait_block_nobody() {
+    let path = path();
+    processes::waiting_processes_are_killed(&place(&path), store_at(&path).await).await;
+}
+
+#[tokio::test]
 async fn a_paused_process_learns_at_once_that_it_lost() {
     let path = path();
     processes::pause_past_the_ttl(&place(&path), store_at(&path).await).await;

@@ -6,6 +6,7 @@
 pub mod fencing;
 pub mod limits;
 mod takeover;
+mod waiting;
 
 use std::{
     env,
@@ -22,7 +23,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-pub use self::takeover::{pause_past_the_ttl, takeover_from_a_killed_process};
+pub use self::{
+    takeover::{pause_past_the_ttl, takeover_from_a_killed_process},
+    waiting::waiting_processes_are_killed,
+};
 use super::patient;
 
 /// A ttl that is longer than any test.
