@@ -124,14 +124,15 @@ impl IntoFuture for TryAcquire {
 /// - The first process sends a request every few milliseconds while the key changes hands quickly, and once a second
 ///   while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the
-///   processes behind it for 1.5 s if it was first, and for 4 s at most.
+///   processes behind it for 1.5 s if it was first, and for 4 s at most. If the answers of the store take seconds,
+///   places last longer by that time.
 /// - An [upgrade](crate::Lease::upgrade) of a lease, and a [`reentrant`](Acquire::reentrant) acquire whose owner has
 ///   the key, come before the processes that wait.
 /// - A task that holds a shared lease and requests another one of the same key waits behind a writer, which waits for
 ///   the first lease. This deadlock ends when a ttl or a [`wait_for`](Acquire::wait_for) is over. To avoid it use one
 ///   lease, or make the second request [`reentrant`](Acquire::reentrant) or [`barging`](Acquire::barging).
 /// - A key has places for [`MAX_PLACES`](crate::limits::MAX_PLACES) processes. Further processes have no place, and
-///   send a request from time to time.
+///   send a request at least every 30 s.
 ///
 /// # Errors
 ///

@@ -320,6 +320,9 @@ macro_rules! lease_options {
             /// Makes the acquire come before the other processes that wait for the key. It does not wait in turn, and
             /// takes no place among them. Use this for work that is more urgent than theirs, or if the key should go to
             /// the process that happens to request it first. [`Acquire`](crate::Acquire) says how processes take turns.
+            ///
+            /// The tasks of one process stay in their order. So a task that waits in turn behind a barging one has no
+            /// place until the barging one has been granted the key, or has left.
             pub fn barging(mut self) -> Self {
                 self.options.barging = true;
                 self
