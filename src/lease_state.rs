@@ -22,7 +22,7 @@ mod watcher;
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -40,7 +40,7 @@ use self::{
 use crate::{
     messages::{AcquireRequest, DoneTick, Grant, KnownGrant, RenewAnswer, RenewRequest},
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
-    runtime::suspension::SentAt,
+    runtime::suspension::{self, SentAt},
     telemetry::{self, LeaseFields},
 };
 
@@ -58,8 +58,6 @@ pub(crate) struct GrantTerms {
 #[derive(Clone, Debug)]
 pub(crate) struct BackingLease {
     lease: Arc<LeaseState>,
-    /// Whether the lease in the store was found lost, by any of the leases that it stands behind.
-    was_over: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -85,9 +83,6 @@ pub(crate) struct LeaseState {
     usage: KnownUsage,
     /// Whether the lease has a guard. Otherwise it stands behind leases that have one.
     has_guard: AtomicBool,
-    /// How many nanoseconds the machine had been suspended in all, before the request was sent that granted the lease or
-    /// renewed it last. Only leases that were granted from memory behind this one go by it.
-    suspended: AtomicU64,
     /// Whether other processes wait for the release, so that a majority has to confirm it.
     is_awaited: AtomicBool,
     /// Whether another acquire request for the lease may still be on its way to the server.
@@ -133,7 +128,6 @@ impl LeaseState {
             kept: AtomicBool::new(false),
             usage: KnownUsage::default(),
             has_guard: AtomicBool::new(true),
-            suspended: AtomicU64::new(0),
             is_awaited: AtomicBool::new(false),
             maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
@@ -327,6 +321,8 @@ impl LeaseState {
                 Ok(RenewAnswer::Renewed(grant)) => state.is_own_renewal(grant.fence),
                 _ => true,
             };
+            // The readings are not exact, so the earlier one may be the greater one.
+            state.note_suspensions(now, suspension::total().max(sent.suspended));
             let validity = &mut state.validity;
             left = validity.remaining(now);
             let lost = |reason| Err(self.lost_error(reason));
@@ -347,16 +343,13 @@ impl LeaseState {
             };
             if outcome.is_ok() {
                 state.clear_risk();
+                state.suspensions = state.suspensions.renewed(sent.suspended);
             }
             (loss, risk) = (
                 state.take_unreported_loss(None, now),
                 state.take_unreported_risk(self.ttl(), now),
             );
         });
-        if outcome.is_ok() {
-            // Until now the lease counts by the request before, with the suspensions since.
-            self.set_suspended(sent.suspended);
-        }
         match &outcome {
             Ok(()) => telemetry::renewed(self.fields(), left),
             Err(error) => {

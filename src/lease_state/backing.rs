@@ -14,7 +14,11 @@ use std::{
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{BackingLease, GrantTerms, LeaseState, status::Status, validity::Validity};
+use super::{
+    BackingLease, GrantTerms, LeaseState,
+    status::{Status, Suspensions},
+    validity::Validity,
+};
 use crate::{
     messages::AcquireRequest,
     model::{Fence, LossReason, Mode, after},
@@ -24,9 +28,10 @@ use crate::{
 impl BackingLease {
     /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.
     pub(crate) fn new(lease: Arc<LeaseState>, suspended: Duration) -> Self {
-        lease.set_suspended(suspended);
-        let was_over = Arc::default();
-        Self { lease, was_over }
+        lease
+            .state
+            .send_modify(|state| state.suspensions = Suspensions::Since(suspended));
+        Self { lease }
     }
 
     pub(crate) fn lease(&self) -> &Arc<LeaseState> {
@@ -34,43 +39,39 @@ impl BackingLease {
     }
 
     /// This instant on a clock that has gone on while the machine was suspended, since the grant or the last renewal.
-    fn awake(&self, now: Instant, total: Duration) -> Instant {
-        now + total.saturating_sub(self.lease.suspended())
+    /// `total` is how long it was suspended in all. `None` if the lease had ended on that clock before a renewal.
+    fn awake(&self, now: Instant, total: Duration) -> Option<Instant> {
+        self.lease.state.borrow().suspensions.awake(now, total)
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
-        self.is_live_on(self.awake(now, suspension::total()))
+        self.is_live_after(now, suspension::total())
     }
 
-    /// Whether the lease is live on the clock that has gone on. Once it was not, it stays so, also if a renewal that was
-    /// sent after the suspension succeeds.
-    fn is_live_on(&self, awake: Instant) -> bool {
-        let is_live = self.lease.is_live(awake);
-        if !is_live {
-            self.was_over.store(true, Ordering::Relaxed);
-        }
-        is_live && !self.was_over.load(Ordering::Relaxed)
+    fn is_live_after(&self, now: Instant, total: Duration) -> bool {
+        let awake = self.awake(now, total);
+        awake.is_some_and(|awake| self.lease.is_live(awake))
     }
 
     pub(super) fn loss(&self, now: Instant) -> Option<LossReason> {
-        let loss = self.lease.loss(self.awake(now, suspension::total()));
-        loss.or_else(|| (!self.is_live(now)).then_some(LossReason::Expired))
+        match self.awake(now, suspension::total()) {
+            Some(awake) => self.lease.loss(awake),
+            None => Some(self.lease.loss(now).unwrap_or(LossReason::Expired)),
+        }
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
         let awake = self.awake(now, suspension::total());
-        if self.is_live_on(awake) {
-            self.lease.remaining(awake)
-        } else {
-            Duration::ZERO
-        }
+        awake.map_or(Duration::ZERO, |awake| self.lease.remaining(awake))
     }
 
     /// The instant at which the lease in the store is lost, if the machine is not suspended any more until then.
     pub(super) fn deadline(&self) -> Instant {
-        let lost = suspension::total().saturating_sub(self.lease.suspended());
-        let deadline = self.lease.deadline();
-        deadline.checked_sub(lost).unwrap_or(deadline)
+        let (now, deadline) = (Instant::now(), self.lease.deadline());
+        match self.awake(now, suspension::total()) {
+            Some(awake) => deadline.checked_sub(awake - now).unwrap_or(deadline),
+            None => deadline.min(now),
+        }
     }
 
     pub(super) fn subscribe(&self) -> tokio::sync::watch::Receiver<Status> {
@@ -164,17 +165,6 @@ impl LeaseState {
         });
     }
 
-    fn suspended(&self) -> Duration {
-        Duration::from_nanos(self.suspended.load(Ordering::Acquire))
-    }
-
-    /// Records how long the machine had been suspended in all, before the request was sent that granted the lease or
-    /// renewed it.
-    pub(super) fn set_suspended(&self, total: Duration) {
-        let nanos = u64::try_from(total.as_nanos()).unwrap_or(u64::MAX);
-        self.suspended.store(nanos, Ordering::Release);
-    }
-
     pub(super) fn has_guard(&self) -> bool {
         self.has_guard.load(Ordering::Relaxed)
     }
@@ -241,7 +231,7 @@ mod tests {
         let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
         assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
-        assert!(!short.extend(now), "it stays lost");
+        assert!(!short.extend(now + SECOND), "it stays lost");
 
         let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
         let kept = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
@@ -256,25 +246,8 @@ mod tests {
         assert!(!long.extend(now));
     }
 
-    #[test]
-    fn a_suspension_since_the_grant_shortens_it() {
-        let now = Instant::now();
-        let at_grant = 100 * SECOND;
-        let behind = BackingLease::new(stored(10 * SECOND, now), at_grant);
-        let live = |total| behind.is_live_on(behind.awake(now + 3 * SECOND, total));
-        assert!(live(at_grant) && live(at_grant + 6 * SECOND));
-        // A reading may be a little smaller than the first one.
-        assert!(live(at_grant - SECOND));
-        assert!(!live(at_grant + 7 * SECOND));
-        assert!(!live(at_grant), "it stays lost");
-    }
-
-    #[test]
-    fn a_renewal_after_a_suspension_makes_good_for_it() {
-        let now = Instant::now();
-        let behind = BackingLease::new(stored(10 * SECOND, now), SECOND);
-        let live = |at: Duration, total| behind.is_live_on(behind.awake(now + at, total));
-        assert!(live(3 * SECOND, 7 * SECOND));
+    /// The store renews the lease.
+    fn renew(behind: &BackingLease, sent: SentAt) {
         let at = DateTime::UNIX_EPOCH;
         let grant = Grant {
             fence: Fence::new(9),
@@ -282,12 +255,52 @@ mod tests {
             expires_at: after(at, 10 * SECOND),
             now: at,
         };
+        let renewed = RenewAnswer::Renewed(grant);
+        behind.lease().apply_renewal(sent, Ok(renewed)).unwrap();
+    }
+
+    /// The machine was suspended for longer than the lease had left, and a renewal succeeds after that.
+    #[test]
+    fn a_renewal_does_not_bring_a_lease_back_that_was_over() {
+        let total = suspension::total();
+        for (suspended, is_live) in [(6 * SECOND, true), (12 * SECOND, false)] {
+            let behind = BackingLease::new(stored(10 * SECOND, Instant::now()), total);
+            let sent = SentAt {
+                instant: Instant::now(),
+                suspended: total + suspended,
+            };
+            renew(&behind, sent);
+            let now = Instant::now();
+            assert_eq!(behind.is_live(now), is_live);
+            assert_eq!(behind.loss(now).is_none(), is_live);
+            assert_eq!(behind.remaining(now) > Duration::ZERO, is_live);
+            assert_eq!(behind.deadline() > Instant::now(), is_live);
+        }
+    }
+
+    #[test]
+    fn a_suspension_since_the_grant_shortens_it() {
+        let now = Instant::now();
+        let at_grant = 100 * SECOND;
+        let behind = BackingLease::new(stored(10 * SECOND, now), at_grant);
+        let live = |total| behind.is_live_after(now + 3 * SECOND, total);
+        assert!(live(at_grant) && live(at_grant + 6 * SECOND));
+        // A reading may be a little smaller than the first one.
+        assert!(live(at_grant - SECOND));
+        assert!(!live(at_grant + 7 * SECOND));
+    }
+
+    #[test]
+    fn a_renewal_after_a_suspension_makes_good_for_it() {
+        let now = Instant::now();
+        let behind = BackingLease::new(stored(10 * SECOND, now), SECOND);
+        let live = |at: Duration, total| behind.is_live_after(now + at, total);
+        assert!(live(3 * SECOND, 7 * SECOND));
         let sent = SentAt {
             instant: now + 3 * SECOND,
             suspended: 7 * SECOND,
         };
-        let renewed = RenewAnswer::Renewed(grant);
-        behind.lease().apply_renewal(sent, Ok(renewed)).unwrap();
+        renew(&behind, sent);
         assert!(live(12 * SECOND, 7 * SECOND));
         assert!(!live(12 * SECOND, 8 * SECOND));
     }

@@ -6,7 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::validity::Validity;
-use crate::model::{Fence, LossReason, Mode};
+use crate::{
+    model::{Fence, LossReason, Mode},
+    runtime::suspension,
+};
 
 /// How a lease ended in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +29,20 @@ pub(super) struct Status {
     pub(super) fence: Fence,
     pub(super) upgrades: Upgrades,
     pub(super) phase: Phase,
+    pub(super) suspensions: Suspensions,
     reported: Reported,
+}
+
+/// How the suspensions of the machine count for the leases that were granted from memory under this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspensions {
+    /// There are no such leases.
+    NotCounted,
+    /// Those since the machine had been suspended for this time in all. It was read before the request was sent that
+    /// granted the lease or renewed it last.
+    Since(Duration),
+    /// With them the lease was over before a renewal. Leases from memory may have been told so, and stay lost.
+    WereOver,
 }
 
 /// The phases of a lease, from its grant to its end.
@@ -91,6 +107,26 @@ impl Upgrades {
     }
 }
 
+impl Suspensions {
+    /// This instant on a clock that has gone on during the suspensions that count. `total` is how long the machine was
+    /// suspended in all. `None` if the lease was over on that clock.
+    pub(super) fn awake(self, now: Instant, total: Duration) -> Option<Instant> {
+        match self {
+            Self::NotCounted => Some(now),
+            Self::Since(before) => Some(now + total.saturating_sub(before)),
+            Self::WereOver => None,
+        }
+    }
+
+    /// What counts after a renewal. `suspended` was read before its request was sent.
+    pub(super) fn renewed(self, suspended: Duration) -> Self {
+        match self {
+            Self::Since(_) => Self::Since(suspended),
+            Self::NotCounted | Self::WereOver => self,
+        }
+    }
+}
+
 impl Status {
     pub(super) fn new(validity: Validity, mode: Mode, fence: Fence) -> Self {
         Self {
@@ -99,7 +135,19 @@ impl Status {
             fence,
             upgrades: Upgrades::None,
             phase: Phase::Held,
+            suspensions: Suspensions::NotCounted,
             reported: Reported::Nothing,
+        }
+    }
+
+    /// Records whether the lease is over if the suspensions count. To be called before a renewal extends it.
+    pub(super) fn note_suspensions(&mut self, now: Instant, total: Duration) {
+        // An earlier reading of the total may have been more exact, and have shown that the lease is over.
+        let awake = self.suspensions.awake(now, total + suspension::INEXACT);
+        if self.suspensions != Suspensions::NotCounted
+            && !awake.is_some_and(|awake| self.validity.is_live(awake))
+        {
+            self.suspensions = Suspensions::WereOver;
         }
     }
 

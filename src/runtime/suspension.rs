@@ -21,6 +21,9 @@ impl SentAt {
     }
 }
 
+/// By how much a reading of [`total`] may be too small.
+pub(crate) const INEXACT: Duration = Duration::from_millis(1);
+
 /// How long the machine was suspended since some fixed time before the program started. Only the difference of two
 /// readings means something.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -34,15 +37,11 @@ pub(crate) fn total() -> Duration {
         let all = nanos(clock_gettime(ClockId::Boottime));
         let after = awake();
         // If the thread stood still between the readings, the difference of the two clocks says nothing.
-        if after - before <= EXACT {
+        if after - before <= INEXACT.as_nanos() as i128 {
             return Duration::from_nanos(u64::try_from(all - after).unwrap_or(0));
         }
     }
 }
-
-/// By how much a reading may be too small, in nanoseconds.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const EXACT: i128 = 1_000_000;
 
 /// Without a clock that counts suspensions, by the time of day. A time of day that is set forward looks like a
 /// suspension, which is on the safe side.
