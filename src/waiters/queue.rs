@@ -25,7 +25,7 @@ use tokio::{
 
 pub(super) use self::first_request::Step;
 use self::{
-    first_request::{Due, FirstRequest},
+    first_request::FirstRequest,
     last_answer::LastAnswer,
     waiter_list::{Admission, WaiterList},
 };
@@ -79,7 +79,7 @@ impl Queue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             waiters: WaiterList::default(),
-            request: FirstRequest::Next(Due::Paused(now), None),
+            request: FirstRequest::Paused(now),
             let_in_at: now,
             last: LastAnswer::Unknown,
             asked: now,
@@ -320,11 +320,11 @@ impl Queue {
         match mode {
             Mode::Exclusive => {
                 // Reports that came before this grant do not matter any more.
-                self.request = FirstRequest::UnderWay(None);
+                self.request = FirstRequest::UnderWay { is_reported: false };
                 self.pause(retry::SLOWEST, Some(remaining), now);
             }
             Mode::Shared | Mode::Permits => {
-                self.request = FirstRequest::Next(Due::AtOnce, None);
+                self.request = FirstRequest::AtOnce(None);
                 self.wake();
                 // How many more permits are free is not known. A request that replaces a lease comes before the places
                 // of other processes, and the readers behind it do not.
@@ -385,7 +385,7 @@ impl Queue {
         }
         let work = self.waiters.first_work()?;
         let (offer, outcome) = HandoffOffer::new(lease, streak);
-        self.request = FirstRequest::Next(Due::AtOnce, Some(offer));
+        self.request = FirstRequest::AtOnce(Some(offer));
         self.waiters.notify_first();
         Some((outcome, work))
     }
@@ -417,7 +417,7 @@ impl Queue {
     /// key became free since, and another waiter will send the next request.
     fn can_skip_last_request(&self, now: Instant) -> bool {
         self.waiters.len() > 1
-            && !self.request.has_news()
+            && !self.request.is_reported()
             && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::WAITING / 2
     }

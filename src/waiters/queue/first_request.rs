@@ -7,11 +7,16 @@ use crate::{model::LeaseId, waiters::handoff::HandoffOffer};
 /// The request of the first waiter.
 #[derive(Debug)]
 pub(super) enum FirstRequest {
-    /// No request is under way. This is when the next one is sent. If there is an offer, the request replaces a lease
-    /// of this process.
-    Next(Due, Option<HandoffOffer>),
-    /// A request is under way. A report that came since it was sent says when the next one is sent.
-    UnderWay(Option<Due>),
+    /// The next request is sent after a pause, which ends at this instant. The key is not known to be free.
+    Paused(Instant),
+    /// The next request is sent at once: the key may have become free since the last one. If there is an offer, the
+    /// request replaces a lease of this process.
+    AtOnce(Option<HandoffOffer>),
+    /// A request is under way.
+    UnderWay {
+        /// Whether the key was reported to be free since the request was sent.
+        is_reported: bool,
+    },
 }
 
 /// The next step of a waiter.
@@ -25,47 +30,38 @@ pub(crate) enum Step {
     Wait(Option<Instant>),
 }
 
-/// When the next request is sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Due {
-    /// After a pause, which ends at this instant. The key is not known to be free.
-    Paused(Instant),
-    /// At once: the key may have become free since the last request.
-    AtOnce,
-}
-
 impl FirstRequest {
     /// The next step of the first waiter.
     pub(super) fn step(&self, now: Instant) -> Step {
         match *self {
-            Self::UnderWay(_) => Step::Wait(None),
-            Self::Next(Due::AtOnce, _) => Step::Ask,
-            Self::Next(Due::Paused(at), _) if now >= at => Step::Ask,
-            Self::Next(Due::Paused(at), _) => Step::Wait(Some(at)),
+            Self::UnderWay { .. } => Step::Wait(None),
+            Self::AtOnce(_) => Step::Ask,
+            Self::Paused(until) if now >= until => Step::Ask,
+            Self::Paused(until) => Step::Wait(Some(until)),
         }
     }
 
     pub(super) fn is_under_way(&self) -> bool {
-        matches!(self, Self::UnderWay(_))
+        matches!(self, Self::UnderWay { .. })
     }
 
-    /// Whether a report says that the key may have become free since the last request.
-    pub(super) fn has_news(&self) -> bool {
-        matches!(self, Self::Next(Due::AtOnce, _) | Self::UnderWay(Some(_)))
+    /// Whether the key was reported to be free since the last request was sent.
+    pub(super) fn is_reported(&self) -> bool {
+        matches!(self, Self::AtOnce(_) | Self::UnderWay { is_reported: true })
     }
 
     /// Records that the request is sent. Returns the offer that it takes.
     pub(super) fn send(&mut self) -> Option<HandoffOffer> {
-        match std::mem::replace(self, Self::UnderWay(None)) {
-            Self::Next(_, offer) => offer,
-            Self::UnderWay(_) => None,
+        match std::mem::replace(self, Self::UnderWay { is_reported: false }) {
+            Self::AtOnce(offer) => offer,
+            Self::Paused(_) | Self::UnderWay { .. } => None,
         }
     }
 
     /// Records that the answer to the request that is under way will not be reported.
     pub(super) fn give_up_answer(&mut self, now: Instant) {
-        if let Self::UnderWay(news) = self {
-            *self = Self::Next(news.unwrap_or(Due::Paused(now)), None);
+        if self.is_under_way() {
+            self.pause_until(now);
         }
     }
 
@@ -73,26 +69,28 @@ impl FirstRequest {
     /// way.
     pub(super) fn report(&mut self) {
         match self {
-            Self::Next(next, _) => *next = Due::AtOnce,
-            Self::UnderWay(news) => *news = Some(Due::AtOnce),
+            Self::Paused(_) => *self = Self::AtOnce(None),
+            Self::AtOnce(_) => {}
+            Self::UnderWay { is_reported } => *is_reported = true,
         }
     }
 
-    /// Plans the next request after an answer: at once if a report came meanwhile, or else at this instant.
+    /// Plans the next request after an answer: at once if the key was reported to be free meanwhile, or else at this
+    /// instant.
     pub(super) fn pause_until(&mut self, at: Instant) {
         match self {
-            Self::UnderWay(news) => *self = Self::Next(news.unwrap_or(Due::Paused(at)), None),
-            // The answer belongs to a request before the last one.
-            Self::Next(due @ Due::Paused(_), _) => *due = Due::Paused(at),
-            Self::Next(Due::AtOnce, _) => {}
+            Self::UnderWay { is_reported: true } => *self = Self::AtOnce(None),
+            // If no request is under way, the answer belongs to a request before the last one.
+            Self::UnderWay { is_reported: false } | Self::Paused(_) => *self = Self::Paused(at),
+            Self::AtOnce(_) => {}
         }
     }
 
     /// Takes back the offer of this lease. Returns whether the offer was still there.
     pub(super) fn take_back(&mut self, lease: LeaseId) -> bool {
         match self {
-            Self::Next(_, offer) => offer.take_if(|offer| offer.from() == lease).is_some(),
-            Self::UnderWay(_) => false,
+            Self::AtOnce(offer) => offer.take_if(|offer| offer.from() == lease).is_some(),
+            Self::Paused(_) | Self::UnderWay { .. } => false,
         }
     }
 }
