@@ -40,8 +40,8 @@ pub(crate) use self::{overdue::Repeats, request::PlannedRelease};
 use self::{
     overdue::{Repeat, in_time},
     policy::{LEAST, Limits, Next},
-    queue::{HANGS, Queue, YOUNG},
-    request::Request,
+    queue::{HANGS, SendQueue, YOUNG},
+    request::QueuedRequest,
 };
 use crate::{
     messages::{
@@ -50,7 +50,7 @@ use crate::{
     model::{Cause, Error},
     runtime::{
         self,
-        in_flight::{Answer, Call},
+        in_flight::{Call, TimedAnswer},
     },
     store::Store,
 };
@@ -60,27 +60,27 @@ pub(crate) struct Coalescer {
     max_concurrent: usize,
     /// Whether renewals are late. While they are, fewer acquires and releases are sent.
     late: watch::Receiver<bool>,
-    queue: Mutex<Queue<Unsent>>,
+    queue: Mutex<SendQueue<Unsent>>,
 }
 
 /// A request that waits for a slot.
 struct Unsent {
-    request: Request,
-    reply: Reply,
+    request: QueuedRequest,
+    reply: DispatchSender,
     /// Notified when the request is sent in a batch.
     went: oneshot::Sender<()>,
     /// The runtime of the operation that waits for the answer.
     runtime: Handle,
 }
 
-type Reply = oneshot::Sender<Dispatch>;
+type DispatchSender = oneshot::Sender<Dispatch>;
 
 /// How the wait of a request ends.
 enum Dispatch {
     /// The request may be sent alone now.
     Go(InFlightPermit),
     /// The request was sent in a batch, at this instant, and this is its answer.
-    Answer(Instant, Result<BatchAnswer, Error>),
+    TimedAnswer(Instant, Result<BatchAnswer, Error>),
 }
 
 /// When a request is sent to the store.
@@ -128,7 +128,7 @@ impl Coalescer {
             max_concurrent: store.max_concurrent().max(1),
             late,
             store,
-            queue: Mutex::new(Queue::new()),
+            queue: Mutex::new(SendQueue::new()),
         })
     }
 
@@ -138,7 +138,7 @@ impl Coalescer {
         request: Arc<AcquireRequest>,
         repeats: Repeats,
     ) -> Call<AcquireAnswer> {
-        let route = self.route(|| Request::Acquire(request.clone()));
+        let route = self.route(|| QueuedRequest::Acquire(request.clone()));
         let repeat = route.waits(repeats).then(|| {
             let mut again = request.clone();
             let coalescer = self.clone();
@@ -162,7 +162,7 @@ impl Coalescer {
         release: PlannedRelease,
         repeats: Repeats,
     ) -> Call<ReleaseAnswer> {
-        let route = self.route(|| Request::Release(release.clone()));
+        let route = self.route(|| QueuedRequest::Release(release.clone()));
         let repeat = route.waits(repeats).then(|| {
             let (key, lease) = (&release.request.key, release.request.lease);
             let again = PlannedRelease {
@@ -222,7 +222,7 @@ impl Coalescer {
                 let answer = async move {
                     match coalescer.dispatched(dispatch).await {
                         Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
-                        Some(Dispatch::Answer(sent, answer)) => {
+                        Some(Dispatch::TimedAnswer(sent, answer)) => {
                             let read = |answer| read(answer).ok_or_else(mismatched);
                             (sent, answer.and_then(read))
                         }
@@ -263,14 +263,14 @@ impl Coalescer {
     }
 
     /// Takes a slot for a request, or puts the request last in the queue.
-    fn route(self: &Arc<Self>, request: impl FnOnce() -> Request) -> Route {
+    fn route(self: &Arc<Self>, request: impl FnOnce() -> QueuedRequest) -> Route {
         let (false, Ok(runtime)) = (self.max_concurrent == usize::MAX, Handle::try_current())
         else {
             return Route::Now(None);
         };
         let now = Instant::now();
         let mut queue = self.queue.lock();
-        let load = queue.load(now);
+        let load = queue.update_load(now);
         let is_quiet = load.waiting == 0 && load.young == 0 && !queue.is_gathering();
         if is_quiet && load.singles < self.limits().max_concurrent {
             return Route::Now(Some(self.permit(&mut queue, now, 1)));
@@ -302,7 +302,7 @@ impl Coalescer {
 
     fn permit(
         self: &Arc<Self>,
-        queue: &mut Queue<Unsent>,
+        queue: &mut SendQueue<Unsent>,
         now: Instant,
         requests: usize,
     ) -> InFlightPermit {
@@ -327,12 +327,12 @@ impl Coalescer {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let limits = self.limits();
-        if queue.load(now).next(limits, least) == Next::Stay {
+        if queue.update_load(now).next(limits, least) == Next::Stay {
             return false;
         }
         // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
         queue.retain(|unsent| !unsent.reply.is_closed());
-        let load = queue.load(now);
+        let load = queue.update_load(now);
         let mut next = load.next(limits, least);
         if next == Next::Together {
             if let Some(batch) = queue.take_batch(least)
@@ -373,7 +373,7 @@ impl Coalescer {
         let answers = self.ask(&requests).await;
         permit.end(answers.iter().any(Result::is_ok));
         for (reply, answer) in replies.into_iter().zip(answers) {
-            let _ = reply.send(Dispatch::Answer(sent, answer));
+            let _ = reply.send(Dispatch::TimedAnswer(sent, answer));
         }
     }
 
@@ -390,7 +390,7 @@ impl Coalescer {
 async fn send_alone<A>(
     request: impl Future<Output = Result<A, Error>>,
     permit: Option<InFlightPermit>,
-) -> Answer<A> {
+) -> TimedAnswer<A> {
     let sent = Instant::now();
     let answer = runtime::caught(request).await;
     if let Some(permit) = permit {

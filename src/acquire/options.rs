@@ -44,7 +44,7 @@ pub(crate) enum FromMemory {
     /// The lease may be granted under an exclusive lease that stays here.
     Allowed,
     /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared lease
-    /// only such guards are granted, because two processes would show fences in no order.
+    /// only such guards are granted, because the fences that two processes give out under shared leases have no order.
     WithoutFence,
     /// The store is always asked.
     Never,

@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{
     model::{Error, Key, LeaseId},
-    runtime::in_flight::{Answer, Answered, Call},
+    runtime::in_flight::{Answered, Call, TimedAnswer},
     telemetry,
 };
 
@@ -49,7 +49,7 @@ impl<A> Repeat<A> {
 /// Waits for an answer. If the call may be repeated, this makes the other call [`OVERDUE`] after the request was sent in a
 /// batch, unless `stop` is notified before, and returns the first of the two answers.
 pub(super) async fn in_time<A: Send + 'static>(
-    answer: impl Future<Output = Answer<A>> + Send + 'static,
+    answer: impl Future<Output = TimedAnswer<A>> + Send + 'static,
     went: oneshot::Receiver<()>,
     repeat: Option<Repeat<A>>,
     stop: Arc<Notify>,
@@ -76,7 +76,7 @@ pub(super) async fn in_time<A: Send + 'static>(
 
 /// The first answer of a call and its repeat, and the rest: the one that is not answered.
 async fn first_of<A: Send + 'static>(
-    mut rest: BoxFuture<'static, Answer<A>>,
+    mut rest: BoxFuture<'static, TimedAnswer<A>>,
     mut again: Call<A>,
     stop: &Notify,
 ) -> Answered<A> {
@@ -108,7 +108,7 @@ mod tests {
     /// A call that went in a batch. Its answer comes when the sender sends it.
     fn in_batch() -> (
         oneshot::Sender<u32>,
-        impl Future<Output = Answer<u32>> + Send,
+        impl Future<Output = TimedAnswer<u32>> + Send,
         oneshot::Receiver<()>,
     ) {
         let (sender, answer) = oneshot::channel();
@@ -118,7 +118,7 @@ mod tests {
         (sender, answer, told)
     }
 
-    fn answered((_, answer): Answer<u32>) -> u32 {
+    fn answered((_, answer): TimedAnswer<u32>) -> u32 {
         answer.unwrap()
     }
 

@@ -64,8 +64,8 @@ impl LoadSnapshot {
             waiting, batches, ..
         } = self;
         let fair = waiting >= self.crowd / (BATCHES + 1);
-        let has_place = batches == 0 || batches < limits.batches && fair;
-        if waiting >= least && (has_place || self.stalled) {
+        let has_slot = batches == 0 || batches < limits.batches && fair;
+        if waiting >= least && (has_slot || self.stalled) {
             return Next::Together;
         }
         self.each_alone(limits)

@@ -32,8 +32,8 @@ const LARGEST: usize = 100;
 const LOOK: usize = 4 * LARGEST;
 
 /// The requests of a client. `W` is what is sent for a waiting request.
-pub(super) struct Queue<W> {
-    under_way: Vec<UnderWay>,
+pub(super) struct SendQueue<W> {
+    under_way: Vec<InFlightSend>,
     waiting: VecDeque<Queued<W>>,
     /// When a request or a batch was last sent.
     sent: Option<Instant>,
@@ -46,7 +46,7 @@ pub(super) struct Queue<W> {
 }
 
 /// A single request or a batch that was sent and has not ended.
-struct UnderWay {
+struct InFlightSend {
     number: u64,
     since: Instant,
     requests: usize,
@@ -75,7 +75,7 @@ struct Queued<W> {
     to_send: W,
 }
 
-impl<W> Queue<W> {
+impl<W> SendQueue<W> {
     pub(super) fn new() -> Self {
         Self {
             under_way: Vec::new(),
@@ -87,8 +87,8 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Takes the slots of requests that hang, and counts the requests that wait and those under way.
-    pub(super) fn load(&mut self, now: Instant) -> LoadSnapshot {
+    /// Takes the slots from requests that hang, and counts the requests that wait and those under way.
+    pub(super) fn update_load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
         let mut load = LoadSnapshot {
@@ -123,7 +123,7 @@ impl<W> Queue<W> {
         runtime: Id,
         to_send: W,
     ) -> u64 {
-        let number = self.number();
+        let number = self.assign_number();
         self.waiting.push_back(Queued {
             number,
             key,
@@ -208,9 +208,9 @@ impl<W> Queue<W> {
 
     /// Counts a single request, or a batch of this many, as sent now, and returns its number.
     pub(super) fn sent(&mut self, requests: usize, now: Instant) -> u64 {
-        let number = self.number();
+        let number = self.assign_number();
         self.sent = Some(now);
-        self.under_way.push(UnderWay {
+        self.under_way.push(InFlightSend {
             number,
             since: now,
             requests,
@@ -230,7 +230,7 @@ impl<W> Queue<W> {
         }
     }
 
-    fn number(&mut self) -> u64 {
+    fn assign_number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
@@ -252,10 +252,10 @@ mod tests {
 
     #[test]
     fn only_what_is_overtaken_loses_its_place() {
-        let (mut queue, start) = (Queue::<()>::new(), Instant::now());
+        let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
         let first = queue.sent(1, start);
         let second = queue.sent(1, start + YOUNG);
-        let alone = |queue: &mut Queue<()>, at| queue.load(at).singles;
+        let alone = |queue: &mut SendQueue<()>, at| queue.update_load(at).singles;
         assert_eq!(alone(&mut queue, start + HANGS * 100), 2, "it is slow");
         // The first was sent before the second.
         queue.ended(first, true);
@@ -270,30 +270,30 @@ mod tests {
 
     #[test]
     fn a_refusal_overtakes_nothing() {
-        let (mut queue, start) = (Queue::<()>::new(), Instant::now());
+        let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
         queue.sent(1, start);
         let refused = queue.sent(1, start + YOUNG);
         queue.ended(refused, false);
-        assert_eq!(queue.load(start + HANGS * 100).singles, 1);
+        assert_eq!(queue.update_load(start + HANGS * 100).singles, 1);
     }
 
     #[test]
     fn a_queue_from_which_nothing_was_sent_for_long_is_stalled() {
-        let (mut queue, start) = (Queue::<()>::new(), Instant::now());
-        assert!(!queue.load(start).stalled, "nobody came");
+        let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
+        assert!(!queue.update_load(start).stalled, "nobody came");
         queue.sent(20, start);
-        let load = queue.load(start + YOUNG);
+        let load = queue.update_load(start + YOUNG);
         assert_eq!((load.batches, load.young, load.stalled), (1, 0, false));
-        assert!(queue.load(start + HANGS).stalled);
+        assert!(queue.update_load(start + HANGS).stalled);
         queue.sent(1, start + HANGS);
-        assert!(!queue.load(start + HANGS).stalled);
+        assert!(!queue.update_load(start + HANGS).stalled);
     }
 
     #[test]
     fn what_goes_together_is_of_one_runtime_and_of_many_keys() {
         let (here, there) = (runtime(), runtime());
         let (here, there) = (here.handle().id(), there.handle().id());
-        let mut queue = Queue::new();
+        let mut queue = SendQueue::new();
         for number in 0..LEAST {
             queue.push(key(number), false, Class::Durable, here, number);
         }
@@ -310,7 +310,7 @@ mod tests {
     fn each_class_has_batches_of_its_own_and_the_oldest_goes_first() {
         let runtime = runtime();
         let here = runtime.handle().id();
-        let mut queue = Queue::new();
+        let mut queue = SendQueue::new();
         for number in 0..LEAST * 2 {
             let class = [Class::Undoable, Class::Durable][number % 2];
             queue.push(key(number), false, class, here, number);
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn what_is_withdrawn_is_never_sent() {
         let runtime = runtime();
-        let mut queue = Queue::new();
+        let mut queue = SendQueue::new();
         let [first, second] =
             [1, 2].map(|it| queue.push(key(it), false, Class::Durable, runtime.handle().id(), it));
         assert!(queue.withdraw(first) && !queue.withdraw(first));

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A request to send.
-pub(super) enum Request {
+pub(super) enum QueuedRequest {
     Acquire(Arc<AcquireRequest>),
     Release(PlannedRelease),
 }
@@ -43,7 +43,7 @@ impl PlannedRelease {
     }
 }
 
-impl Request {
+impl QueuedRequest {
     pub(super) fn key(&self) -> &Key {
         match self {
             Self::Acquire(request) => &request.key,

@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep};
 use super::{recalls, registry::LeaseRegistry};
 use crate::{sticky::Stay, telemetry::SentBack};
 
-/// How often the task asks the store which keys other processes wait for. A recall takes this long and the pause of the
-/// process that waits, and is to take about a second.
+/// How often the task asks the store which keys other processes wait for. A waiting process is granted the key after at
+/// most this time plus its own pause, about a second in all.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// After this many looks in a row that failed, in this time at least, all keys go back: this process does not learn of
-/// those that wait.
+/// If this many of these requests in a row have failed, over at least the time [`FAILING`], all leases that stay are
+/// released, because this process cannot learn any more that another one waits.
 const FAILURES: u32 = 3;
 const FAILING: Duration = Duration::from_secs(3);
 

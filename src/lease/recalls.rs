@@ -1,5 +1,5 @@
-//! Which of the keys that stay with this process other processes wait for. The store is asked twice a second. If it
-//! can tell by itself, a second task listens to it.
+//! Finds out for which of the keys that stay with this process other processes wait. The store is asked twice a second.
+//! If the store can send notifications, a second task listens for them.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -62,8 +62,9 @@ pub(super) fn ensure_listening(registry: &Arc<LeaseRegistry>) {
 struct RecallListener(Option<Weak<LeaseRegistry>>);
 
 impl RecallListener {
-    /// `None` if the task ends: the client is gone or closes, or no key has stayed for [`LINGER`].
-    fn registry(&mut self, idle_since: &mut Option<Instant>) -> Option<Arc<LeaseRegistry>> {
+    /// Decides whether the task goes on. `None` if it ends: the client is gone or closes, or no key has stayed for
+    /// [`LINGER`].
+    fn go_on(&mut self, idle_since: &mut Option<Instant>) -> Option<Arc<LeaseRegistry>> {
         let registry = self.0.as_ref()?.upgrade()?;
         if registry.lifecycle.is_closing() {
             return None;
@@ -93,7 +94,7 @@ impl Drop for RecallListener {
 /// Sends back the keys that the store tells. The registry is not kept while the task waits for the store.
 async fn listen(mut listening: RecallListener) {
     let (mut failures, mut idle_since) = (0, None);
-    while let Some(registry) = listening.registry(&mut idle_since) {
+    while let Some(registry) = listening.go_on(&mut idle_since) {
         let (store, closing) = (registry.store.clone(), registry.lifecycle.closing().clone());
         drop(registry);
         let pause = |failures| {
@@ -104,7 +105,7 @@ async fn listen(mut listening: RecallListener) {
         let mut keys = match opened {
             Ok(Some(keys)) => keys,
             Ok(None) => {
-                if let Some(registry) = listening.registry(&mut idle_since) {
+                if let Some(registry) = listening.go_on(&mut idle_since) {
                     registry.stays.set_silent();
                 }
                 return;
@@ -119,7 +120,7 @@ async fn listen(mut listening: RecallListener) {
         telemetry::listener_opened();
         while let Ok(Some(Ok(keys))) = timeout(SILENCE, keys.next()).await {
             failures = 0;
-            let Some(registry) = listening.registry(&mut idle_since) else {
+            let Some(registry) = listening.go_on(&mut idle_since) else {
                 return;
             };
             keys.iter().for_each(|key| registry.recall(key));

@@ -16,8 +16,8 @@ const IDLE: u8 = 1;
 const IN_USE: u8 = 2;
 /// The store was told that the key is in use.
 const TOLD_IN_USE: u8 = 3;
-/// The key is not used, but it was since the store was told that it is not. The store keeps the time from which on it has
-/// been told so, and has to be told of the use first.
+/// The key is idle, but was used after the store was told that it is idle. The store holds the start of the earlier idle
+/// time. So the next renewal reports the use, and the one after it reports the new idle time.
 const IDLE_AGAIN: u8 = 4;
 
 impl KnownUsage {
@@ -43,7 +43,7 @@ impl KnownUsage {
         });
     }
 
-    /// Records that the key is used again. If no renewal could have said otherwise, the next one need not say it.
+    /// Records that the key is used again. If no renewal has reported it as idle, nothing has to be corrected.
     pub(super) fn set_in_use(&self) {
         self.change(|known| match known {
             IDLE | IDLE_AGAIN => IN_USE,

@@ -79,7 +79,7 @@ pub(super) struct NextLook {
     pub(super) chance: f64,
 }
 
-pub(super) struct Queue {
+pub(super) struct PermitQueue {
     config: LimiterConfig,
     /// The callers, by the numbers of their places.
     callers: BTreeMap<u64, Caller>,
@@ -87,7 +87,7 @@ pub(super) struct Queue {
     next: u64,
     full: Option<Exhausted>,
     pending: Option<PendingRequest>,
-    failure: Option<Failure>,
+    failure: Option<FailedAttempts>,
 }
 
 struct Caller {
@@ -142,7 +142,7 @@ struct PendingRequest {
 }
 
 /// The errors since the last answer.
-struct Failure {
+struct FailedAttempts {
     /// The last error.
     error: Error,
     times: u32,
@@ -153,7 +153,7 @@ struct Failure {
     turn: Instant,
 }
 
-impl Queue {
+impl PermitQueue {
     pub(super) fn new(config: LimiterConfig) -> Self {
         Self {
             config,
@@ -419,7 +419,7 @@ impl Queue {
             Until::Granted => now.saturating_duration_since(since.max(caller.since)) >= limit,
         };
         self.answer_callers(gets_error, || Err(error.clone()));
-        self.failure = Some(Failure {
+        self.failure = Some(FailedAttempts {
             error: error.clone(),
             times,
             since,

@@ -25,7 +25,7 @@ use tracing::Instrument;
 
 use super::{
     permit::{Permit, PermitAttempt},
-    queue::{self, Action, LimiterConfig, NextLook, Queue, Until},
+    queue::{self, Action, LimiterConfig, NextLook, PermitQueue, Until},
 };
 use crate::{
     messages::{PermitAnswer, PermitRequest},
@@ -73,7 +73,7 @@ pub(crate) struct LimiterQueue {
     name: (Key, Quota),
     /// How long an answer may take before the request is sent again.
     limit: Duration,
-    queue: Mutex<Queue>,
+    queue: Mutex<PermitQueue>,
     /// The last request, while its caller waits for it.
     request: Mutex<Weak<InlineTask>>,
 }
@@ -96,7 +96,7 @@ impl LimiterQueue {
                 context: context.clone(),
                 name,
                 limit,
-                queue: Mutex::new(Queue::new(config)),
+                queue: Mutex::new(PermitQueue::new(config)),
                 request: Mutex::default(),
             });
             *known = Arc::downgrade(&this);
@@ -272,7 +272,7 @@ impl LimiterQueue {
     }
 
     /// Sends the request to the store. Waits for the answer even after the limit, because a late answer may [still
-    /// count](Queue::complete).
+    /// count](PermitQueue::complete).
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let failed = |error: &Error| telemetry::store_failed("permit", None, error);
         let mut call = pin!(runtime::caught(self.context.store.permit(request)));

@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    host::Host, overload::Overload, release::OngoingRelease, state::RenewalState, task::RenewalTask,
+    host::Host, overload::Overload, release::OngoingRelease, state::RenewalInbox, task::RenewalTask,
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
@@ -26,7 +26,7 @@ use crate::{
 /// moves to another runtime from which leases were acquired.
 #[derive(Debug)]
 pub(crate) struct RenewalHandle {
-    state: Arc<RenewalState>,
+    state: Arc<RenewalInbox>,
     host: Arc<Host>,
     /// Whether renewals are late.
     late: watch::Receiver<bool>,
@@ -39,7 +39,7 @@ impl RenewalHandle {
         late: Arc<watch::Sender<bool>>,
         closing: CancellationToken,
     ) -> Self {
-        let state = RenewalState::new();
+        let state = RenewalInbox::new();
         let is_late = late.subscribe();
         let task = RenewalTask {
             store,

@@ -8,7 +8,7 @@ use std::{
 
 use futures::FutureExt;
 
-use super::state::RenewalState;
+use super::state::RenewalInbox;
 use crate::{
     release::{PendingRelease, ReleaseReply, Releaser},
     runtime::in_flight::InFlight,
@@ -18,11 +18,11 @@ use crate::{
 pub(super) struct OngoingRelease {
     /// `None` after the release is done or given up.
     pending: Option<PendingRelease>,
-    state: Arc<RenewalState>,
+    state: Arc<RenewalInbox>,
 }
 
 impl OngoingRelease {
-    pub(super) fn new(pending: PendingRelease, state: Arc<RenewalState>) -> Self {
+    pub(super) fn new(pending: PendingRelease, state: Arc<RenewalInbox>) -> Self {
         Self {
             pending: Some(pending),
             state,

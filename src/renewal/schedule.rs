@@ -40,7 +40,7 @@ use tokio::time::Instant;
 pub(crate) use self::under_way::BatchId;
 use self::{
     send_window::SendWindow,
-    under_way::{Batches, has_place},
+    under_way::{Batches, has_slot},
 };
 use crate::lease_state::{LeaseNumber, timing::PERIOD};
 
@@ -188,8 +188,8 @@ impl<T: Clone> Schedule<T> {
 
     /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
-        let ready = !self.ready.is_empty() && self.has_place(false);
-        let repeats = !self.repeats.is_empty() && self.has_place(true);
+        let ready = !self.ready.is_empty() && self.has_slot(false);
+        let repeats = !self.repeats.is_empty() && self.has_slot(true);
         if ready || repeats {
             return Some(now);
         }
@@ -255,8 +255,8 @@ impl<T: Clone> Schedule<T> {
         Some(entry.due + entry.ttl / SLACK)
     }
 
-    fn has_place(&self, is_repeat: bool) -> bool {
-        has_place(&self.under_way, is_repeat, self.window.under_way())
+    fn has_slot(&self, is_repeat: bool) -> bool {
+        has_slot(&self.under_way, is_repeat, self.window.under_way())
     }
 
     fn set_state(&mut self, id: LeaseNumber, state: RenewalState, due: Instant) {

@@ -1,4 +1,4 @@
-//! `RenewalState`: the work of the renewal task. The handle adds work, and the task carries it out.
+//! `RenewalInbox`: the work of the renewal task. The handle adds work, and the task carries it out.
 
 use std::{
     fmt, mem,
@@ -21,12 +21,12 @@ use crate::{
 /// A change of the work never waits for I/O or a task, never spawns and never panics, so that the drop of a guard can
 /// make a change, with or without a runtime. While the mutex is held, no value is dropped and no code of the
 /// application is called that could lock it again.
-pub(super) struct RenewalState {
-    work: Mutex<Work>,
+pub(super) struct RenewalInbox {
+    work: Mutex<RenewalWork>,
     changed: Notify,
 }
 
-pub(super) struct Work {
+pub(super) struct RenewalWork {
     pub(super) schedule: Schedule<Weak<LeaseState>>,
     pub(super) todo: Todo,
     /// Whether releases are dropped instead of carried out, because the client closes and no runtime is left.
@@ -46,9 +46,9 @@ pub(super) struct Todo {
     pub(super) beside: Vec<BoxFuture<'static, ()>>,
 }
 
-impl RenewalState {
+impl RenewalInbox {
     pub(super) fn new() -> Arc<Self> {
-        let work = Work {
+        let work = RenewalWork {
             schedule: Schedule::new(),
             todo: Todo::default(),
             drops_releases: false,
@@ -61,12 +61,12 @@ impl RenewalState {
     }
 
     /// Reads or takes work, without waking the task.
-    pub(super) fn with<T>(&self, access: impl FnOnce(&mut Work) -> T) -> T {
+    pub(super) fn with<T>(&self, access: impl FnOnce(&mut RenewalWork) -> T) -> T {
         access(&mut self.work.lock())
     }
 
     /// Changes the work, and wakes the task.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Work) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut RenewalWork) -> T) -> T {
         let changed = self.with(change);
         self.changed.notify_one();
         changed
@@ -130,7 +130,7 @@ impl RenewalState {
     }
 }
 
-impl Work {
+impl RenewalWork {
     /// Plans the renewals of a lease.
     pub(super) fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
         let (number, ttl) = (lease.number(), lease.ttl());
@@ -140,8 +140,8 @@ impl Work {
     }
 }
 
-impl fmt::Debug for RenewalState {
+impl fmt::Debug for RenewalInbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenewalState").finish_non_exhaustive()
+        f.debug_struct("RenewalInbox").finish_non_exhaustive()
     }
 }

@@ -15,7 +15,7 @@ use super::{
     release::OngoingRelease,
     requests::{self, renew},
     schedule::{Batch, BatchId, Due, RenewalOutcome},
-    state::{RenewalState, Todo},
+    state::{RenewalInbox, Todo},
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
     pub(super) releaser: Releaser,
-    pub(super) state: Arc<RenewalState>,
+    pub(super) state: Arc<RenewalInbox>,
     pub(super) overload: Overload,
 }
 
@@ -130,7 +130,7 @@ impl RenewalTask {
                 }
             }
         }
-        let mut answered = Answered {
+        let mut answered = BatchReport {
             batch: batch.id,
             outcomes,
             state: self.state.clone(),
@@ -154,13 +154,13 @@ impl RenewalTask {
 }
 
 /// Passes the outcomes of a batch to the schedule when it is dropped, also if the call is dropped with its runtime.
-struct Answered {
+struct BatchReport {
     batch: BatchId,
     outcomes: Vec<(LeaseNumber, RenewalOutcome)>,
-    state: Arc<RenewalState>,
+    state: Arc<RenewalInbox>,
 }
 
-impl Drop for Answered {
+impl Drop for BatchReport {
     fn drop(&mut self) {
         let (now, chance) = (Instant::now(), fastrand::f64());
         let Self {

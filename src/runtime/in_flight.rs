@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use crate::model::Error;
 
 /// An answer, and the instant before its request was sent.
-pub(crate) type Answer<T> = (Instant, Result<T, Error>);
+pub(crate) type TimedAnswer<T> = (Instant, Result<T, Error>);
 
 /// The calls that are under way.
 ///
@@ -21,7 +21,7 @@ pub(crate) struct InFlight<T> {
     /// polled twice for each answer (futures 0.3.34), and would wake a second thread for that.
     running: Vec<Call<T>>,
     /// The answers that came while the operation waited for something else.
-    answered: Vec<Answer<T>>,
+    answered: Vec<TimedAnswer<T>>,
 }
 
 /// A store call. It begins when it is first polled.
@@ -35,7 +35,7 @@ pub(crate) struct Call<T> {
 pub(crate) type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// An answer to a call, and the rest of the call if another answer will come.
-pub(crate) type Answered<T> = (Answer<T>, Option<Call<T>>);
+pub(crate) type Answered<T> = (TimedAnswer<T>, Option<Call<T>>);
 
 impl<T> Call<T> {
     /// A call that runs to its end, unless `withdraw` withdraws its request.
@@ -77,7 +77,7 @@ impl<T: Send + 'static> InFlight<T> {
     /// The next answer to any of the calls. `None` if there is none within this time, or if no call is under way.
     ///
     /// Cancel safe, like all waits of this type except [`finish`](InFlight::finish): the calls stay here.
-    pub(crate) async fn next(&mut self, limit: Duration) -> Option<Answer<T>> {
+    pub(crate) async fn next(&mut self, limit: Duration) -> Option<TimedAnswer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
             None => timeout(limit, next_of(&mut self.running))
@@ -88,7 +88,7 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// The next answer, however long it takes; `None` if no call is under way.
-    pub(crate) async fn next_at_last(&mut self) -> Option<Answer<T>> {
+    pub(crate) async fn next_at_last(&mut self) -> Option<TimedAnswer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
             None => next_of(&mut self.running).await,
@@ -125,7 +125,7 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// Takes the answers that came while the operation waited for something else.
-    pub(crate) fn take_answered(&mut self) -> Vec<Answer<T>> {
+    pub(crate) fn take_answered(&mut self) -> Vec<TimedAnswer<T>> {
         std::mem::take(&mut self.answered)
     }
 
@@ -137,7 +137,7 @@ impl<T: Send + 'static> InFlight<T> {
 }
 
 /// The next answer that comes; `None` when no call is under way.
-fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<Answer<T>>> {
+fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<TimedAnswer<T>>> {
     poll_fn(|cx| {
         let mut index = 0;
         while let Some(call) = running.get_mut(index) {

@@ -41,7 +41,7 @@ use crate::model::Error;
 pub(crate) struct InlineTask {
     runtime: Handle,
     slot: Slot<Work>,
-    /// The task, from the detach until the [reason for a missing outcome](InlineTask::no_outcome) is asked for.
+    /// The task, from the detach until the [reason for a missing outcome](InlineTask::take_failure) is asked for.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -94,12 +94,12 @@ impl InlineTask {
         });
         match outcome.await {
             Some(outcome) => Ok(outcome),
-            None => Err(here.0.no_outcome().await),
+            None => Err(here.0.take_failure().await),
         }
     }
 
     /// Waits for the end of the task, if the work was detached, and returns the reason why it gave no outcome.
-    async fn no_outcome(&self) -> Error {
+    async fn take_failure(&self) -> Error {
         let task = self.task.lock().take();
         match task {
             // The caller polled the work. Such work gives an outcome unless it panics.

@@ -41,8 +41,8 @@ use crate::{
 /// How many shared leases are granted from memory at the same time, at most.
 const TURNS: u32 = 1_000;
 
-/// For how long a lease stays although its turn has come to a task that does not take it. Such a task is not polled any
-/// more, and keeps the turn from all others.
+/// For how long a lease stays while a task that was given a permit of the semaphore does not use it. The future of such a
+/// task is not polled any more, and blocks all tasks behind it.
 const UNCLAIMED: Duration = Duration::from_millis(500);
 
 /// A lease that stays with this process.
@@ -284,15 +284,15 @@ impl Stay {
     /// Records that the lease in the store is converted for one of the holders: from now on not even a reentrant lease
     /// is granted here.
     pub(crate) fn begin_to_convert(&self) {
-        self.converts(Conversions::Begun);
+        self.record_conversion(Conversions::Begun);
     }
 
     /// Records that the store is asked to convert the lease.
     pub(crate) fn conversion_sent(&self) {
-        self.converts(Conversions::Sent);
+        self.record_conversion(Conversions::Sent);
     }
 
-    fn converts(&self, conversion: Conversions) {
+    fn record_conversion(&self, conversion: Conversions) {
         let mut state = self.state.lock();
         state.conversion = state.conversion.max(conversion);
     }

@@ -18,7 +18,7 @@ use crate::model::Key;
 /// The most keys that stay. If there are more, the key that was not used for the longest time goes back first.
 const MAX_KEYS: usize = 4_096;
 
-/// After how long the task that looks after the keys looks again whether a lease that goes back was released.
+/// After how long the task that looks after the keys checks again whether the release of a lease was answered.
 const RELEASED: Duration = Duration::from_secs(1);
 
 /// The keys that stay with this process.
@@ -154,9 +154,9 @@ impl Stays {
         self.counted(&keys);
     }
 
-    /// Plans when the keys have to be looked after again: the shortest time for which one of them stays although no
-    /// task uses it, or the shortest time until a lease under one that has ended is over. `None` if there are none: the
-    /// task that looks after the keys then ends, and the next key that stays starts another one.
+    /// Plans the next check of the keys, and returns the time until then. It is the shortest time for which an idle key
+    /// stays, or the time until the first lease from memory under an ended one expires, if that is sooner. `None` if there
+    /// are no leases: the task that looks after the keys then ends, and the next key that stays starts another one.
     pub(crate) fn plan_look(&self, now: Instant) -> Option<Duration> {
         let mut keys = self.keys.lock();
         let idle = keys.stays.values().map(|stay| stay.idle());

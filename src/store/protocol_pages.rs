@@ -187,14 +187,14 @@ impl Tree {
 }
 
 /// A statement, as it stands on its page.
-pub(crate) struct Statement {
+pub(crate) struct PageStatement {
     name: String,
     text: String,
     /// The name of the statement that this one resembles.
     like: Option<&'static str>,
 }
 
-impl Statement {
+impl PageStatement {
     pub(crate) fn new(name: impl Into<String>, text: String) -> Self {
         Self {
             name: name.into(),
@@ -227,7 +227,7 @@ impl Statement {
 }
 
 /// Panics unless a document has exactly these statements of a kind, each under its name.
-pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[Statement]) {
+pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[PageStatement]) {
     let _file = FILE.lock();
     let path = format!("{DOCUMENTS}/{document}");
     let before = fs::read_to_string(&path).unwrap();

@@ -14,7 +14,7 @@
 //! - Many processes together send little more requests than a few. A process that is twice as far behind sends half as
 //!   many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
-//!   for the case that a report is late or missed, and a process of those ahead is gone. So there are fewer of them.
+//!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
 
 use std::time::Duration;
 

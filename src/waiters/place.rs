@@ -111,12 +111,12 @@ impl OwnPlace {
         }
     }
 
-    /// The place for the next request. `beside` is how many tasks of this process wait directly behind the requesting
+    /// Plans the next request, and returns what it says about the place. `beside` is how many tasks of this process wait directly behind the requesting
     /// task and can share the key with it. A grant keeps the place for them.
     ///
     /// Only tasks that waited when the first of them sent its request can use the place. Tasks that come later need
     /// another place. Otherwise a process with a constant flow of readers would keep a writer from the key for ever.
-    pub(super) fn turn(&mut self, beside: usize) -> PlaceToAsk {
+    pub(super) fn begin_turn(&mut self, beside: usize) -> PlaceToAsk {
         let more = self.more.map_or(beside, |more| more.get() - 1);
         self.next = NonZero::new(more.min(beside));
         PlaceToAsk {
@@ -159,9 +159,9 @@ impl OwnPlace {
         self.more = self.more.map(less);
     }
 
-    /// Records that a request in turn was granted. If `ends`, the grant has ended the place, unless the request was to
-    /// keep it. If not, an earlier request that was to keep the place may have been granted instead. If a refusal had
-    /// taken the place, returns what telemetry reports about it.
+    /// Records that a request in turn was granted. `ends` says whether the grant has ended the place, unless the request
+    /// was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep the place. If
+    /// a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
         self.may_be_taken &= self.next.is_some() || !ends;
         // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at least.

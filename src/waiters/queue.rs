@@ -1,4 +1,4 @@
-//! `Queue`: the waiters for one key in this process, and when the first one sends a request. Pure: times come in as
+//! `KeyQueue`: the waiters for one key in this process, and when the first one sends a request. Pure: times come in as
 //! arguments.
 //!
 //! Invariants:
@@ -42,7 +42,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct KeyQueue {
     waiters: WaiterList,
     request: FirstRequest,
     /// When waiters were let in last. Before the first time, when the queue was made.
@@ -75,7 +75,7 @@ pub(super) struct Granted {
     pub(super) in_place_of: Option<(LeaseId, HandoffStreak)>,
 }
 
-impl Queue {
+impl KeyQueue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             waiters: WaiterList::default(),
@@ -173,12 +173,12 @@ impl Queue {
         self.request.send()
     }
 
-    /// What the next request of a waiter says about the place of this process.
-    pub(super) fn turn(&mut self, turn: &Arc<Notify>) -> PlaceToAsk {
+    /// Plans the next request of a waiter, and returns what it says about the place of this process.
+    pub(super) fn begin_turn(&mut self, turn: &Arc<Notify>) -> PlaceToAsk {
         if self.waiters.admission(turn) != Admission::None {
             return self.place.turn_to_be_let_in();
         }
-        self.place.turn(self.waiters.beside_first())
+        self.place.begin_turn(self.waiters.beside_first())
     }
 
     /// Takes over the place of a task that has left, whose request may still take that place. Returns whether tasks
@@ -225,7 +225,7 @@ impl Queue {
             return taken_behind;
         }
         let least = if is_told { retry::SLOWEST } else { 0 };
-        let pause = self.next_pause(least, expires_in);
+        let pause = self.count_pause(least, expires_in);
         let ahead = match is_in_turn {
             true => Ahead::others(&held),
             false => Ahead::NOBODY,
@@ -403,11 +403,11 @@ impl Queue {
     /// Plans the next request after an answer: as a kept report says, or else after a pause. The pause is at least the
     /// pause after `least` pauses, but does not last longer than `expires_in`.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
-        let pause = self.next_pause(least, expires_in);
+        let pause = self.count_pause(least, expires_in);
         self.request.pause_until(now + pause);
     }
 
-    fn next_pause(&mut self, least: u32, expires_in: Option<Duration>) -> Duration {
+    fn count_pause(&mut self, least: u32, expires_in: Option<Duration>) -> Duration {
         let pauses = self.pauses.max(least);
         self.pauses = self.pauses.saturating_add(1);
         retry::pause_until_free(pauses, expires_in, fastrand::f64())

@@ -25,7 +25,7 @@ use super::{
     followers::{Follower, Followers},
     handoff::{HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
-    queue::Queue,
+    queue::KeyQueue,
 };
 use crate::{
     model::{Key, LeaseId, WaiterId},
@@ -40,7 +40,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_millis(200);
 /// The queues of all keys that have waiters.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueues {
-    queues: Mutex<HashMap<Key, Queue>>,
+    queues: Mutex<HashMap<Key, KeyQueue>>,
     listener: Mutex<ListenerState>,
     followers: Arc<Followers>,
     /// The leases of this process, each until it is detached, or its release was answered or given up.
@@ -73,7 +73,7 @@ impl WaitQueues {
     ) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
-        let queue = queue.or_insert_with(|| Queue::new(Instant::now()));
+        let queue = queue.or_insert_with(|| KeyQueue::new(Instant::now()));
         let first = queue.push(turn, kind, work.clone());
         drop(queues);
         let depended_on = first.map(|first| [first, work]);
@@ -81,7 +81,7 @@ impl WaitQueues {
     }
 
     /// Reads or changes the queue of a key. `None` if the key has no waiters.
-    pub(super) fn with<A>(&self, key: &Key, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
+    pub(super) fn with<A>(&self, key: &Key, look: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {
         self.queues.lock().get_mut(key).map(look)
     }
 
@@ -144,7 +144,7 @@ impl WaitQueues {
     /// Records that the key can be shared from now on, or was freed by force. The first waiter for it sends a request
     /// at once.
     pub(crate) fn wake_first(&self, key: &Key) {
-        self.with(key, Queue::wake);
+        self.with(key, KeyQueue::wake);
         self.followers.tell(key);
     }
 
@@ -181,7 +181,9 @@ impl WaitQueues {
             // The store does not report keys that became free before the stream was opened. So the first waiter of each
             // queue sends one request, and each follower reads its key once.
             let mut queues = self.queues.lock();
-            queues.values_mut().for_each(Queue::wake_unless_held_here);
+            queues
+                .values_mut()
+                .for_each(KeyQueue::wake_unless_held_here);
             drop(queues);
             self.followers.tell_all();
         }

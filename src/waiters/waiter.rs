@@ -15,7 +15,7 @@ use super::{
     kind::WaiterKind,
     place::EndedTurn,
     place::PlaceToAsk,
-    queue::{Granted, Queue, Step},
+    queue::{Granted, KeyQueue, Step},
     queues::WaitQueues,
 };
 use crate::{
@@ -105,16 +105,16 @@ impl Waiter {
     /// Records that this waiter gives up, because no request was answered for the whole call timeout. The other waiters
     /// that have waited for as long give up too.
     pub(crate) fn fail_waiters(&self) {
-        self.queue(Queue::give_up);
+        self.queue(KeyQueue::give_up);
     }
 
-    /// What the next request of this waiter says about the place of this process. `None` if the waiter does not wait in
-    /// turn.
-    pub(crate) fn place_to_ask(&self) -> Option<PlaceToAsk> {
+    /// Plans the next request of this waiter, and returns what it says about the place of this process. `None` if the
+    /// waiter does not wait in turn.
+    pub(crate) fn begin_turn(&self) -> Option<PlaceToAsk> {
         match self.kind {
             WaiterKind::Barging => None,
             WaiterKind::Exclusive | WaiterKind::Shared | WaiterKind::Permits => {
-                self.queue(|queue| queue.turn(&self.turn))
+                self.queue(|queue| queue.begin_turn(&self.turn))
             }
         }
     }
@@ -132,7 +132,7 @@ impl Waiter {
         let is_told = self.queues.is_told();
         let now = Instant::now();
         let in_turn = self.kind != WaiterKind::Barging && !is_for_a_lease;
-        let refused = |queue: &mut Queue| queue.refused(&self.turn, held, in_turn, is_told, now);
+        let refused = |queue: &mut KeyQueue| queue.refused(&self.turn, held, in_turn, is_told, now);
         let taken_behind = self.queue(refused);
         if let Some(ahead) = taken_behind.flatten() {
             telemetry::place_taken(&self.key, ahead);
@@ -183,7 +183,7 @@ impl Waiter {
 
     /// Records that this waiter gets the key from memory when its turn comes, under a lease that stays with this process. So
     /// the next waiter asks at once. Nothing was granted yet, so a place in the document stays what it is.
-    pub(crate) fn waits_for_memory(&self, lease: LeaseId, remaining: Duration) {
+    pub(crate) fn record_wait_for_memory(&self, lease: LeaseId, remaining: Duration) {
         let now = Instant::now();
         let granted = Granted {
             lease,
@@ -201,7 +201,7 @@ impl Waiter {
         self.queue(|queue| queue.last()).flatten()
     }
 
-    fn queue<A>(&self, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
+    fn queue<A>(&self, look: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {
         self.queues.with(&self.key, look)
     }
 }

@@ -66,7 +66,7 @@ impl AcquireOperation {
                             Here::Store => {}
                         }
                     }
-                    if let Some(place) = waiter.place_to_ask() {
+                    if let Some(place) = waiter.begin_turn() {
                         let request = Arc::make_mut(&mut self.request);
                         request.turn = place.turn;
                         request.place = place.known;
@@ -191,7 +191,7 @@ impl AcquireOperation {
                 // This task now waits for its turn among those that get the key from memory. The next one in the queue of
                 // the key comes after it.
                 let stored = stay.stored();
-                waiter.waits_for_memory(stored.id(), stored.remaining(Instant::now()));
+                waiter.record_wait_for_memory(stored.id(), stored.remaining(Instant::now()));
                 if let Some(place) = waiter.leave() {
                     // Otherwise the place would recall the lease of its own process.
                     cleanup::give_up_place(&context, key, place);

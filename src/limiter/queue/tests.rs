@@ -7,7 +7,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Action, LimiterConfig, NextLook, Outcome, Queue, Until};
+use super::{Action, LimiterConfig, NextLook, Outcome, PermitQueue, Until};
 use crate::{
     limiter::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Bench {
-    queue: Queue,
+    queue: PermitQueue,
     start: Instant,
     now: Instant,
 }
@@ -65,7 +65,7 @@ impl Bench {
         };
         let start = Instant::now();
         Self {
-            queue: Queue::new(config),
+            queue: PermitQueue::new(config),
             start,
             now: start,
         }

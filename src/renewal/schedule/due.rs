@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Batch, Due, RenewalState, Schedule,
-    under_way::{BatchId, UnderWay},
+    under_way::{BatchId, InFlightBatch},
 };
 use crate::{
     lease_state::{LeaseNumber, timing::STEP},
@@ -35,7 +35,7 @@ impl<T: Clone> Schedule<T> {
             due.expired.extend(self.remove(id));
         }
         self.expire_repeats(now, &mut due.expired);
-        while let Some(batch) = self.next_batch(now) {
+        while let Some(batch) = self.take_next_batch(now) {
             due.batches.push(batch);
         }
         due
@@ -44,7 +44,7 @@ impl<T: Clone> Schedule<T> {
     /// Splits the batches that were not answered in time, and returns their leases.
     fn split_overdue(&mut self, now: Instant) -> Vec<T> {
         let mut overdue = Vec::new();
-        let late = |(id, batch): (&BatchId, &UnderWay)| {
+        let late = |(id, batch): (&BatchId, &InFlightBatch)| {
             (!batch.is_overdue && batch.overdue_at() <= now).then_some(*id)
         };
         let late: Vec<_> = self.under_way.iter().filter_map(late).collect();
@@ -92,14 +92,14 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// The next batch, if there is one and it may be sent.
-    fn next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
-        if self.has_place(true)
+    /// Takes the next batch, if there is one and it may be sent.
+    fn take_next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
+        if self.has_slot(true)
             && let Some(part) = self.repeats.pop_front()
         {
             return Some(self.send(part, true, now));
         }
-        if !self.has_place(false) {
+        if !self.has_slot(false) {
             return None;
         }
         let together = self.ready_together(now);
@@ -156,7 +156,7 @@ impl<T: Clone> Schedule<T> {
             }
             self.set_state(*lease, RenewalState::Sent(id), now);
         }
-        let under_way = UnderWay {
+        let under_way = InFlightBatch {
             leases,
             sent: now,
             ttl: shortest.unwrap_or_default(),

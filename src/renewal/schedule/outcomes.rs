@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     RenewalOutcome, RenewalState, SLACK, Schedule,
-    under_way::{BatchId, UnderWay},
+    under_way::{BatchId, InFlightBatch},
 };
 use crate::{
     lease_state::{
@@ -53,7 +53,7 @@ impl<T: Clone> Schedule<T> {
 
     fn measure(
         &mut self,
-        batch: &UnderWay,
+        batch: &InFlightBatch,
         outcomes: &[(LeaseNumber, RenewalOutcome)],
         now: Instant,
     ) {

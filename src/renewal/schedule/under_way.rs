@@ -19,11 +19,11 @@ const OVERTAKEN: u32 = 2;
 pub(crate) struct BatchId(pub(super) u64);
 
 /// The batches that were sent and not answered, in the order in which they were sent.
-pub(super) type Batches = BTreeMap<BatchId, UnderWay>;
+pub(super) type Batches = BTreeMap<BatchId, InFlightBatch>;
 
 /// A batch that was sent.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct InFlightBatch {
     pub(super) leases: Vec<LeaseNumber>,
     pub(super) sent: Instant,
     /// The shortest ttl among the leases.
@@ -35,7 +35,7 @@ pub(super) struct UnderWay {
     pub(super) overtaken: u32,
 }
 
-impl UnderWay {
+impl InFlightBatch {
     pub(super) fn overdue_at(&self) -> Instant {
         self.sent + response_timeout(self.ttl)
     }
@@ -54,8 +54,8 @@ impl UnderWay {
 /// Whether one more batch may be sent: a repeat, which is a part of an earlier batch, or a first batch, of which `most`
 /// may be under way. The two kinds are counted separately, so that repeats that hang do not delay first batches, and
 /// first batches do not delay repeats.
-pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool {
-    let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
+pub(super) fn has_slot(batches: &Batches, is_repeat: bool, most: usize) -> bool {
+    let same_kind = |batch: &&InFlightBatch| batch.is_repeat == is_repeat && batch.is_at_work();
     let (overdue, young): (Vec<_>, Vec<_>) = batches
         .values()
         .filter(same_kind)

@@ -23,8 +23,8 @@ pub(super) struct StayState {
     pub(super) conversion: Conversions,
 }
 
-/// Whether the lease in the store is converted for one of the holders. From then on it is not known here what mode the
-/// next lease could have, not even a reentrant one.
+/// Whether a conversion of the lease in the store has begun. From then on its mode is not known here, so nothing more is
+/// granted from memory, not even to a reentrant owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Conversions {
     None,

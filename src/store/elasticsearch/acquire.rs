@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{
     answer::ChangeOutcome,
     index_store::IndexStore,
-    statements::{self, Change},
+    statements::{self, ScriptedUpdate},
     transport::Transport,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 
 /// An acquire that is ready to be sent.
 pub(super) struct PreparedAcquire {
-    pub(super) change: Change,
+    pub(super) change: ScriptedUpdate,
     /// A lower bound of the server's time when the change is sent; only for an acquire whose refusal does not contain
     /// the time.
     pub(super) at: Option<DateTime<Utc>>,

@@ -41,7 +41,7 @@ pub(super) struct AliasedIndex {
 
 impl AliasedIndex {
     /// The name of the index. If it is not known yet, `request` asks for it.
-    pub(super) async fn get(
+    pub(super) async fn get_or_request(
         &self,
         request: impl Future<Output = Result<String, Error>>,
     ) -> Result<Arc<str>, Error> {
@@ -137,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn all_who_come_at_once_are_served_by_one_request() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let told = join_all((0..100).map(|_| index.get(asked.saying(Ok("a"))))).await;
+        let told = join_all((0..100).map(|_| index.get_or_request(asked.saying(Ok("a"))))).await;
         assert!(
             told.iter()
                 .all(|it| it.as_deref().is_ok_and(|it| it == "a"))
@@ -150,10 +150,10 @@ mod tests {
     #[tokio::test]
     async fn a_failure_is_shared_and_not_remembered() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let told = join_all((0..100).map(|_| index.get(asked.saying(Err(()))))).await;
+        let told = join_all((0..100).map(|_| index.get_or_request(asked.saying(Err(()))))).await;
         assert!(told.iter().all(Result::is_err));
         assert_eq!(asked.times(), 2);
-        assert!(index.get(asked.saying(Ok("a"))).await.is_ok());
+        assert!(index.get_or_request(asked.saying(Ok("a"))).await.is_ok());
         assert_eq!(asked.times(), 3);
     }
 
@@ -161,11 +161,11 @@ mod tests {
     #[tokio::test]
     async fn who_comes_while_a_request_is_under_way_does_not_take_its_failure() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let first = index.get(asked.saying(Err(())));
+        let first = index.get_or_request(asked.saying(Err(())));
         let second = async {
             tokio::task::yield_now().await;
             assert_eq!(asked.times(), 1, "the first is under way");
-            index.get(asked.saying(Ok("a"))).await
+            index.get_or_request(asked.saying(Ok("a"))).await
         };
         let (first, second) = tokio::join!(first, second);
         assert!(first.is_err() && second.is_ok());
@@ -174,18 +174,18 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_goes_leaves_the_turn_to_the_next() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let gone = timeout(Duration::from_millis(1), index.get(pending())).await;
+        let gone = timeout(Duration::from_millis(1), index.get_or_request(pending())).await;
         assert!(gone.is_err());
-        assert!(index.get(asked.saying(Ok("a"))).await.is_ok());
+        assert!(index.get_or_request(asked.saying(Ok("a"))).await.is_ok());
     }
 
     #[tokio::test]
     async fn only_the_index_that_is_known_is_forgotten() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
         for (forgotten, times) in [("other", 1), ("a", 2)] {
-            index.get(asked.saying(Ok("a"))).await.unwrap();
+            index.get_or_request(asked.saying(Ok("a"))).await.unwrap();
             index.forget(forgotten);
-            index.get(asked.saying(Ok("a"))).await.unwrap();
+            index.get_or_request(asked.saying(Ok("a"))).await.unwrap();
             assert_eq!(asked.times(), times);
         }
     }
@@ -195,9 +195,13 @@ mod tests {
     async fn a_request_without_an_answer_holds_up_the_others_for_a_bounded_time() {
         let (index, asked) = (Arc::new(AliasedIndex::default()), Asked::default());
         let hanging = index.clone();
-        let hanging = tokio::spawn(async move { hanging.get(pending()).await });
+        let hanging = tokio::spawn(async move { hanging.get_or_request(pending()).await });
         tokio::task::yield_now().await;
-        let told = timeout(LOOKUP_TIMEOUT * 2, index.get(asked.saying(Ok("a")))).await;
+        let told = timeout(
+            LOOKUP_TIMEOUT * 2,
+            index.get_or_request(asked.saying(Ok("a"))),
+        )
+        .await;
         assert!(told.is_ok());
         let error = hanging.await.unwrap().unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
@@ -207,7 +211,7 @@ mod tests {
     async fn contention_is_a_reason_to_ask_anew_now_and_then() {
         let (index, asked, start) = (AliasedIndex::default(), Asked::default(), Instant::now());
         for (after, times) in [(0, 1), (1, 2), (11, 2), (12, 3), (13, 3)] {
-            let told = index.get(asked.saying(Ok("a"))).await.unwrap();
+            let told = index.get_or_request(asked.saying(Ok("a"))).await.unwrap();
             assert_eq!(asked.times(), times, "after {after} s");
             index.doubt(&told, start + Duration::from_secs(after));
         }

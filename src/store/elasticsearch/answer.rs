@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::{error::Refusal, statements};
+use super::{error::ErrorResponse, statements};
 use crate::{
     model::{Error, Holder, Key, LimiterRecord, LockRecord},
     store::json,
@@ -26,16 +26,16 @@ pub(crate) struct ChangeOutcome {
 
 /// The outcome of a change, and the document that the answer names.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) outcome: Result<ChangeOutcome, Refusal>,
+pub(crate) struct ItemAnswer {
+    pub(crate) outcome: Result<ChangeOutcome, ErrorResponse>,
     /// The index that the answer names.
     pub(crate) index: Option<String>,
     id: Option<String>,
 }
 
-impl Answer {
+impl ItemAnswer {
     /// The answer to a request that was refused as a whole.
-    pub(crate) fn refused(refusal: Refusal) -> Self {
+    pub(crate) fn refused(refusal: ErrorResponse) -> Self {
         Self {
             index: refusal.index().map(str::to_owned),
             id: None,
@@ -58,7 +58,7 @@ impl Answer {
         self,
         id: &str,
         index: Option<&str>,
-    ) -> Result<Result<ChangeOutcome, Refusal>, String> {
+    ) -> Result<Result<ChangeOutcome, ErrorResponse>, String> {
         let is_told = match &self.outcome {
             Ok(_) => true,
             // "No such document" is an answer too. It may leave out the index or the id.
@@ -85,17 +85,17 @@ impl Answer {
 }
 
 /// Reads the answer to an update, or an item of the answer to a bulk.
-pub(crate) fn read(status: u16, mut answer: Value) -> Answer {
+pub(crate) fn read(status: u16, mut answer: Value) -> ItemAnswer {
     let effect = match answer["result"].as_str() {
         Some("created" | "updated") => Ok(Effect::Written),
         Some("deleted") => Ok(Effect::Deleted),
         Some("noop") => Ok(Effect::None),
-        _ => Err(Refusal::read(status, &answer)),
+        _ => Err(ErrorResponse::read(status, &answer)),
     };
     let source = answer.pointer_mut("/get/_source").map(Value::take);
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
-    let refused = effect.as_ref().err().and_then(Refusal::index);
-    Answer {
+    let refused = effect.as_ref().err().and_then(ErrorResponse::index);
+    ItemAnswer {
         index: refused.map(str::to_owned).or_else(|| text("_index")),
         id: text("_id"),
         outcome: effect.map(|effect| ChangeOutcome {
@@ -106,7 +106,7 @@ pub(crate) fn read(status: u16, mut answer: Value) -> Answer {
 }
 
 /// Reads the answer to a bulk of updates, in the order of its items.
-pub(crate) fn read_bulk(mut answer: Value) -> Vec<Answer> {
+pub(crate) fn read_bulk(mut answer: Value) -> Vec<ItemAnswer> {
     let items = answer.get_mut("items").and_then(Value::as_array_mut);
     let items = items.into_iter().flatten();
     items
@@ -338,7 +338,7 @@ mod tests {
         ] });
         let answers = read_bulk(answer);
         let first = answers[0].outcome.as_ref();
-        assert!(first.is_err_and(Refusal::is_missing_document));
+        assert!(first.is_err_and(ErrorResponse::is_missing_document));
         assert!(answers[1].outcome.is_ok());
     }
 

@@ -8,14 +8,14 @@ use crate::model::{Cause, Error, Fence, Key};
 
 /// The error with which a cluster refuses a request, or an item of a bulk.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ErrorResponse {
     status: u16,
     kind: String,
     reason: String,
     index: Option<String>,
 }
 
-impl Refusal {
+impl ErrorResponse {
     /// Reads the body of an answer with an error status, or an item of a bulk.
     pub(crate) fn read(status: u16, body: &Value) -> Self {
         let error = &body["error"];
@@ -133,7 +133,7 @@ impl Refusal {
 }
 
 /// Errors about the application's documents, whose index `prepare` does not create.
-impl Refusal {
+impl ErrorResponse {
     pub(crate) fn classify_for_a_document(self, store: &'static str, id: &Key) -> Error {
         let advice = match self.kind.as_str() {
             "index_not_found_exception" => {
@@ -178,7 +178,7 @@ fn innermost(error: &Value) -> &Value {
     cause
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ErrorResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HTTP {}", self.status)?;
         if !self.kind.is_empty() {
@@ -191,7 +191,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl StdError for Refusal {}
+impl StdError for ErrorResponse {}
 
 /// Classifies an error of the client, if no answer came, by whether the request was sent.
 pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
@@ -227,7 +227,8 @@ mod tests {
     fn classify(status: u16, kind: &str, reason: &str) -> Error {
         let error = json!({ "type": kind, "reason": reason });
         let body = json!({ "error": { "root_cause": [error], "type": kind, "reason": reason } });
-        Refusal::read(status, &body).classify("Elasticsearch", Some(&Key::new("key").unwrap()))
+        ErrorResponse::read(status, &body)
+            .classify("Elasticsearch", Some(&Key::new("key").unwrap()))
     }
 
     #[test]
@@ -267,7 +268,7 @@ mod tests {
         let classify = |status, kind, reason| {
             let body = json!({ "error": { "type": kind, "reason": reason } });
             let id = Key::new("42").unwrap();
-            Refusal::read(status, &body).classify_for_a_document("Elasticsearch", &id)
+            ErrorResponse::read(status, &body).classify_for_a_document("Elasticsearch", &id)
         };
         let strict = "strict_dynamic_mapping_exception";
         for (status, kind, reason, advice) in [
@@ -351,10 +352,10 @@ mod tests {
     #[test]
     fn an_answer_of_something_in_between_is_ambiguous() {
         for status in [500, 502, 503, 504] {
-            let error = Refusal::foreign(status).classify("Elasticsearch", None);
+            let error = ErrorResponse::foreign(status).classify("Elasticsearch", None);
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
-        let error = Refusal::foreign(400).classify("Elasticsearch", None);
+        let error = ErrorResponse::foreign(400).classify("Elasticsearch", None);
         assert!(matches!(error, Error::Store { .. }));
     }
 
@@ -367,7 +368,7 @@ mod tests {
                 "caused_by": { "type": "class_cast_exception", "reason": "a text is no number" },
             },
         } });
-        let text = Refusal::read(400, &body).to_string();
+        let text = ErrorResponse::read(400, &body).to_string();
         assert!(
             text.contains("failed to execute script: a text is no number"),
             "{text}"

@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use self::change::object;
 use super::{
-    answer::{Answer, ChangeOutcome, Effect},
+    answer::{ChangeOutcome, Effect, ItemAnswer},
     index_store::IndexStore,
     send::is_missing_index,
-    statements::{Change, Statements, Target},
+    statements::{NameKind, ScriptedUpdate, Statements},
     transport::Transport,
 };
 use crate::model::{Error, Fence, Key};
@@ -311,7 +311,11 @@ impl<C: Transport> GuardedIndex<C> {
     }
 
     /// Sends one change. `None` if the document does not exist.
-    async fn change(&self, id: &Key, change: Change) -> Result<Option<ChangeOutcome>, Error> {
+    async fn change(
+        &self,
+        id: &Key,
+        change: ScriptedUpdate,
+    ) -> Result<Option<ChangeOutcome>, Error> {
         let asked = change.id().to_owned();
         let answer = self.answer(change).await?;
         // The first answer names the index of the documents, which saves a request for the name. If the alias leads to
@@ -329,7 +333,7 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    async fn answer(&self, change: Change) -> Result<Answer, Error> {
+    async fn answer(&self, change: ScriptedUpdate) -> Result<ItemAnswer, Error> {
         let IndexStore { statements, .. } = &self.store;
         if !self.is_index.load(Ordering::Relaxed) {
             let request = statements.update(change.clone());
@@ -340,11 +344,11 @@ impl<C: Transport> GuardedIndex<C> {
             // The name is not an alias. There may be an index with that name, or nothing, or the node has just started
             // and does not know the indices yet.
             if let Err(refusal) = self.store.send(&statements.probe()).await? {
-                return Ok(Answer::refused(refusal));
+                return Ok(ItemAnswer::refused(refusal));
             }
             self.is_index.store(true, Ordering::Relaxed);
         }
-        let request = statements.update_at(change, Target::Any);
+        let request = statements.update_at(change, NameKind::Any);
         self.store.change_once(&request).await
     }
 }

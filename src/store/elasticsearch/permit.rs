@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     index_store::IndexStore,
     scripts::PERMIT,
-    statements::{Change, HASHED, LIMITER, Statements, millis},
+    statements::{HASHED, LIMITER, ScriptedUpdate, Statements, millis},
     transport::Transport,
 };
 use crate::{
@@ -29,7 +29,7 @@ impl<C: Transport> IndexStore<C> {
 }
 
 impl Statements {
-    pub(crate) fn permit(&self, request: &PermitRequest) -> Change {
+    pub(crate) fn permit(&self, request: &PermitRequest) -> ScriptedUpdate {
         let quota = &request.quota;
         let params = json!({
             "limiter": LIMITER_SCHEMA,

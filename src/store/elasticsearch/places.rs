@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    error::Refusal, index_store::IndexStore, send::Knows, statements, transport::Transport,
+    error::ErrorResponse, index_store::IndexStore, send::Knows, statements, transport::Transport,
 };
 use crate::{
     model::{Error, Key},
@@ -68,10 +68,10 @@ impl<C: Transport> IndexStore<C> {
 
     /// The error for a document that could not be read. The answer tells no status for it.
     async fn unread(&self, document: &Value, index: &str, key: &Key) -> Result<Error, Error> {
-        let missing = Refusal::read(404, document);
+        let missing = ErrorResponse::read(404, document);
         if !missing.is_missing_index() {
             // Nothing was to be changed, and another copy of the shard may answer the next request.
-            return Ok(Refusal::read(503, document).classify(C::NAME, Some(key)));
+            return Ok(ErrorResponse::read(503, document).classify(C::NAME, Some(key)));
         }
         let knows = self.knows(&self.statements.probe()).await?;
         if knows == Knows::Nothing {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases, statements::Request,
+    index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases, statements::HttpRequest,
     transport::Transport,
 };
 use crate::model::Error;
@@ -120,7 +120,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    async fn confirmed(&self, request: Request) -> Result<(), Error> {
+    async fn confirmed(&self, request: HttpRequest) -> Result<(), Error> {
         let answer = self.ask(&request).await?;
         self.confirm(&answer)
     }

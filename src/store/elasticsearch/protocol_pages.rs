@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::{
     scripts::SCRIPTS,
-    statements::{Body, Change, Method, Request, Statements},
+    statements::{Body, HttpRequest, Method, ScriptedUpdate, Statements},
 };
 use crate::{
     messages::{AcquireRequest, Turn, Usage},
     model::{Key, WaiterId},
-    store::protocol_pages::{self as fixed, Statement, Tree},
+    store::protocol_pages::{self as fixed, PageStatement, Tree},
 };
 
 /// The entries are sorted by name. Whether a map keeps the order in which it was filled depends on a feature that
@@ -49,7 +49,7 @@ fn without_sources(value: &mut Value) {
     }
 }
 
-fn written(request: Request) -> String {
+fn written(request: HttpRequest) -> String {
     let method = match request.method {
         Method::Get => "GET",
         Method::Put => "PUT",
@@ -101,12 +101,13 @@ fn in_turn() -> AcquireRequest {
         .turn(turn)
 }
 
-fn requests() -> Vec<Statement> {
+fn requests() -> Vec<PageStatement> {
     let statements = Statements::of_locks("app-locks".into());
     let mut requests = Vec::new();
-    let mut add =
-        |name: &str, request: Request| requests.push(Statement::new(name, written(request)));
-    let one = |change: Change| statements.update(change);
+    let mut add = |name: &str, request: HttpRequest| {
+        requests.push(PageStatement::new(name, written(request)))
+    };
+    let one = |change: ScriptedUpdate| statements.update(change);
     for (name, request) in fixed::acquires() {
         add(name, one(statements.acquire(&request)));
     }

@@ -7,10 +7,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    answer::{self, Answer, ChangeOutcome},
-    error::{Refusal, unanswered},
+    answer::{self, ChangeOutcome, ItemAnswer},
+    error::{ErrorResponse, unanswered},
     index_store::IndexStore,
-    statements::{Body, Change, Request},
+    statements::{Body, HttpRequest, ScriptedUpdate},
     transport::Transport,
     transport::{SealedRequest, SealedResponse},
 };
@@ -30,7 +30,7 @@ pub(super) enum Knows {
 impl<C: Transport> IndexStore<C> {
     /// The name of the index with the locks.
     pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
-        self.aliased_index.get(self.locate()).await
+        self.aliased_index.get_or_request(self.locate()).await
     }
 
     /// Asks for the index behind the aliases, and requires that it is fit for locks.
@@ -53,7 +53,10 @@ impl<C: Transport> IndexStore<C> {
     }
 
     /// Sends a request and reads its answer as JSON.
-    pub(super) async fn send(&self, request: &Request) -> Result<Result<Value, Refusal>, Error> {
+    pub(super) async fn send(
+        &self,
+        request: &HttpRequest,
+    ) -> Result<Result<Value, ErrorResponse>, Error> {
         let SealedResponse { status, body } = self
             .client
             .send(SealedRequest(request))
@@ -65,13 +68,13 @@ impl<C: Transport> IndexStore<C> {
                 store: C::NAME,
                 source: Cause::text(format!("the answer is not JSON: {error}")),
             }),
-            (_, Ok(answer)) => Ok(Err(Refusal::read(status, &answer))),
-            (_, Err(_)) => Ok(Err(Refusal::foreign(status))),
+            (_, Ok(answer)) => Ok(Err(ErrorResponse::read(status, &answer))),
+            (_, Err(_)) => Ok(Err(ErrorResponse::foreign(status))),
         }
     }
 
     /// Sends a request. A refusal is an error.
-    pub(super) async fn ask(&self, request: &Request) -> Result<Value, Error> {
+    pub(super) async fn ask(&self, request: &HttpRequest) -> Result<Value, Error> {
         let answer = self.send(request).await?;
         answer.map_err(|refusal| refusal.classify(C::NAME, None))
     }
@@ -80,7 +83,7 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn change(
         &self,
         key: &Key,
-        change: Change,
+        change: ScriptedUpdate,
     ) -> Result<Option<ChangeOutcome>, Error> {
         let index = self.located().await?;
         let id = change.id().to_owned();
@@ -104,7 +107,7 @@ impl<C: Transport> IndexStore<C> {
     /// index is an error that can be retried.
     fn known(
         &self,
-        answer: Answer,
+        answer: ItemAnswer,
         index: &str,
         id: &str,
         key: &Key,
@@ -142,10 +145,10 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    pub(super) async fn change_once(&self, request: &Request) -> Result<Answer, Error> {
+    pub(super) async fn change_once(&self, request: &HttpRequest) -> Result<ItemAnswer, Error> {
         let answer = match self.send(request).await? {
             Ok(answer) => answer,
-            Err(refusal) => return Ok(Answer::refused(refusal)),
+            Err(refusal) => return Ok(ItemAnswer::refused(refusal)),
         };
         if let Body::Json(_) = request.body {
             return Ok(answer::read(200, answer));
@@ -159,7 +162,7 @@ impl<C: Transport> IndexStore<C> {
     /// Asks a node, by this search, about an index that the node called missing. A node that has just started does not
     /// know the indices yet, and calls each of them missing in the answer to an update. Only the answer to a search
     /// tells the difference.
-    pub(super) async fn knows(&self, probe: &Request) -> Result<Knows, Error> {
+    pub(super) async fn knows(&self, probe: &HttpRequest) -> Result<Knows, Error> {
         Ok(match self.send(probe).await? {
             Ok(_) => Knows::Index,
             Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
@@ -167,7 +170,12 @@ impl<C: Transport> IndexStore<C> {
         })
     }
 
-    pub(super) fn classify(&self, refusal: Refusal, recovers: bool, key: Option<&Key>) -> Error {
+    pub(super) fn classify(
+        &self,
+        refusal: ErrorResponse,
+        recovers: bool,
+        key: Option<&Key>,
+    ) -> Error {
         if recovers && refusal.is_missing_index() {
             Error::Interrupted {
                 store: C::NAME,
@@ -189,7 +197,7 @@ impl<C: Transport> IndexStore<C> {
     /// Sends several changes in one request. The outcomes come in the order of the changes.
     pub(super) async fn change_many(
         &self,
-        changes: Vec<(&Key, Change)>,
+        changes: Vec<(&Key, ScriptedUpdate)>,
     ) -> Result<Vec<Result<Option<ChangeOutcome>, Error>>, Error> {
         let index = self.located().await?;
         let keys: Vec<_> = changes
@@ -210,14 +218,14 @@ impl<C: Transport> IndexStore<C> {
                 Knows::Index | Knows::NotYet => recovers = true,
             }
         }
-        let known = |((key, id), answer): ((&Key, String), Answer)| {
+        let known = |((key, id), answer): ((&Key, String), ItemAnswer)| {
             self.known(answer, &index, &id, key, recovers)
         };
         Ok(keys.into_iter().zip(answers).map(known).collect())
     }
 }
 
-pub(super) fn is_missing_index(answer: &Answer) -> bool {
+pub(super) fn is_missing_index(answer: &ItemAnswer) -> bool {
     let refusal = answer.outcome.as_ref().err();
-    refusal.is_some_and(Refusal::is_missing_index)
+    refusal.is_some_and(ErrorResponse::is_missing_index)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     scripts::Script,
-    statements::{Body, Method, Query, Request, Statements, encoded, probe_of},
+    statements::{Body, HttpRequest, Method, Query, Statements, encoded, probe_of},
 };
 
 /// The version of the mapping. `prepare` writes it into the mapping, and into the name of a new index.
@@ -25,8 +25,8 @@ impl Statements {
     }
 
     /// Stores a script in the cluster.
-    pub(crate) fn store_script(&self, script: &Script) -> Request {
-        Request {
+    pub(crate) fn store_script(&self, script: &Script) -> HttpRequest {
+        HttpRequest {
             method: Method::Put,
             path: format!("_scripts/{}", script.stored_name()),
             query: Query::new(),
@@ -37,7 +37,7 @@ impl Statements {
     }
 
     /// Creates the index with its aliases.
-    pub(crate) fn create_index(&self, replicas: Option<u32>) -> Request {
+    pub(crate) fn create_index(&self, replicas: Option<u32>) -> HttpRequest {
         let mut settings = json!({
             // One shard, because locks are small and a list reads all of them.
             "number_of_shards": 1,
@@ -53,7 +53,7 @@ impl Statements {
             None => settings["auto_expand_replicas"] = json!("0-1"),
         }
         let [alias, write_alias] = self.aliases();
-        Request {
+        HttpRequest {
             method: Method::Put,
             path: encoded(&self.index()),
             query: Query::new(),
@@ -67,7 +67,7 @@ impl Statements {
 
     /// Adds the missing fields of the mapping to an existing index with this description. Its own `_meta` stays. The
     /// cluster refuses that if a field is mapped differently.
-    pub(crate) fn put_mapping(&self, index: &str, description: &Value) -> Request {
+    pub(crate) fn put_mapping(&self, index: &str, description: &Value) -> HttpRequest {
         let mut mapping = mapping();
         let theirs = description["mappings"]["_meta"].as_object();
         if let (Some(meta), Some(theirs)) = (mapping["_meta"].as_object_mut(), theirs) {
@@ -75,7 +75,7 @@ impl Statements {
                 meta.entry(name).or_insert_with(|| value.clone());
             }
         }
-        Request {
+        HttpRequest {
             method: Method::Put,
             path: format!("{}/_mapping", encoded(index)),
             query: Query::new(),
@@ -89,10 +89,10 @@ impl Statements {
     }
 
     /// Adds these aliases to an existing index.
-    pub(crate) fn put_aliases(&self, index: &str, aliases: &[&str]) -> Request {
+    pub(crate) fn put_aliases(&self, index: &str, aliases: &[&str]) -> HttpRequest {
         let add = |alias: &&str| json!({ "add": { "index": index, "alias": alias } });
         let actions: Vec<_> = aliases.iter().map(add).collect();
-        Request {
+        HttpRequest {
             method: Method::Post,
             path: "_aliases".to_owned(),
             query: Query::new(),
@@ -101,17 +101,17 @@ impl Statements {
     }
 
     /// Asks for an index, or for all that have an alias: their aliases, mappings and settings.
-    pub(crate) fn describe(&self, index_or_alias: &str) -> Request {
+    pub(crate) fn describe(&self, index_or_alias: &str) -> HttpRequest {
         description_of(encoded(index_or_alias))
     }
 
     /// Asks for all indices that the aliases lead to.
-    pub(crate) fn get_index(&self) -> Request {
+    pub(crate) fn get_index(&self) -> HttpRequest {
         description_of(self.both())
     }
 
     /// A search for no documents in all indices that the aliases lead to.
-    pub(crate) fn probe_both(&self) -> Request {
+    pub(crate) fn probe_both(&self) -> HttpRequest {
         probe_of(&self.both())
     }
 
@@ -167,8 +167,8 @@ impl Statements {
     }
 }
 
-fn description_of(names: String) -> Request {
-    Request {
+fn description_of(names: String) -> HttpRequest {
+    HttpRequest {
         method: Method::Get,
         path: names,
         query: vec![("master_timeout", MASTER_TIMEOUT.into())],

@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub(crate) use self::{
-    change::{Change, Target},
-    request::{Body, Method, Query, Request, encoded, probe_of},
+    change::{NameKind, ScriptedUpdate},
+    request::{Body, HttpRequest, Method, Query, encoded, probe_of},
 };
 use super::scripts::{
     ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE, REMOVE_EXPIRED,
@@ -119,7 +119,7 @@ impl Statements {
     }
 
     /// An acquire, by a lean script if that is [enough](is_lean).
-    pub(crate) fn acquire(&self, request: &AcquireRequest) -> Change {
+    pub(crate) fn acquire(&self, request: &AcquireRequest) -> ScriptedUpdate {
         if !is_lean(request) {
             return self.acquire_in_full(request);
         }
@@ -128,7 +128,7 @@ impl Statements {
     }
 
     /// An acquire by the script that knows all rules.
-    pub(crate) fn acquire_in_full(&self, request: &AcquireRequest) -> Change {
+    pub(crate) fn acquire_in_full(&self, request: &AcquireRequest) -> ScriptedUpdate {
         let mut params = of_acquire(request);
         params["mode"] = json!(request.access.mode().as_str());
         params["permits"] = json!(request.access.permits());
@@ -159,7 +159,7 @@ impl Statements {
     }
 
     /// Removes the place of a process.
-    pub(crate) fn leave(&self, key: &Key, waiter: WaiterId) -> Change {
+    pub(crate) fn leave(&self, key: &Key, waiter: WaiterId) -> ScriptedUpdate {
         let params = json!({
             "schema": SCHEMA,
             "waiter": waiter.to_string(),
@@ -168,7 +168,7 @@ impl Statements {
         self.change(key, &LEAVE, params).in_a_crowd()
     }
 
-    pub(crate) fn renew(&self, request: &RenewRequest) -> Change {
+    pub(crate) fn renew(&self, request: &RenewRequest) -> ScriptedUpdate {
         let mut params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
@@ -182,7 +182,7 @@ impl Statements {
         self.change(&request.key, &RENEW, params).in_a_crowd()
     }
 
-    pub(crate) fn convert(&self, request: &ConvertRequest) -> Change {
+    pub(crate) fn convert(&self, request: &ConvertRequest) -> ScriptedUpdate {
         let params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
@@ -191,7 +191,7 @@ impl Statements {
         self.change(&request.key, &CONVERT, params)
     }
 
-    pub(crate) fn release(&self, request: &ReleaseRequest) -> Change {
+    pub(crate) fn release(&self, request: &ReleaseRequest) -> ScriptedUpdate {
         if let Some(done) = request.done {
             return self.release_done(request, done);
         }
@@ -207,19 +207,19 @@ impl Statements {
             .showing(json!(false))
     }
 
-    pub(crate) fn evict(&self, key: &Key) -> Change {
+    pub(crate) fn evict(&self, key: &Key) -> ScriptedUpdate {
         self.change(key, &EVICT, json!({ "schema": SCHEMA }))
             .in_a_crowd()
     }
 
     /// Reads the lock by a script that changes nothing, because a get would not tell the node's time.
-    pub(crate) fn inspect(&self, key: &Key) -> Change {
+    pub(crate) fn inspect(&self, key: &Key) -> ScriptedUpdate {
         self.change(key, &INSPECT, json!({}))
     }
 
     /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the deletion,
     /// if a request asks for a document that its script deletes.
-    fn release_done(&self, request: &ReleaseRequest, done: DoneTick) -> Change {
+    fn release_done(&self, request: &ReleaseRequest, done: DoneTick) -> ScriptedUpdate {
         let params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
@@ -232,19 +232,19 @@ impl Statements {
             .showing(json!(false))
     }
 
-    pub(crate) fn remove_expired(&self, key: &Key) -> Change {
+    pub(crate) fn remove_expired(&self, key: &Key) -> ScriptedUpdate {
         self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }))
             .showing(json!(false))
     }
 
-    fn change(&self, key: &Key, script: &Script, params: Value) -> Change {
+    fn change(&self, key: &Key, script: &Script, params: Value) -> ScriptedUpdate {
         self.change_of(id(key).into_owned(), script, params)
     }
 
-    pub(super) fn change_of(&self, id: String, script: &Script, params: Value) -> Change {
+    pub(super) fn change_of(&self, id: String, script: &Script, params: Value) -> ScriptedUpdate {
         let mut script = self.script(script);
         script["params"] = params;
-        Change {
+        ScriptedUpdate {
             id,
             body: json!({
                 "script": script,
@@ -265,23 +265,23 @@ impl Statements {
     }
 
     /// One change as a request.
-    pub(crate) fn update(&self, change: Change) -> Request {
-        self.update_at(change, Target::Alias)
+    pub(crate) fn update(&self, change: ScriptedUpdate) -> HttpRequest {
+        self.update_at(change, NameKind::Alias)
     }
 
     /// One change as a request that is sent to a name of this kind.
-    pub(super) fn update_at(&self, change: Change, target: Target) -> Request {
+    pub(super) fn update_at(&self, change: ScriptedUpdate, target: NameKind) -> HttpRequest {
         // A path loses the segments `.` and `..`, even if they are percent-encoded. In a bulk the id is in the body.
         if change.crowded || [".", ".."].contains(&change.id.as_str()) {
             return self.bulk_at(vec![change], target);
         }
         let id = utf8_percent_encode(&change.id, NON_ALPHANUMERIC);
-        Request {
+        HttpRequest {
             method: Method::Post,
             path: format!("{}/_update/{id}", self.path()),
             query: {
                 let required =
-                    (target == Target::Alias).then_some(("require_alias", "true".into()));
+                    (target == NameKind::Alias).then_some(("require_alias", "true".into()));
                 let mut query: Query = required.into_iter().collect();
                 query.push(("retry_on_conflict", MAX_RETRIES.into()));
                 self.with_waits(query)
@@ -299,20 +299,20 @@ impl Statements {
     }
 
     /// Several changes as one request. The answers come in the same order.
-    pub(crate) fn bulk(&self, changes: Vec<Change>) -> Request {
-        self.bulk_at(changes, Target::Alias)
+    pub(crate) fn bulk(&self, changes: Vec<ScriptedUpdate>) -> HttpRequest {
+        self.bulk_at(changes, NameKind::Alias)
     }
 
-    fn bulk_at(&self, changes: Vec<Change>, target: Target) -> Request {
+    fn bulk_at(&self, changes: Vec<ScriptedUpdate>, target: NameKind) -> HttpRequest {
         let lines = changes.into_iter().flat_map(|change| {
             let action = json!({ "update": {
                 "_id": change.id,
-                "require_alias": target == Target::Alias,
+                "require_alias": target == NameKind::Alias,
                 "retry_on_conflict": MAX_RETRIES_IN_BULK,
             } });
             [action, change.body]
         });
-        Request {
+        HttpRequest {
             method: Method::Post,
             path: format!("{}/_bulk", self.path()),
             query: self.with_waits(Query::new()),

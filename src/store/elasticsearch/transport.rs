@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::statements::{Body, Method, Request};
+use super::statements::{Body, HttpRequest, Method};
 use crate::model::Cause;
 
 /// The time limit of a request. Without it a request on a dead connection would never end. The default `call_timeout`
@@ -23,10 +23,10 @@ pub trait Transport: Clone + Send + Sync + 'static {
     async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, Cause>;
 }
 
-/// Hides [`Request`] from the public interface, and keeps other crates from implementing [`Transport`].
+/// Hides [`HttpRequest`] from the public interface, and keeps other crates from implementing [`Transport`].
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct SealedRequest<'a>(pub(crate) &'a Request);
+pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest);
 
 /// A status and a body.
 #[doc(hidden)]

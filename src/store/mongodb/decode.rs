@@ -22,7 +22,6 @@ pub(crate) struct Decoded<R = LockRecord> {
     /// `None` without the projection. It is also `None` if the driver sent a retryable write twice and the server had
     /// carried it out the first time. The answer is then the stored image of the document, without the projection (seen
     /// on 7.0.11).
-    /// without the projection (seen on 7.0.11).
     pub(crate) now: Option<DateTime<Utc>>,
 }
 
@@ -204,7 +203,7 @@ fn whole(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// A number of any type. Of a decimal number not all digits are needed: a number that long is not a fence.
+/// A number of any type. A long decimal number may lose digits here. No fence is long enough for that to matter.
 fn float(value: RawBsonRef<'_>) -> Option<f64> {
     match value {
         RawBsonRef::Double(number) => Some(number),

@@ -76,12 +76,12 @@ impl MongoStore {
         }
     }
 
-    /// On a collection that is sharded by another key than `_id` two shards may each have a document of one key. A user who
-    /// may not read the cluster's settings is not told.
+    /// Checks that the collection is not sharded by another key than `_id`: two shards could then each have a document of
+    /// one key. The check is left out if the user may not read the cluster's settings.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if it is.
+    /// [`Error::NotPrepared`] if it is sharded by another key.
     async fn ensure_one_document_a_key(&self) -> Result<(), Error> {
         let locks = self.locks.reads();
         let collections = locks.client().database("config");

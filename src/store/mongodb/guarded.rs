@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use self::{
     actions::{
-        Change, Delete, FindAndUpdate, GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate,
-        Insert, Update,
+        Delete, FindAndUpdate, GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate, Insert,
+        Update, WriteBody,
     },
-    send::{Creates, Target},
+    send::{Creates, GuardedTarget},
 };
 use super::{bson_compat, concern::Collections};
 use crate::model::{Error, Fence};
@@ -138,7 +138,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
         filter: Document,
         update: impl Into<UpdateModifications>,
     ) -> GuardedUpdate<'static> {
-        self.changed(filter, Ok(Change::Update(self.fence.stamp(update))))
+        self.changed(filter, Ok(WriteBody::Update(self.fence.stamp(update))))
     }
 
     /// Replaces one document. The fence is added to the replacement, and overwrites a fence that is in it.
@@ -147,7 +147,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
         T: Serialize,
     {
         let document = bson_compat::document(replacement);
-        let replaced = |document| Change::Replace(self.fence.stamp_document(document));
+        let replaced = |document| WriteBody::Replace(self.fence.stamp_document(document));
         self.changed(filter, document.map(replaced))
     }
 
@@ -250,7 +250,11 @@ impl<T: Send + Sync> GuardedCollection<T> {
         }
     }
 
-    fn changed(&self, filter: Document, change: Result<Change, Error>) -> GuardedUpdate<'static> {
+    fn changed(
+        &self,
+        filter: Document,
+        change: Result<WriteBody, Error>,
+    ) -> GuardedUpdate<'static> {
         let target = self.target(filter, Creates::Nothing);
         GuardedUpdate {
             statement: change.map(|change| Update { target, change }),
@@ -258,8 +262,8 @@ impl<T: Send + Sync> GuardedCollection<T> {
         }
     }
 
-    fn target(&self, filter: Document, creates: Creates) -> Target {
-        Target {
+    fn target(&self, filter: Document, creates: Creates) -> GuardedTarget {
+        GuardedTarget {
             documents: self.documents.clone(),
             fence: self.fence,
             filter,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     messages::Usage,
-    store::protocol_pages::{self as fixed, Statement, Tree},
+    store::protocol_pages::{self as fixed, PageStatement, Tree},
 };
 
 /// The statements that the page shows as patches, each with the statement that it resembles.
@@ -181,11 +181,11 @@ fn indexes() -> String {
     created.join("\n\n")
 }
 
-fn statements() -> Vec<Statement> {
+fn statements() -> Vec<PageStatement> {
     let key = fixed::key();
     let mut statements = Vec::new();
     let mut add = |name: &str, text: String| {
-        let statement = Statement::new(name, text);
+        let statement = PageStatement::new(name, text);
         let patch = PATCHES.iter().find(|(patch, _)| *patch == name);
         statements.push(match patch {
             Some((_, like)) => statement.like(like),

@@ -8,13 +8,13 @@
 //! lease was released, or was not there any more:
 //!
 //! - An eviction also leaves the lease in the document, until the next grant.
-//! - A holder that has had the key since before the statement was there instead of the lease.
+//! - A holder that was granted the key before the statement ran proves that the lease was not in the document any more.
 //! - The server also counts the changed documents. If the releases that the documents show are as many, the undecided
 //!   leases were not released. If as many more were changed as there are undecided leases, all of them were.
 //!
 //! Otherwise the answer is [`Error::Interrupted`]. A retry then gets the answer that the lease is not a holder, and its
-//! caller assumes that its own release is the reason, so a release that was carried out is not reported as a loss. The
-//! price: a loss in the last minutes may be reported as a release, if others have changed the document of another
+//! caller assumes that its own release is the reason, so a release that was carried out is not reported as a loss. As
+//! a result, a loss in the last minutes may be reported as a release, if others have changed the document of another
 //! release at the same moment.
 
 use std::time::Duration;

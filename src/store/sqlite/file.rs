@@ -40,7 +40,7 @@ impl File {
         let connection = opening::open(path, make)?;
         let boot = clock::boot();
         // This first read makes SQLite open its other files, which the identity needs.
-        let clock = Clock::read(&connection, boot.as_deref());
+        let clock = FileClock::read(&connection, boot.as_deref());
         let clock = clock.map_err(|error| classify(error, path))?;
         let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
         let mut this = Self {
@@ -78,7 +78,7 @@ impl File {
         let behavior = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(behavior);
         let transaction = transaction.map_err(classify)?;
-        let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
+        let clock = FileClock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
         let mut change =
             WriteTransaction::new(ReadTransaction::new(&transaction, &self.path, clock.time()));
         let done = work(&mut change)?;
@@ -98,7 +98,7 @@ impl File {
         self.check()?;
         let classify = |error| classify(error, &self.path);
         let transaction = self.connection.transaction().map_err(classify)?;
-        let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
+        let clock = FileClock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
         work(&ReadTransaction::new(
             &transaction,
             &self.path,
@@ -113,14 +113,14 @@ impl File {
 }
 
 /// The clock of the file, as it was read for one transaction.
-struct Clock {
+struct FileClock {
     kept: Kept,
     /// Whether the file has the clock of an earlier boot. Until the clock of this boot is written, each transaction
     /// computes its own `base`, so the time may stand still.
     is_of_new_boot: bool,
 }
 
-impl Clock {
+impl FileClock {
     fn read(connection: &Connection, boot: Option<&str>) -> rusqlite::Result<Self> {
         let before = connection
             .prepare_cached(READ_CLOCK)?

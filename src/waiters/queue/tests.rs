@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(30);
 const MOMENT: Duration = Duration::from_millis(1);
 
 struct Waiting {
-    queue: Queue,
+    queue: KeyQueue,
     turns: Vec<Arc<Notify>>,
     start: Instant,
 }
@@ -29,7 +29,7 @@ impl Waiting {
     fn of_kinds(kinds: &[WaiterKind]) -> Self {
         let start = Instant::now();
         let turns: Vec<_> = kinds.iter().map(|_| Arc::new(Notify::new())).collect();
-        let mut queue = Queue::new(start);
+        let mut queue = KeyQueue::new(start);
         for (turn, kind) in turns.iter().zip(kinds) {
             queue.push(turn.clone(), *kind, Weak::new());
         }
@@ -161,7 +161,7 @@ fn each_release_of_permits_wakes_the_queue() {
     let lease = granted.lease;
     waiting.queue.granted(&first, granted, start);
     waiting.queue.remove(&first, start);
-    let released: [fn(&mut Queue); 2] = [
+    let released: [fn(&mut KeyQueue); 2] = [
         |queue| queue.released(LeaseId::random()),
         |queue| queue.freed(None),
     ];
@@ -195,7 +195,7 @@ fn a_process_without_a_place_asks_when_no_others_come_next() {
 fn a_process_that_does_not_come_next_does_not_ask() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
-    let Turn::InTurn { waiter: me, .. } = waiting.queue.turn(&waiting.turns[0]).turn else {
+    let Turn::InTurn { waiter: me, .. } = waiting.queue.begin_turn(&waiting.turns[0]).turn else {
         panic!("it does not wait in turn");
     };
     let other = WaiterId::random();
@@ -223,7 +223,7 @@ fn a_process_that_does_not_come_next_does_not_ask() {
 fn an_offer_is_taken_by_the_next_request_or_taken_back() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());
-    let offer = |queue: &mut Queue| queue.offer(lease, HandoffStreak::default());
+    let offer = |queue: &mut KeyQueue| queue.offer(lease, HandoffStreak::default());
     waiting.ask(start);
     assert!(offer(&mut waiting.queue).is_none(), "one is under way");
     waiting.refuse(lease, start);
@@ -311,7 +311,7 @@ fn readers() -> Waiting {
     let start = waiting.start;
     waiting.ask(start);
     waiting.refuse(LeaseId::random(), start);
-    waiting.queue.turn(&waiting.turns[0]);
+    waiting.queue.begin_turn(&waiting.turns[0]);
     waiting.ask(start);
     waiting.grant(0);
     waiting
@@ -323,7 +323,7 @@ fn readers_behind_a_granted_one_ask_at_once_but_for_the_last_which_ends_the_plac
     let start = waiting.start;
     for reader in [1, 2] {
         assert_eq!(waiting.step(reader, start), Step::Ask);
-        assert!(waiting.queue.turn(&waiting.turns[reader]).is_kept);
+        assert!(waiting.queue.begin_turn(&waiting.turns[reader]).is_kept);
         waiting.queue.ask(&waiting.turns[reader].clone(), start);
         assert_eq!(waiting.step(reader, start), Step::Wait(None));
     }
@@ -338,7 +338,7 @@ fn readers_behind_a_granted_one_ask_at_once_but_for_the_last_which_ends_the_plac
     assert_eq!(waiting.step(3, start), Step::Wait(None), "one is left");
     waiting.grant(1);
     assert_eq!(waiting.step(3, start), Step::Ask);
-    assert!(!waiting.queue.turn(&waiting.turns[3]).is_kept);
+    assert!(!waiting.queue.begin_turn(&waiting.turns[3]).is_kept);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         let mut waiting = readers();
         let (start, readers) = (waiting.start, [1, 2].map(|at| waiting.turns[at].clone()));
         for reader in &readers {
-            waiting.queue.turn(reader);
+            waiting.queue.begin_turn(reader);
             waiting.queue.ask(reader, start);
         }
         let refused = held(LeaseId::random());
@@ -369,7 +369,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         }
         assert!(is_notified());
         assert_eq!(waiting.step(1, start), Step::Ask);
-        assert!(waiting.queue.turn(&readers[0]).is_kept);
+        assert!(waiting.queue.begin_turn(&readers[0]).is_kept);
     }
 }
 
@@ -380,21 +380,21 @@ fn a_reader_that_is_let_in_already_is_not_let_in_again() {
     let start = waiting.start;
     let [one, two] = [1, 2].map(|at| waiting.turns[at].clone());
     for reader in [&one, &two] {
-        waiting.queue.turn(reader);
+        waiting.queue.begin_turn(reader);
         waiting.queue.ask(reader, start);
     }
     waiting.queue.failed(&one, failure(), start);
     assert_ne!(waiting.step(1, start), Step::Ask);
     let over = waiting.queue.step(&one, Some(start), None, start);
     assert_eq!(over, Step::Ask);
-    waiting.queue.turn(&one);
+    waiting.queue.begin_turn(&one);
     waiting.queue.ask(&one, start);
     waiting.grant(1);
     assert_eq!(waiting.step(2, start), Step::Wait(None), "it has asked");
     assert_eq!(waiting.step(3, start), Step::Wait(None));
     waiting.grant(2);
     assert_eq!(waiting.step(3, start), Step::Ask);
-    assert!(!waiting.queue.turn(&waiting.turns[3]).is_kept);
+    assert!(!waiting.queue.begin_turn(&waiting.turns[3]).is_kept);
 }
 
 /// A waiter can be granted the key by a request from before it was in the queue.
@@ -409,7 +409,7 @@ fn a_grant_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first() {
     waiting.grant(1);
     waiting.grant(2);
     let last = waiting.turns[3].clone();
-    assert!(!waiting.queue.turn(&last).is_kept);
+    assert!(!waiting.queue.begin_turn(&last).is_kept);
     waiting.queue.ask(&last, start);
     waiting.grant(5);
     assert_eq!(waiting.step(3, start), Step::Wait(None), "it has asked");
@@ -429,7 +429,7 @@ fn many_readers_are_let_in_by_groups() {
         for at in &asking {
             let turn = waiting.turns[*at].clone();
             let is_last = *at == READERS - 1;
-            assert_eq!(waiting.queue.turn(&turn).is_kept, !is_last);
+            assert_eq!(waiting.queue.begin_turn(&turn).is_kept, !is_last);
             waiting.queue.ask(&turn, start);
         }
         for at in &asking {
@@ -532,7 +532,7 @@ fn a_request_because_holders_left_does_not_make_later_pauses_shorter_or_longer()
 fn steps_after(kind: WaiterKind, granted: Granted) -> [Step; 3] {
     let mut waiting = Waiting::of_kinds(&[kind; 4]);
     let (start, first) = (waiting.start, waiting.turns[0].clone());
-    assert!(waiting.queue.turn(&first).is_kept);
+    assert!(waiting.queue.begin_turn(&first).is_kept);
     waiting.ask(start);
     waiting.queue.granted(&first, granted, start);
     waiting.queue.remove(&first, start);

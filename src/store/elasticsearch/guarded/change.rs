@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use super::super::{
     answer::{ChangeOutcome, Effect},
     scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE},
-    statements::{Change, Statements},
+    statements::{ScriptedUpdate, Statements},
 };
 use crate::model::{Cause, Error, Fence, Key};
 
 impl Statements {
     /// The answer has the whole document, without a filter, because a filter drops empty objects from lists.
-    pub(super) fn guarded_claim(&self, id: &Key, fence: Fence) -> Change {
+    pub(super) fn guarded_claim(&self, id: &Key, fence: Fence) -> ScriptedUpdate {
         self.change_of(id.as_str().to_owned(), &GUARDED_CLAIM, params(fence))
             .showing(json!(true))
     }
 
-    pub(super) fn guarded_index(&self, id: &Key, fence: Fence, document: Value) -> Change {
+    pub(super) fn guarded_index(&self, id: &Key, fence: Fence, document: Value) -> ScriptedUpdate {
         let mut params = params(fence);
         params["document"] = document;
         self.change_of(id.as_str().to_owned(), &GUARDED_INDEX, params)
@@ -25,7 +25,7 @@ impl Statements {
             .showing(fence_alone())
     }
 
-    pub(super) fn guarded_update(&self, id: &Key, fence: Fence, partial: Value) -> Change {
+    pub(super) fn guarded_update(&self, id: &Key, fence: Fence, partial: Value) -> ScriptedUpdate {
         let mut params = params(fence);
         params["document"] = partial;
         self.change_of(id.as_str().to_owned(), &GUARDED_UPDATE, params)
@@ -33,7 +33,7 @@ impl Statements {
     }
 
     /// The answer does not have the document, for the reason that [`Statements::remove_expired`] gives.
-    pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> Change {
+    pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> ScriptedUpdate {
         self.change_of(id.as_str().to_owned(), &GUARDED_DELETE, params(fence))
             .showing(json!(false))
     }
@@ -86,7 +86,7 @@ impl ChangeOutcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::statements::{Body, Request, Target};
+    use super::super::super::statements::{Body, HttpRequest, NameKind};
     use super::*;
 
     const FENCE: Fence = Fence::new(7);
@@ -99,14 +99,14 @@ mod tests {
         Key::new(text).unwrap()
     }
 
-    fn body(request: &Request) -> &Value {
+    fn body(request: &HttpRequest) -> &Value {
         match &request.body {
             Body::Json(body) => body,
             other => panic!("{other:?}"),
         }
     }
 
-    fn all(id: &Key, fence: Fence, document: &Value) -> [Change; 4] {
+    fn all(id: &Key, fence: Fence, document: &Value) -> [ScriptedUpdate; 4] {
         let statements = statements();
         [
             statements.guarded_claim(id, fence),
@@ -145,17 +145,17 @@ mod tests {
     fn an_alias_is_required_unless_the_index_is_known() {
         let change = |text| statements().guarded_claim(&id(text), FENCE);
         let required = ("require_alias", "true".into());
-        let first = statements().update_at(change("a/b"), Target::Alias);
+        let first = statements().update_at(change("a/b"), NameKind::Alias);
         assert_eq!(first.path, "orders/_update/a%2Fb");
         assert!(first.query.contains(&required));
-        let known = statements().update_at(change("a/b"), Target::Any);
+        let known = statements().update_at(change("a/b"), NameKind::Any);
         assert!(!known.query.iter().any(|(name, _)| *name == "require_alias"));
         for (sent, shown) in [(first, "a known alias"), (known, "a known index")] {
             let retries = sent.query.iter().any(|it| it.0 == "retry_on_conflict");
             let refreshes = sent.query.iter().any(|it| it.0 == "refresh");
             assert!(retries && !refreshes, "{shown}");
         }
-        for (target, expected) in [(Target::Alias, true), (Target::Any, false)] {
+        for (target, expected) in [(NameKind::Alias, true), (NameKind::Any, false)] {
             let Body::Lines(lines) = statements().update_at(change(".."), target).body else {
                 panic!("a path drops the dots");
             };

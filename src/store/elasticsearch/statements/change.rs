@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 /// One scripted change of one document.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Change {
+pub(crate) struct ScriptedUpdate {
     /// The id of the document.
     pub(super) id: String,
     pub(super) body: Value,
     pub(super) crowded: bool,
 }
 
-impl Change {
+impl ScriptedUpdate {
     /// The id of the document that is changed.
     pub(crate) fn id(&self) -> &str {
         &self.id
@@ -40,7 +40,7 @@ impl Change {
 
 /// The kind of name that a change may be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum NameKind {
     /// Only an alias. An update of a missing index would create the index, with a guessed mapping, but never creates an
     /// alias.
     Alias,

@@ -15,7 +15,7 @@ pub(crate) enum Method {
 
 /// A request to the cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Request {
+pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: Query,
@@ -35,8 +35,8 @@ pub(crate) enum Body {
 }
 
 /// A search for no documents in the indices behind these names.
-pub(crate) fn probe_of(names: &str) -> Request {
-    Request {
+pub(crate) fn probe_of(names: &str) -> HttpRequest {
+    HttpRequest {
         method: Method::Post,
         path: format!("{names}/_search"),
         query: Query::new(),

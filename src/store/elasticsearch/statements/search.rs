@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{
     super::scripts::{NOW, PURGE},
     Statements, id,
-    request::{Body, Method, Query, Request, probe_of},
+    request::{Body, HttpRequest, Method, Query, probe_of},
 };
 use crate::{
     messages::ListRequest,
@@ -20,13 +20,13 @@ const READ_FOR_PLACES: &str = "schema,fence,expires_at,lease,holders,waiters";
 
 impl Statements {
     /// A get of the document of a key; `None` for a key that cannot be a segment of a path.
-    pub(crate) fn get(&self, key: &Key) -> Option<Request> {
+    pub(crate) fn get(&self, key: &Key) -> Option<HttpRequest> {
         if [".", ".."].contains(&key.as_str()) {
             return None;
         }
         let id = id(key);
         let id = utf8_percent_encode(&id, NON_ALPHANUMERIC);
-        Some(Request {
+        Some(HttpRequest {
             method: Method::Get,
             path: format!("{}/_doc/{id}", self.path()),
             query: Query::new(),
@@ -36,9 +36,9 @@ impl Statements {
 
     /// A get of the documents of several keys, of only the fields that tell whether a document is a lock and who waits
     /// for it. The other fields are not sent: an owner and a note may be long.
-    pub(crate) fn get_many(&self, keys: &[Key]) -> Request {
+    pub(crate) fn get_many(&self, keys: &[Key]) -> HttpRequest {
         let ids: Vec<_> = keys.iter().map(id).collect();
-        Request {
+        HttpRequest {
             method: Method::Post,
             path: format!("{}/_mget", self.path()),
             query: vec![("_source_includes", READ_FOR_PLACES.into())],
@@ -47,8 +47,8 @@ impl Statements {
     }
 
     /// Makes earlier writes visible to searches.
-    pub(crate) fn refresh(&self) -> Request {
-        Request {
+    pub(crate) fn refresh(&self) -> HttpRequest {
+        HttpRequest {
             method: Method::Post,
             path: format!("{}/_refresh", self.path()),
             query: Query::new(),
@@ -57,11 +57,11 @@ impl Statements {
     }
 
     /// A search for no documents. It fails while a node that has just started does not know the indices.
-    pub(crate) fn probe(&self) -> Request {
+    pub(crate) fn probe(&self) -> HttpRequest {
         probe_of(&self.path())
     }
 
-    pub(crate) fn search(&self, request: &ListRequest) -> Request {
+    pub(crate) fn search(&self, request: &ListRequest) -> HttpRequest {
         let filter = &request.filter;
         // The prefix is a range, because some clusters forbid prefix queries as expensive. Keys are sorted by their
         // bytes, so those with the prefix come first, and the reader stops at the first key without it.
@@ -87,7 +87,7 @@ impl Statements {
         if let Some(after) = &request.after {
             body["search_after"] = json!([after.as_str()]);
         }
-        Request {
+        HttpRequest {
             method: Method::Post,
             path: format!("{}/_search", self.path()),
             query: Query::new(),
@@ -97,7 +97,7 @@ impl Statements {
 
     /// Deletes the locks and limiters that are over, except documents that were changed after the search of the
     /// `_update_by_query` saw them. Its script checks the documents themselves.
-    pub(crate) fn purge(&self, retention: Duration) -> Request {
+    pub(crate) fn purge(&self, retention: Duration) -> HttpRequest {
         // The number in an expression such as `now-5s` has at most 32 bits.
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
         let since = format!("now-{seconds}s");
@@ -118,7 +118,7 @@ impl Statements {
         let mut script = self.script(&PURGE);
         script["params"] = json!({ "schema": SCHEMA });
         let query = json!({ "bool": { "should": [dead, over] } });
-        Request {
+        HttpRequest {
             method: Method::Post,
             path: format!("{}/_update_by_query", self.path()),
             query: vec![("conflicts", "proceed".into())],

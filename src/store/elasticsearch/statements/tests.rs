@@ -26,18 +26,18 @@ fn ask_in_turn(text: &str, stays: Duration) -> AcquireRequest {
     ask(text).turn(Turn::InTurn { waiter, stays })
 }
 
-fn acquire(statements: &Statements, text: &str) -> Request {
+fn acquire(statements: &Statements, text: &str) -> HttpRequest {
     statements.update(statements.acquire(&ask(text)))
 }
 
-fn json(request: &Request) -> &Value {
+fn json(request: &HttpRequest) -> &Value {
     match &request.body {
         Body::Json(body) => body,
         other => panic!("{other:?}"),
     }
 }
 
-fn lines_of(request: &Request) -> &[Value] {
+fn lines_of(request: &HttpRequest) -> &[Value] {
     match &request.body {
         Body::Lines(lines) => lines,
         other => panic!("{other:?}"),
@@ -215,7 +215,7 @@ fn a_turn_is_parameters() {
 #[test]
 fn fences_and_usage_are_parameters_if_there_is_something_to_say() {
     let statements = Statements::of_locks("locks".into());
-    let params = |change: Change| change.body["script"]["params"].clone();
+    let params = |change: ScriptedUpdate| change.body["script"]["params"].clone();
     let fences = |fences| {
         let request = ask("key").fences(NonZeroU16::new(fences).unwrap());
         let [lean, full] = [

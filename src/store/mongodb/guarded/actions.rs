@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     super::bson_compat,
-    send::{Creates, Statement, Target, carry_out},
+    send::{Creates, GuardedTarget, GuardedWrite, carry_out},
 };
 use crate::model::Error;
 
@@ -101,19 +101,19 @@ impl GuardedUpdate<'_> {
 guarded!(GuardedUpdate, Update, UpdateResult);
 
 pub(super) struct Update {
-    pub(super) target: Target,
-    pub(super) change: Change,
+    pub(super) target: GuardedTarget,
+    pub(super) change: WriteBody,
 }
 
-pub(super) enum Change {
+pub(super) enum WriteBody {
     Update(UpdateModifications),
     Replace(Document),
 }
 
-impl Statement for Update {
+impl GuardedWrite for Update {
     type Answer = UpdateResult;
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &GuardedTarget {
         &self.target
     }
 
@@ -124,7 +124,7 @@ impl Statement for Update {
     ) -> Result<UpdateResult, DriverError> {
         let (target, filter) = (&self.target, self.target.guarded());
         match &self.change {
-            Change::Update(update) => {
+            WriteBody::Update(update) => {
                 let update = documents.update_one(filter, update.clone());
                 let update = update.upsert(target.upsert());
                 match session {
@@ -132,7 +132,7 @@ impl Statement for Update {
                     None => update.await,
                 }
             }
-            Change::Replace(document) => {
+            WriteBody::Replace(document) => {
                 let replacement = documents.replace_one(filter, document);
                 let replacement = replacement.upsert(target.upsert());
                 match session {
@@ -191,16 +191,16 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> IntoFuture for GuardedFind
 }
 
 pub(super) struct FindAndUpdate {
-    pub(super) target: Target,
+    pub(super) target: GuardedTarget,
     pub(super) update: UpdateModifications,
 }
 
 /// The driver returns the raw document, which is then read as the application's type. If the driver read it, the error
 /// of a document that does not fit the type would look like that of a lost answer.
-impl Statement for FindAndUpdate {
+impl GuardedWrite for FindAndUpdate {
     type Answer = Option<RawDocumentBuf>;
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &GuardedTarget {
         &self.target
     }
 
@@ -239,14 +239,14 @@ pub struct GuardedInsert<'a> {
 guarded!(GuardedInsert, Insert, InsertOneResult);
 
 pub(super) struct Insert {
-    pub(super) target: Target,
+    pub(super) target: GuardedTarget,
     pub(super) document: Document,
 }
 
-impl Statement for Insert {
+impl GuardedWrite for Insert {
     type Answer = InsertOneResult;
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &GuardedTarget {
         &self.target
     }
 
@@ -281,13 +281,13 @@ pub struct GuardedDelete<'a> {
 guarded!(GuardedDelete, Delete, DeleteResult);
 
 pub(super) struct Delete {
-    pub(super) target: Target,
+    pub(super) target: GuardedTarget,
 }
 
-impl Statement for Delete {
+impl GuardedWrite for Delete {
     type Answer = DeleteResult;
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &GuardedTarget {
         &self.target
     }
 

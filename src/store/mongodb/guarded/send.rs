@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// A write that matches only documents without a newer fence.
-pub(super) trait Statement: Send + Sync + 'static {
+pub(super) trait GuardedWrite: Send + Sync + 'static {
     type Answer: Send + 'static;
 
-    fn target(&self) -> &Target;
+    fn target(&self) -> &GuardedTarget;
 
     fn send(
         &self,
@@ -36,7 +36,7 @@ pub(super) trait Statement: Send + Sync + 'static {
 }
 
 /// The documents that a write is meant for, and its fence.
-pub(super) struct Target {
+pub(super) struct GuardedTarget {
     pub(super) documents: Collections<Document>,
     pub(super) fence: Fence,
     /// The filter of the caller.
@@ -53,7 +53,7 @@ pub(super) enum Creates {
 }
 
 /// Carries out a statement: in the session of the caller, or to its end in a task of its own.
-pub(super) async fn carry_out<S: Statement>(
+pub(super) async fn carry_out<S: GuardedWrite>(
     statement: Result<S, Error>,
     session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
@@ -79,7 +79,7 @@ pub(super) async fn carry_out<S: Statement>(
     }
 }
 
-async fn write<S: Statement>(
+async fn write<S: GuardedWrite>(
     statement: &S,
     mut session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
@@ -115,7 +115,7 @@ async fn write<S: Statement>(
     }
 }
 
-impl Target {
+impl GuardedTarget {
     pub(super) fn guarded(&self) -> Document {
         self.fence.guard(self.filter.clone())
     }
