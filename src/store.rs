@@ -25,6 +25,7 @@ pub(crate) mod mongodb;
 #[cfg(test)]
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 mod protocol_pages;
+mod shared;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 #[cfg(any(
@@ -35,7 +36,7 @@ pub(crate) mod sqlite;
 ))]
 pub(crate) mod stored;
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, time::Duration};
 
 use async_trait::async_trait;
 use futures::{future::join_all, stream::BoxStream};
@@ -343,85 +344,6 @@ impl FreedKey {
     pub fn next(mut self, next: Vec<WaiterId>) -> Self {
         self.next = Some(next);
         self
-    }
-}
-
-#[async_trait]
-impl<S: Store + ?Sized> Store for Arc<S> {
-    fn clock_margin(&self) -> Duration {
-        (**self).clock_margin()
-    }
-
-    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        (**self).acquire(request).await
-    }
-
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
-        (**self).leave(key, waiter).await
-    }
-
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        (**self).renew(requests).await
-    }
-
-    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        (**self).convert(request).await
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        (**self).release(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        (**self).inspect(key).await
-    }
-
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        (**self).waited_for(keys).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        (**self).list(request).await
-    }
-
-    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        (**self).evict(key).await
-    }
-
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        (**self).remove_expired(key).await
-    }
-
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        (**self).permit(request).await
-    }
-
-    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        (**self).purge(retention).await
-    }
-
-    fn max_concurrent(&self) -> usize {
-        (**self).max_concurrent()
-    }
-
-    fn has_cheap_undoable_releases(&self) -> bool {
-        (**self).has_cheap_undoable_releases()
-    }
-
-    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        (**self).batch(requests).await
-    }
-
-    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
-        (**self).freed().await
-    }
-
-    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
-        (**self).awaited().await
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        (**self).as_any()
     }
 }
 
