@@ -123,10 +123,11 @@ pub use self::{
     modes::{
         a_lease_goes_on_in_another_process, a_minimum_hold_outlasts_the_release,
         a_reader_that_has_expired_is_told_so_after_another_has_left,
-        a_reader_that_is_gone_blocks_nobody, an_owner_enters_again,
-        leases_are_upgraded_and_downgraded, many_readers_and_a_writer_all_get_the_key,
-        opposite_orders_do_not_deadlock, permits_are_never_more_than_there_are,
-        readers_and_a_writer_take_turns, several_keys_are_taken_all_or_none,
+        a_reader_that_is_gone_blocks_nobody, a_set_waits_in_turn_for_one_key_at_a_time,
+        an_owner_enters_again, leases_are_upgraded_and_downgraded,
+        many_readers_and_a_writer_all_get_the_key, opposite_orders_do_not_deadlock,
+        permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
+        several_keys_are_taken_all_or_none,
     },
     once::{
         a_clean_up_waits_for_what_is_done, a_list_shows_what_is_done,
@@ -215,6 +216,7 @@ macro_rules! conformance_suite {
             an_owner_enters_again
             leases_are_upgraded_and_downgraded
             several_keys_are_taken_all_or_none
+            a_set_waits_in_turn_for_one_key_at_a_time
             opposite_orders_do_not_deadlock
             a_minimum_hold_outlasts_the_release
             a_lease_goes_on_in_another_process

@@ -5,8 +5,11 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::{
-    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, guard::pair, request,
-    sole_holder, state, steps::release, until_free, violation,
+    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key,
+    guard::pair,
+    request, sole_holder, state,
+    steps::{release, until_waited_for},
+    until_free, violation,
 };
 use leasehold::{
     Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade,
@@ -280,6 +283,38 @@ pub async fn several_keys_are_taken_all_or_none(clients: &Clients) -> Outcome {
     both.release().await?;
     for key in [&a, &b] {
         ensure!(state(&clients.first, key).await?.is_free(), "{key} is held");
+    }
+    Ok(())
+}
+
+/// A set waits in turn for the key that it asks for. It has neither the keys that come after that one, nor a place for
+/// them.
+pub async fn a_set_waits_in_turn_for_one_key_at_a_time(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let keys = [fresh_key("set 1")?, fresh_key("set 2")?];
+    let mut holders = Vec::new();
+    for key in &keys {
+        holders.push(granted(first.try_acquire(key, LONG)).await?);
+    }
+    let [asked_first, asked_last] = &keys;
+    let set = second.acquire_all([asked_last, asked_first], LONG);
+    let set = tokio::spawn(set.wait_for(PATIENCE).into_future());
+    for (waits, goes_on, holder) in [
+        (asked_first, asked_last, holders.remove(0)),
+        (asked_last, asked_first, holders.remove(0)),
+    ] {
+        until_waited_for(&clients.first, waits).await?;
+        let other = state(&clients.first, goes_on).await?;
+        ensure!(
+            other.waiters.is_empty(),
+            "a set that waits for {waits} has a place for {goes_on}"
+        );
+        holder.release().await?;
+    }
+    set.await??.release().await?;
+    for key in &keys {
+        let left = state(&clients.first, key).await?.waiters;
+        ensure!(left.is_empty(), "{key} has places after a grant: {left:?}");
     }
     Ok(())
 }

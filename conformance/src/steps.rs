@@ -154,6 +154,19 @@ pub(super) async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
     violation(format!("{key} was not free after {PATIENCE:?}"))
 }
 
+/// Waits until a process has a place for the key.
+pub(super) async fn until_waited_for(store: &Arc<dyn Store>, key: &Key) -> Outcome {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        let state = store.inspect(key).await?;
+        if state.is_some_and(|state| !state.waiters.is_empty()) {
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+    violation(format!("nobody had a place for {key} after {PATIENCE:?}"))
+}
+
 /// A key whose lease has expired and was not released, and the request of that lease.
 pub(super) async fn expired(
     store: &Arc<dyn Store>,

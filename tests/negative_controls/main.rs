@@ -125,7 +125,8 @@ controls! {
         a_batch_does_what_its_requests_say, racing_batches_share_no_key;
     a_store_that_forgets_places: ForgetsPlaces is caught by
         processes_are_granted_a_key_in_the_order_in_which_they_came, a_place_tells_who_waits,
-        a_key_has_a_bounded_number_of_places, a_batch_keeps_the_queue;
+        a_key_has_a_bounded_number_of_places, a_batch_keeps_the_queue,
+        a_set_waits_in_turn_for_one_key_at_a_time;
     places_that_name_nobody: PlacesWithoutOwner is caught by a_place_tells_who_waits;
     a_place_that_stays_after_its_grant: PlaceStaysAfterItsGrant is caught by
         processes_are_granted_a_key_in_the_order_in_which_they_came,
@@ -269,6 +270,38 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::UsageIsForgotten,
     ];
     for fault in faults {
+        assert!(
+            compare(fault, UNTIL_CAUGHT).is_err(),
+            "{fault:?} was not caught"
+        );
+    }
+    assert_eq!(compare(Fault::None, CASES), Ok(()));
+}
+
+/// The same for processes that wait in turn. It leaves out `DeadPlacesBlock`: no sequence lasts as long as a place counts.
+#[test]
+fn random_processes_that_wait_tell_a_broken_store_from_memory() {
+    let compare = |fault, cases| {
+        let mut paused = tokio::runtime::Builder::new_current_thread();
+        let runtime = paused.enable_all().start_paused(true).build().unwrap();
+        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
+        model::compare_in_turn(&runtime, &store, cases)
+    };
+    for fault in [
+        Fault::ForgetsPlaces,
+        Fault::ReadersPassWriters,
+        Fault::SmallPermitsPass,
+        Fault::NeverLeaves,
+        Fault::PlaceStaysAfterItsGrant,
+        Fault::PlacesAreNeverKept,
+        Fault::WhoAsksAgainComesLast,
+        Fault::OwnersQueueBehindThemselves,
+        Fault::UpgradesQueue,
+        Fault::NobodyBarges,
+        Fault::EvictionEndsTheQueue,
+        Fault::ReleaseEndsTheQueue,
+        Fault::TriesTakePlaces,
+    ] {
         assert!(
             compare(fault, UNTIL_CAUGHT).is_err(),
             "{fault:?} was not caught"
