@@ -321,7 +321,6 @@ impl LeaseState {
                 Ok(RenewAnswer::Renewed(grant)) => state.is_own_renewal(grant.fence),
                 _ => true,
             };
-            // The readings are not exact, so the earlier one may be the greater one.
             state.note_suspensions(now, suspension::total().max(sent.suspended));
             let validity = &mut state.validity;
             left = validity.remaining(now);

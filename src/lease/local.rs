@@ -114,7 +114,7 @@ impl Lease {
         }
         match lost_before {
             // The key was not granted again, neither here nor by the store.
-            Some(LossReason::Expired) if was_there && stay.stored().is_live(now) => Ok(()),
+            Some(LossReason::Expired) if was_there && stay.is_live(now) => Ok(()),
             Some(reason) => Err(self.state.lost_error(reason)),
             None => Ok(()),
         }

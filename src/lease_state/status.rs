@@ -6,10 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::validity::Validity;
-use crate::{
-    model::{Fence, LossReason, Mode},
-    runtime::suspension,
-};
+use crate::model::{Fence, LossReason, Mode};
 
 /// How a lease ended in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +118,8 @@ impl Suspensions {
     /// What counts after a renewal. `suspended` was read before its request was sent.
     pub(super) fn renewed(self, suspended: Duration) -> Self {
         match self {
-            Self::Since(_) => Self::Since(suspended),
+            // Answers may arrive in another order than their requests were sent.
+            Self::Since(before) => Self::Since(before.max(suspended)),
             Self::NotCounted | Self::WereOver => self,
         }
     }
@@ -142,8 +140,7 @@ impl Status {
 
     /// Records whether the lease is over if the suspensions count. To be called before a renewal extends it.
     pub(super) fn note_suspensions(&mut self, now: Instant, total: Duration) {
-        // An earlier reading of the total may have been more exact, and have shown that the lease is over.
-        let awake = self.suspensions.awake(now, total + suspension::INEXACT);
+        let awake = self.suspensions.awake(now, total);
         if self.suspensions != Suspensions::NotCounted
             && !awake.is_some_and(|awake| self.validity.is_live(awake))
         {
@@ -220,5 +217,15 @@ mod tests {
         assert_eq!(is_own(&status), [true; 3], "one is unanswered");
         status.upgrades = status.upgrades.with_one_answered();
         assert_eq!(is_own(&status), [true, true, false]);
+    }
+
+    /// The answer to an earlier renewal comes after that to a later one.
+    #[test]
+    fn suspensions_count_since_the_last_renewal_that_was_sent() {
+        let since = |seconds| Suspensions::Since(Duration::from_secs(seconds));
+        assert_eq!(since(1).renewed(Duration::from_secs(5)), since(5));
+        assert_eq!(since(5).renewed(Duration::from_secs(1)), since(5));
+        let over = Suspensions::WereOver;
+        assert_eq!(over.renewed(Duration::from_secs(5)), over);
     }
 }

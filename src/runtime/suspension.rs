@@ -1,6 +1,9 @@
 //! How long the machine was suspended. The clock of tokio stands still meanwhile, and that of the server does not.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -21,13 +24,23 @@ impl SentAt {
     }
 }
 
-/// By how much a reading of [`total`] may be too small.
-pub(crate) const INEXACT: Duration = Duration::from_millis(1);
-
 /// How long the machine was suspended since some fixed time before the program started. Only the difference of two
-/// readings means something.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+/// values means something. No value is less than an earlier one, so what was over once stays over.
 pub(crate) fn total() -> Duration {
+    static GREATEST: AtomicU64 = AtomicU64::new(0);
+    greatest(&GREATEST, reading())
+}
+
+/// The greatest of this reading and those before.
+fn greatest(before: &AtomicU64, reading: Duration) -> Duration {
+    let nanos = u64::try_from(reading.as_nanos()).unwrap_or(u64::MAX);
+    let before = before.fetch_max(nanos, Ordering::Relaxed);
+    Duration::from_nanos(before.max(nanos))
+}
+
+/// One reading of the clocks.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn reading() -> Duration {
     use rustix::time::{ClockId, Timespec, clock_gettime};
 
     let nanos = |time: Timespec| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
@@ -37,16 +50,20 @@ pub(crate) fn total() -> Duration {
         let all = nanos(clock_gettime(ClockId::Boottime));
         let after = awake();
         // If the thread stood still between the readings, the difference of the two clocks says nothing.
-        if after - before <= INEXACT.as_nanos() as i128 {
+        if after - before <= EXACT {
             return Duration::from_nanos(u64::try_from(all - after).unwrap_or(0));
         }
     }
 }
 
-/// Without a clock that counts suspensions, by the time of day. A time of day that is set forward looks like a
-/// suspension, which is on the safe side.
+/// By how much a reading may be too small, in nanoseconds.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const EXACT: i128 = 1_000_000;
+
+/// Without a clock that counts suspensions, one reading is by the time of day. A time of day that is set forward looks
+/// like a suspension, which is on the safe side.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn total() -> Duration {
+fn reading() -> Duration {
     use std::{
         sync::OnceLock,
         time::{Instant, SystemTime},
@@ -69,5 +86,12 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let slept = total().saturating_sub(before);
         assert!(slept <= Duration::from_millis(1), "{slept:?}");
+    }
+
+    #[test]
+    fn no_reading_counts_for_less_than_an_earlier_one() {
+        let before = AtomicU64::new(0);
+        let counts = [2, 5, 3, 6].map(|it| greatest(&before, Duration::from_secs(it)).as_secs());
+        assert_eq!(counts, [2, 5, 5, 6]);
     }
 }

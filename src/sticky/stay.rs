@@ -106,6 +106,11 @@ impl Stay {
         self.behind.lease()
     }
 
+    /// Whether the lease in the store is live for the leases that were granted from memory under it.
+    pub(crate) fn is_live(&self, now: Instant) -> bool {
+        self.behind.is_live(now)
+    }
+
     /// Grants the key if no task has it or waits for it.
     pub(crate) fn try_enter(&self, request: AcquireRequest, now: Instant) -> LocalAnswer {
         if let Some(entry) = self.reenter(&request, now) {
@@ -333,7 +338,7 @@ impl Stay {
         };
         let since = state.holders.idle_since();
         let has_idled = since.is_some_and(|at| now.saturating_duration_since(at) >= longest);
-        has_idled || !self.behind.is_live(now)
+        has_idled || !self.is_live(now)
     }
 
     /// Reports the losses of leases under the stay whose holders have not looked.
