@@ -125,7 +125,7 @@ impl IntoFuture for TryAcquire {
 ///   while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the
 ///   processes behind it for 1.5 s if it was first, and for 4 s at most. If the answers of the store take seconds,
-///   places last longer by that time.
+///   the former is longer by that time.
 /// - An [upgrade](crate::Lease::upgrade) of a lease, and a [`reentrant`](Acquire::reentrant) acquire whose owner has
 ///   the key, come before the processes that wait.
 /// - A task that holds a shared lease and requests another one of the same key waits behind a writer, which waits for

@@ -111,8 +111,8 @@ impl OwnPlace {
         }
     }
 
-    /// Plans the next request, and returns what it says about the place. `beside` is how many tasks of this process wait directly behind the requesting
-    /// task and can share the key with it. A grant keeps the place for them.
+    /// Plans the next request, and returns what it says about the place. `beside` is how many tasks of this process wait
+    /// directly behind the requesting task and can share the key with it. A grant keeps the place for them.
     ///
     /// Only tasks that waited when the first of them sent its request can use the place. Tasks that come later need
     /// another place. Otherwise a process with a constant flow of readers would keep a writer from the key for ever.
@@ -205,12 +205,12 @@ impl OwnPlace {
     }
 
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the
-    /// processes that come next, if the store names them. If it does not, perhaps because no process has a place, this
-    /// process comes next if it has no place either, or if no process was `ahead` at the last refusal.
+    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
+    /// `ahead` at the last refusal. Otherwise all processes without a place would send a request at the same moment.
     pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
         match next {
             Some(next) => next.contains(&self.waiter),
-            None => ahead == 0 || !self.may_be_taken,
+            None => ahead == 0,
         }
     }
 

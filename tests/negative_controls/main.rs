@@ -278,7 +278,7 @@ fn random_commands_tell_a_broken_store_from_memory() {
     assert_eq!(compare(Fault::None, CASES), Ok(()));
 }
 
-/// The same for processes that wait in turn. It leaves out `DeadPlacesBlock`: no sequence lasts as long as a place counts.
+/// The same for processes that wait in turn. The suite tests for how long places count, and batches of such requests.
 #[test]
 fn random_processes_that_wait_tell_a_broken_store_from_memory() {
     let compare = |fault, cases| {

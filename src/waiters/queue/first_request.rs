@@ -45,7 +45,7 @@ impl FirstRequest {
         matches!(self, Self::UnderWay { .. })
     }
 
-    /// Whether the key was reported to be free since the last request was sent.
+    /// Whether the key may have become free, or a lease was offered, since the last request was sent.
     pub(super) fn is_reported(&self) -> bool {
         matches!(self, Self::AtOnce(_) | Self::UnderWay { is_reported: true })
     }

@@ -26,8 +26,9 @@ pub async fn waiting_processes_are_killed(place: &Place, store: Arc<dyn Store>) 
     let waiter = tokio::spawn(waiter.acquire("key", LONG).into_future());
     until(&leases, |state| state.waiters.len() == KILLED + 1).await;
     until(&leases, |state| {
-        let left = state.waiters[0].until - state.now;
-        left.to_std().is_ok_and(|left| left <= PLACE_TIME)
+        let first = state.waiters.first();
+        let left = first.and_then(|place| (place.until - state.now).to_std().ok());
+        left.is_some_and(|left| left <= PLACE_TIME)
     })
     .await;
     for process in &mut killed {
