@@ -17,7 +17,10 @@ use leasehold_tests::{
     renewal_log::{RenewalLog, Renewals},
     soak,
 };
-use tokio::time::{Instant, advance};
+use tokio::{
+    runtime::Runtime,
+    time::{Instant, advance},
+};
 
 /// Two clients of one broken store. The clock of the second is an hour ahead.
 fn broken(fault: Fault) -> Clients {
@@ -218,17 +221,24 @@ const CASES: u32 = 300;
 /// fault ends the comparison.
 const UNTIL_CAUGHT: u32 = 100 * CASES;
 
+/// Compares a store that has this fault with the memory store.
+fn compare_broken(
+    fault: Fault,
+    cases: u32,
+    compare: impl Fn(&Runtime, &Arc<dyn Store>, u32) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut paused = tokio::runtime::Builder::new_current_thread();
+    let runtime = paused.enable_all().start_paused(true).build().unwrap();
+    let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
+    compare(&runtime, &store, cases)
+}
+
 /// The comparison with the memory store on random commands catches every fault that shows in
 /// answers. It leaves out `HoldersWithoutBound`: no random sequence has a thousand holders of a
 /// key.
 #[test]
 fn random_commands_tell_a_broken_store_from_memory() {
-    let compare = |fault, cases| {
-        let mut paused = tokio::runtime::Builder::new_current_thread();
-        let runtime = paused.enable_all().start_paused(true).build().unwrap();
-        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
-        model::compare(&runtime, &store, cases)
-    };
+    let compare = |fault, cases| compare_broken(fault, cases, model::compare);
     let faults = [
         Fault::ReleaseByKey,
         Fault::NoFence,
@@ -281,12 +291,7 @@ fn random_commands_tell_a_broken_store_from_memory() {
 /// The same for processes that wait in turn. The suite tests for how long places count, and batches of such requests.
 #[test]
 fn random_processes_that_wait_tell_a_broken_store_from_memory() {
-    let compare = |fault, cases| {
-        let mut paused = tokio::runtime::Builder::new_current_thread();
-        let runtime = paused.enable_all().start_paused(true).build().unwrap();
-        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
-        model::compare_in_turn(&runtime, &store, cases)
-    };
+    let compare = |fault, cases| compare_broken(fault, cases, model::compare_in_turn);
     for fault in [
         Fault::ForgetsPlaces,
         Fault::ReadersPassWriters,
@@ -313,12 +318,7 @@ fn random_processes_that_wait_tell_a_broken_store_from_memory() {
 /// The same for permits.
 #[test]
 fn random_requests_for_permits_tell_a_broken_store_from_memory() {
-    let compare = |fault, cases| {
-        let mut paused = tokio::runtime::Builder::new_current_thread();
-        let runtime = paused.enable_all().start_paused(true).build().unwrap();
-        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
-        permits::compare(&runtime, &store, cases)
-    };
+    let compare = |fault, cases| compare_broken(fault, cases, permits::compare);
     for fault in [
         Fault::RepeatedPermitsCount,
         Fault::PermitsInPart,
