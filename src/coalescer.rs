@@ -80,7 +80,7 @@ enum Dispatch {
     /// The request may be sent alone now.
     Go(InFlightPermit),
     /// The request was sent in a batch, at this instant, and this is its answer.
-    TimedAnswer(Instant, Result<BatchAnswer, Error>),
+    Answer(Instant, Result<BatchAnswer, Error>),
 }
 
 /// When a request is sent to the store.
@@ -222,7 +222,7 @@ impl Coalescer {
                 let answer = async move {
                     match coalescer.dispatched(dispatch).await {
                         Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
-                        Some(Dispatch::TimedAnswer(sent, answer)) => {
+                        Some(Dispatch::Answer(sent, answer)) => {
                             let read = |answer| read(answer).ok_or_else(mismatched);
                             (sent, answer.and_then(read))
                         }
@@ -373,7 +373,7 @@ impl Coalescer {
         let answers = self.ask(&requests).await;
         permit.end(answers.iter().any(Result::is_ok));
         for (reply, answer) in replies.into_iter().zip(answers) {
-            let _ = reply.send(Dispatch::TimedAnswer(sent, answer));
+            let _ = reply.send(Dispatch::Answer(sent, answer));
         }
     }
 

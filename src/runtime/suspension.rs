@@ -34,8 +34,13 @@ pub(crate) fn total() -> Duration {
 /// The greatest of this reading and those before.
 fn greatest(before: &AtomicU64, reading: Duration) -> Duration {
     let nanos = u64::try_from(reading.as_nanos()).unwrap_or(u64::MAX);
-    let before = before.fetch_max(nanos, Ordering::Relaxed);
-    Duration::from_nanos(before.max(nanos))
+    let known = before.load(Ordering::Relaxed);
+    if nanos <= known {
+        // This is the usual case, and spares the other threads the cost of a write.
+        return Duration::from_nanos(known);
+    }
+    let known = before.fetch_max(nanos, Ordering::Relaxed);
+    Duration::from_nanos(known.max(nanos))
 }
 
 /// One reading of the clocks.

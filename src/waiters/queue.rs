@@ -417,7 +417,7 @@ impl KeyQueue {
     /// key became free since, and another waiter will send the next request.
     fn can_skip_last_request(&self, now: Instant) -> bool {
         self.waiters.len() > 1
-            && !self.request.is_reported()
+            && !self.request.next_is_at_once()
             && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::WAITING / 2
     }

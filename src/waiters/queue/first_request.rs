@@ -45,8 +45,8 @@ impl FirstRequest {
         matches!(self, Self::UnderWay { .. })
     }
 
-    /// Whether the key may have become free, or a lease was offered, since the last request was sent.
-    pub(super) fn is_reported(&self) -> bool {
+    /// Whether the next request is sent at once, or directly after the answer to the one that is under way.
+    pub(super) fn next_is_at_once(&self) -> bool {
         matches!(self, Self::AtOnce(_) | Self::UnderWay { is_reported: true })
     }
 
