@@ -103,7 +103,14 @@ pub async fn leaves_no_lock_behind(
         let tried = stream::iter(cases).map(async |case| {
             let cell = Cell::new(setting, case, setting.bound, call_timeout).await;
             let start = Instant::now();
-            let error = cell.run().await.err()?;
+            let outcome = cell.run().await;
+            cell.end(if outcome.is_ok() {
+                MOMENT
+            } else {
+                2 * call_timeout
+            })
+            .await;
+            let error = outcome.err()?;
             let stalled = stalls.since(start).await;
             println!("{call_timeout:?}, {case:?}, beside stalls of {stalled:?}: {error:#}");
             let passing = error.downcast_ref().is_some_and(Error::is_retryable);
@@ -232,9 +239,16 @@ impl Cell {
         }
         sleep(WHILE).await;
         self.until_free().await?;
-        // The close ends the listener. It would wait for an answer that never comes, so it has a time limit.
-        let _ = timeout(MOMENT, self.leases.close()).await;
         Ok(self.was_struck()?)
+    }
+
+    /// Ends the client within this time. The answer to one of its requests may never come. A client that is left after a
+    /// failed run tries to release for the whole ttl, through a proxy that is gone. If many cells are retried, such
+    /// clients would make the machine still slower.
+    async fn end(&self, limit: Duration) {
+        self.proxy.behave();
+        self.gate.lock().take();
+        let _ = timeout(limit, self.leases.close()).await;
     }
 
     /// The waiter gets the key, whatever is held at the gate. If that is a renewal or a release, it is carried out
