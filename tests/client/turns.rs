@@ -199,6 +199,25 @@ async fn an_upgrade_and_an_owner_that_enters_again_come_before_those_that_wait()
     let _lease = timeout(BOUND, writing).await.unwrap().unwrap();
 }
 
+/// The process has another permit that was granted while the task waited.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_released_wakes_the_next_task_at_once() {
+    let (_, [leases]) = processes();
+    let permit = || leases.acquire("key", TTL).permits(1, 2);
+    let held = [permit().await.unwrap(), permit().await.unwrap()];
+    let waiting = [permit(), permit()].map(|permit| tokio::spawn(permit.into_future()));
+    for (lease, granted) in held.into_iter().zip([1, 2]) {
+        // The pauses between the requests get longer.
+        sleep(TTL / 3).await;
+        lease.release().await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(
+            waiting.iter().filter(|task| task.is_finished()).count(),
+            granted
+        );
+    }
+}
+
 /// How many requests this many processes send in a minute while another one holds the key.
 async fn asks(processes: usize) -> usize {
     let store = FlakyStore::new();
