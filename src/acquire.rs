@@ -10,7 +10,7 @@ mod here;
 mod once;
 mod operation;
 mod options;
-mod refused;
+mod recent_keys;
 mod resume;
 mod start;
 mod sticky_shared;
@@ -25,4 +25,4 @@ pub use self::{
     sticky_shared::AcquireShared,
     with::WithError,
 };
-pub(crate) use self::{context::AcquireContext, refused::RefusedKeys};
+pub(crate) use self::{context::AcquireContext, recent_keys::RecentKeys};

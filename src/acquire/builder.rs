@@ -99,7 +99,8 @@ impl IntoFuture for TryAcquire {
 ///
 /// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out.
 /// Only the first waiter sends requests, so a thousand waiters load the store no more than one. (A
-/// [`reentrant`](Acquire::reentrant) acquire sends one request before it joins the queue. When a reader is granted the
+/// [`reentrant`](Acquire::reentrant) acquire sends one request before it joins the queue, and so do readers that [come
+/// back at once](#between-processes). When a reader is granted the
 /// key, up to 32 readers behind it send their requests together.)
 ///
 /// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
@@ -121,6 +122,9 @@ impl IntoFuture for TryAcquire {
 ///
 /// - If the first task of a process waits to share the key, the tasks directly behind it that also wait to share it are
 ///   granted the key in the same place. Tasks that come later are not.
+/// - For 30 ms after a task was granted the key in turn to share it, further tasks of its process that want to share it
+///   come before the processes that wait, unless tasks of the process wait too. So readers that come back at once read
+///   on for a moment, and a writer waits for 30 ms more.
 /// - The first process sends a request every few milliseconds while the key changes hands quickly, and once a second
 ///   while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::refused::RefusedKeys;
+use super::recent_keys::RecentKeys;
 use crate::{coalescer::Coalescer, lease::LeaseRegistry};
 
 /// The parts of a handle that its acquires use.
@@ -12,7 +12,12 @@ pub(crate) struct AcquireContext {
     /// The owner of the leases, unless an acquire names another owner.
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
-    pub(crate) refused: RefusedKeys,
+    /// The keys that were held when this handle last tried to acquire them without waiting, each until a holder
+    /// expires. Another attempt is likely to be refused too. A read of the document of a held key costs a database less
+    /// than a refused change. So the request for one of these keys tells the store that it may read first.
+    pub(crate) likely_held: RecentKeys,
+    /// The keys that this process shares in its turn (`operation/shared_turn.rs`), each until that turn is over.
+    pub(crate) shared_turns: RecentKeys,
     /// For how long leases stay with this process after their last use, unless an acquire says otherwise.
     pub(crate) sticky: Option<Duration>,
 }

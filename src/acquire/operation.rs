@@ -12,6 +12,7 @@
 //! - An acquire that begins during a close fails; a close waits for every other acquire.
 
 mod in_turn;
+mod shared_turn;
 
 use std::{
     num::NonZeroU16,
@@ -183,15 +184,25 @@ impl AcquireOperation {
         }
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
-            // A reentrant owner may hold the key already. In the queue, the acquire would wait behind waiters that wait
-            // for a release by the same owner, which would be a deadlock.
-            _ if self.request.reentrant => match self.attempt().await {
-                Ok(Attempt::Held(_)) => self.ask_in_turn(wait_policy).await,
-                Err(error) if error.is_retryable() => self.ask_in_turn(wait_policy).await,
-                answer => answer,
+            WaitPolicy::For(_) | WaitPolicy::Endless => match self.ask_before_the_queue().await {
+                None | Some(Ok(Attempt::Held(_))) => self.ask_in_turn(wait_policy).await,
+                Some(Err(error)) if error.is_retryable() => self.ask_in_turn(wait_policy).await,
+                Some(answer) => answer,
             },
-            _ => self.ask_in_turn(wait_policy).await,
         }
+    }
+
+    /// Sends one request before this acquire enters the queue of the key, if it may come before those that wait.
+    async fn ask_before_the_queue(&mut self) -> Option<Result<Attempt, Error>> {
+        // A reentrant owner may hold the key already. In the queue, the acquire would wait behind waiters that wait for
+        // a release by the same owner, which would be a deadlock.
+        if self.request.reentrant {
+            return Some(self.attempt().await);
+        }
+        if self.is_in_shared_turn() {
+            return Some(self.ask_in_shared_turn().await);
+        }
+        None
     }
 
     /// Sends the request, again after an error, but does not wait until a holder releases the key.
@@ -199,15 +210,19 @@ impl AcquireOperation {
         let start = self.since;
         let mut tries = Tries::default();
         let context = self.context.clone();
-        let refused = &context.refused;
-        if refused.is_likely_held(&self.request.key, start) {
+        if context.likely_held.contains(&self.request.key, start) {
             Arc::make_mut(&mut self.request).likely_held = true;
         }
         loop {
             let attempt = self.attempt().await;
             match &attempt {
-                Ok(Attempt::Held(held)) => refused.refused(held, Instant::now()),
-                Ok(Attempt::Acquired(lease)) => refused.granted(lease.key()),
+                Ok(Attempt::Held(held)) => {
+                    let now = Instant::now();
+                    if let Some(until) = now.checked_add(held.expires_in()) {
+                        context.likely_held.insert(held.key(), until, now);
+                    }
+                }
+                Ok(Attempt::Acquired(lease)) => context.likely_held.remove(lease.key()),
                 Err(_) => {}
             }
             match attempt {

@@ -10,7 +10,7 @@ use super::{
     leader::Leader,
 };
 use crate::{
-    acquire::{Acquire, AcquireAll, AcquireContext, RefusedKeys, Resume, TryAcquire},
+    acquire::{Acquire, AcquireAll, AcquireContext, RecentKeys, Resume, TryAcquire},
     coalescer::Coalescer,
     lease::{LeaseRegistry, Ticket},
     limiter::{Limiter, LimiterContext},
@@ -262,7 +262,8 @@ impl LeasesBuilder {
                 coalescer,
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
-                refused: RefusedKeys::default(),
+                likely_held: RecentKeys::default(),
+                shared_turns: RecentKeys::default(),
                 sticky: self.sticky,
             }),
             limiters: Arc::new(LimiterContext::new(store, limit, lifecycle)),

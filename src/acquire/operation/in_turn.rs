@@ -126,6 +126,9 @@ impl AcquireOperation {
                     // An exclusive grant ends the place whichever request it answers.
                     let is_only_request = self.request.fresh && self.calls.is_empty();
                     let ends_place = is_only_request || self.request.access == Access::Exclusive;
+                    if kind == WaiterKind::Shared && from.is_none() && !lease.is_local() {
+                        self.begin_shared_turn(lease.key(), now);
+                    }
                     waiter.granted(lease.id(), mode, lease.remaining(), from, ends_place);
                     return Ok(Attempt::Acquired(lease));
                 }

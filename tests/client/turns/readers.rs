@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
-use leasehold::{Leases, Mode};
-use tokio::time::{Instant, sleep, timeout};
+use leasehold::{Attempt, Error, Lease, Leases, Mode};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{BOUND, MOMENT, TTL, processes, queue, waits};
 use crate::{Fate, FlakyStore};
+
+/// How long other readers of a process come before those that wait, after a reader was granted the key in its turn.
+const SHARED_TURN: Duration = Duration::from_millis(30);
 
 /// If readers of one process were let in singly, only one of each process would get the key between two writes.
 #[tokio::test(start_paused = true)]
@@ -24,6 +30,7 @@ async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_
         reading.push(timeout(BOUND, waiting).await.unwrap().unwrap().unwrap());
     }
     assert_eq!(queue(&holder).await, [Mode::Exclusive]);
+    sleep(SHARED_TURN).await;
     let late = read();
     sleep(Duration::from_secs(3)).await;
     assert!(!late.is_finished() && !writing.is_finished());
@@ -114,4 +121,92 @@ async fn a_place_that_a_lost_request_has_kept_is_given_back() {
         lease.release().await.unwrap();
     }
     let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+}
+
+/// Waits until the task has a lease or has had time to get one.
+async fn has_read(task: &JoinHandle<Result<Lease, Error>>) -> bool {
+    sleep(Duration::from_millis(1)).await;
+    task.is_finished()
+}
+
+/// Otherwise a writer that wants the key all the time would leave each reader one lease between two of its own.
+#[tokio::test(start_paused = true)]
+async fn readers_come_again_before_a_writer_until_the_shared_turn_is_over() {
+    let (_, [readers, writer]) = processes();
+    let read = || tokio::spawn(readers.acquire("key", TTL).shared().into_future());
+    let start = Instant::now();
+    let first = readers.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&writer).await;
+    let mut reading = Vec::new();
+    while start.elapsed() + Duration::from_millis(2) < SHARED_TURN {
+        let again = read();
+        assert!(has_read(&again).await, "{:?}", start.elapsed());
+        reading.push(again.await.unwrap().unwrap());
+    }
+    assert!(reading.len() > 5);
+    // These grants did not prolong it.
+    tokio::time::sleep_until(start + SHARED_TURN).await;
+    let late = read();
+    assert!(!has_read(&late).await);
+    assert_eq!(queue(&writer).await, [Mode::Exclusive, Mode::Shared]);
+    for lease in reading.into_iter().chain([first]) {
+        lease.release().await.unwrap();
+    }
+    let written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!late.is_finished());
+    written.release().await.unwrap();
+    let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
+}
+
+/// The shared turn is one of readers that wait in turn.
+#[tokio::test(start_paused = true)]
+async fn in_a_shared_turn_all_others_stay_behind_those_that_wait() {
+    let (_, [readers, writer, other]) = processes();
+    let held = readers.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&writer).await;
+    let tried = readers.try_acquire("key", TTL).shared().await.unwrap();
+    assert!(matches!(tried, Attempt::Held(_)));
+    let permit = readers.acquire("key", TTL).permits(1, 9);
+    let elsewhere = other.acquire("key", TTL).shared();
+    for request in [permit.into_future(), elsewhere.into_future()] {
+        let task = tokio::spawn(request);
+        assert!(!has_read(&task).await);
+        task.abort();
+    }
+    // A task of the same process that waits comes first.
+    let own = waits(&readers).await;
+    let behind = tokio::spawn(readers.acquire("key", TTL).shared().into_future());
+    assert!(!has_read(&behind).await);
+    own.abort();
+    behind.abort();
+    assert!(own.await.is_err() && behind.await.is_err());
+    held.release().await.unwrap();
+    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_has_no_shared_turn() {
+    let (_, [readers, writer]) = processes();
+    let held = readers.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&writer).await;
+    held.release().await.unwrap();
+    let writes = tokio::spawn(readers.acquire("key", TTL).into_future());
+    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!writes.is_finished());
+}
+
+/// The key was granted to a writer meanwhile, so the turn of the readers is over.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_the_shared_turn() {
+    let (_, [readers, first, second]) = processes();
+    let read = || readers.acquire("key", TTL).shared();
+    read().await.unwrap().release().await.unwrap();
+    let written = first.acquire("key", TTL).await.unwrap();
+    let refused = read().wait_for(Duration::from_millis(1)).await;
+    assert!(matches!(refused, Err(Error::WaitTimedOut { .. })));
+    let writing = waits(&second).await;
+    let behind = tokio::spawn(read().into_future());
+    written.release().await.unwrap();
+    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!behind.is_finished());
 }
