@@ -11,12 +11,12 @@ mod renew;
 
 pub(crate) use self::renew::{only_renewal, renewal_left_out};
 pub use self::{
-    acquire::{AcquireAnswer, AcquireRequest, Grant, KnownPlace, Turn},
+    acquire::{AcquireAnswer, AcquireRequest, Grant, InTurn, KnownPlace, Turn},
     batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},
     convert::{ConvertAnswer, ConvertRequest},
     evict::Eviction,
     list::{Filter, ListRequest, Page},
     permit::{PermitAnswer, PermitRequest},
-    release::{DoneTick, MinHold, ReleaseAnswer, ReleaseRequest},
+    release::{DoneTick, MinHold, ReleaseAnswer, ReleaseKind, ReleaseRequest},
     renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest, Usage},
 };

@@ -45,9 +45,9 @@ use crate::model::{Error, Key, LockState};
 pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, DoneTick, Eviction, Grant, KnownGrant, KnownPlace, ListRequest, MAX_BATCH,
-        MAX_RENEWALS, MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswer, RenewAnswers, RenewRequest, Turn, Usage,
+        ConvertRequest, DoneTick, Eviction, Grant, InTurn, KnownGrant, KnownPlace, ListRequest,
+        MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Turn, Usage,
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,
@@ -191,7 +191,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under the
     /// [placeholder id](MinHold#structfield.placeholder) of the request. A release with a tick that [was
-    /// done](ReleaseRequest#structfield.done) writes the tick in the same step, and only if the lease is live.
+    /// done](ReleaseKind::Done) writes the tick in the same step, and only if the lease is live.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
     /// The state of a key ([`rules::inspect`](crate::rules::inspect)). `None` if the key was never locked, or if its

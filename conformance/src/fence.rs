@@ -102,7 +102,7 @@ pub async fn a_grant_takes_as_many_fences_as_it_asks_for(clients: &Clients) -> O
         ask().likely_held(),
         ask().fresh(),
         ask().turn(Turn::Barging),
-        ask().turn(Turn::InTurn { waiter, stays }),
+        ask().turn(Turn::in_turn(waiter, stays)),
         ask().permits(1, 2)?,
         ask().fences(NonZeroU16::MIN),
         ask().fences(NonZeroU16::MAX),
@@ -122,13 +122,7 @@ pub async fn a_grant_takes_as_many_fences_as_it_asks_for(clients: &Clients) -> O
         held = Some(request);
     }
     // A refused request takes none, in its place or without one.
-    for request in [
-        ask(),
-        ask().turn(Turn::InTurn {
-            waiter,
-            stays: SHORT,
-        }),
-    ] {
+    for request in [ask(), ask().turn(Turn::in_turn(waiter, SHORT))] {
         refused(second, &request).await?;
     }
     let stored = state(first, &key).await?.fence;

@@ -133,10 +133,7 @@ pub async fn a_tick_that_is_done_is_not_granted_again(clients: &Clients) -> Outc
                 asks().permits(1, 4)?,
                 asks().reentrant(),
                 asks().turn(Turn::Barging),
-                asks().turn(Turn::InTurn {
-                    waiter,
-                    stays: LONG,
-                }),
+                asks().turn(Turn::in_turn(waiter, LONG)),
             ] {
                 for store in [first, second] {
                     let told = told_done(store, &request).await?;
@@ -238,8 +235,8 @@ pub async fn a_tick_that_is_done_is_not_waited_for(clients: &Clients) -> Outcome
                 asks().likely_held(),
                 asks().shared(),
                 asks().in_place_of(holder.lease),
-                asks().turn(Turn::InTurn { waiter, stays }),
-                asks().turn(Turn::InTurn { waiter, stays }).likely_held(),
+                asks().turn(Turn::in_turn(waiter, stays)),
+                asks().turn(Turn::in_turn(waiter, stays)).likely_held(),
             ] {
                 let done = told_done(second, &request).await?;
                 ensure!(

@@ -59,8 +59,15 @@ const STAYS: Duration = Duration::from_secs(30);
 
 /// The request of a process that waits.
 fn waiting(key: &Key, waiter: WaiterId) -> AcquireRequest {
-    let stays = STAYS;
-    request(key, &format!("process {waiter}"), LONG).turn(Turn::InTurn { waiter, stays })
+    request(key, &format!("process {waiter}"), LONG).turn(Turn::in_turn(waiter, STAYS))
+}
+
+/// The same request, whose process keeps its place after a grant.
+fn keeping_place(mut request: AcquireRequest) -> AcquireRequest {
+    if let Turn::InTurn(turn) = &mut request.turn {
+        turn.keeps_place = true;
+    }
+    request
 }
 
 fn processes<const N: usize>() -> [WaiterId; N] {

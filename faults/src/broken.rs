@@ -10,7 +10,8 @@ use leasehold::{
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
         Eviction, FreedKeys, Grant, LeaseId, ListRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Turn, WaiterId,
+        ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Turn,
+        WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -310,8 +311,8 @@ impl Store for Broken {
         {
             request.lease = holder.lease;
         }
-        if self.wrong == Wrong::WritesNoDone {
-            request.done = None;
+        if self.wrong == Wrong::WritesNoDone && matches!(request.kind, ReleaseKind::Done(_)) {
+            request.kind = ReleaseKind::Plain { undoable: false };
         }
         self.store.release(&request).await
     }

@@ -61,7 +61,7 @@ impl Recording {
         };
         // The place of a refused process has at least two thirds of its time left.
         let certain = match turn {
-            Turn::InTurn { stays, .. } => stays.min(MAX_PLACE_TIME) * 2 / 3,
+            Turn::InTurn(turn) => turn.stays.min(MAX_PLACE_TIME) * 2 / 3,
             Turn::Barging | Turn::Behind => Duration::ZERO,
         };
         let certain = certain.saturating_sub(UNSURE + self.clock_margin());
@@ -119,7 +119,8 @@ impl Store for Recording {
             overtakes: request.turn == Turn::Barging
                 || request.in_place_of.is_some()
                 || request.reentrant,
-            keeps: request.keeps_place && request.access != Access::Exclusive,
+            keeps: matches!(request.turn, Turn::InTurn(turn) if turn.keeps_place)
+                && request.access != Access::Exclusive,
             fences: request.fences.get(),
             sent,
         });

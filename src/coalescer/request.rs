@@ -56,7 +56,7 @@ impl QueuedRequest {
     pub(super) fn is_single(&self) -> bool {
         match self {
             Self::Acquire(request) => !request.fresh,
-            Self::Release(release) => release.is_repeated || release.request.done.is_some(),
+            Self::Release(release) => release.is_repeated || release.request.done_tick().is_some(),
         }
     }
 

@@ -54,12 +54,6 @@ pub struct AcquireRequest {
     pub likely_held: bool,
     /// Whether the request waits for its turn among the processes that wait for the key.
     pub turn: Turn,
-    /// What the client knows of the [place](crate::store::Place) of its process. It does not change what is granted. A
-    /// store may choose its statement by it.
-    pub place: KnownPlace,
-    /// Whether the process keeps its place after a grant, because other tasks of the process wait in it and can hold
-    /// the key beside this lease. The grant of an exclusive lease ends the place in any case.
-    pub keeps_place: bool,
     /// How many fences in a row a grant takes. The grant has the last of them, so the next grant is above all of them.
     /// The client gives the others to leases that it grants from its memory.
     pub fences: NonZeroU16,
@@ -74,13 +68,24 @@ pub enum Turn {
     Behind,
     /// The process of the request waits too. A refusal writes a [place](crate::store::Place) for it, or keeps the place
     /// that it has.
-    InTurn {
-        /// The process.
-        waiter: WaiterId,
-        /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
-        /// process asks again before that time is over.
-        stays: Duration,
-    },
+    InTurn(InTurn),
+}
+
+/// A process that waits for a key in turn, and what a request of it says about its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InTurn {
+    /// The process.
+    pub waiter: WaiterId,
+    /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
+    /// process asks again before that time is over.
+    pub stays: Duration,
+    /// What the client knows of the [place](crate::store::Place) of its process. It does not change what is granted. A
+    /// store may choose its statement by it.
+    pub known: KnownPlace,
+    /// Whether the process keeps its place after a grant, because other tasks of the process wait in it and can hold
+    /// the key beside this lease. The grant of an exclusive lease ends the place in any case.
+    pub keeps_place: bool,
 }
 
 /// What a client knows of the place of its process in the queue of a key.
@@ -96,11 +101,29 @@ pub enum KnownPlace {
 }
 
 impl Turn {
+    /// The turn of a process that waits, as [`InTurn::new`] makes it.
+    pub fn in_turn(waiter: WaiterId, stays: Duration) -> Self {
+        Self::InTurn(InTurn::new(waiter, stays))
+    }
+
     /// The process that waits; `None` unless the turn is [`InTurn`](Turn::InTurn).
     pub fn waiter(self) -> Option<WaiterId> {
         match self {
             Self::Barging | Self::Behind => None,
-            Self::InTurn { waiter, .. } => Some(waiter),
+            Self::InTurn(turn) => Some(turn.waiter),
+        }
+    }
+}
+
+impl InTurn {
+    /// A process that waits, and asks again within the time `stays`. It is not known to have a place, and a grant ends
+    /// its place.
+    pub fn new(waiter: WaiterId, stays: Duration) -> Self {
+        Self {
+            waiter,
+            stays,
+            known: KnownPlace::None,
+            keeps_place: false,
         }
     }
 }
@@ -121,8 +144,6 @@ impl AcquireRequest {
             fresh: false,
             likely_held: false,
             turn: Turn::Behind,
-            place: KnownPlace::None,
-            keeps_place: false,
             fences: NonZeroU16::MIN,
         }
     }
@@ -179,18 +200,6 @@ impl AcquireRequest {
         self
     }
 
-    /// The same request, with what the client knows of its [place](AcquireRequest#structfield.place).
-    pub fn place(mut self, place: KnownPlace) -> Self {
-        self.place = place;
-        self
-    }
-
-    /// The same request, whose process [keeps its place](AcquireRequest#structfield.keeps_place) after a grant.
-    pub fn keeping_place(mut self) -> Self {
-        self.keeps_place = true;
-        self
-    }
-
     /// The same request for a grant that takes this many [fences](AcquireRequest#structfield.fences).
     pub fn fences(mut self, fences: NonZeroU16) -> Self {
         self.fences = fences;
@@ -199,8 +208,20 @@ impl AcquireRequest {
 
     /// The process whose place a grant ends, if any.
     pub(crate) fn ended_place(&self) -> Option<WaiterId> {
-        let stays = self.keeps_place && self.access != Access::Exclusive;
-        self.turn.waiter().filter(|_| !stays)
+        let Turn::InTurn(turn) = self.turn else {
+            return None;
+        };
+        let is_kept = turn.keeps_place && self.access != Access::Exclusive;
+        (!is_kept).then_some(turn.waiter)
+    }
+
+    /// What the client [knows](InTurn::known) of the place of its process.
+    #[cfg(any(feature = "mongodb", feature = "elasticsearch"))]
+    pub(crate) fn known_place(&self) -> KnownPlace {
+        match self.turn {
+            Turn::Barging | Turn::Behind => KnownPlace::None,
+            Turn::InTurn(turn) => turn.known,
+        }
     }
 
     /// The same request, whose lease id [was in no request](AcquireRequest#structfield.fresh) before.

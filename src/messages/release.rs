@@ -12,15 +12,30 @@ pub struct ReleaseRequest {
     pub key: Key,
     /// The id of the lease.
     pub lease: LeaseId,
-    /// How long after the grant the key stays held in spite of the release; `None` to free it at once.
-    pub min_hold: Option<MinHold>,
-    /// The tick that was done under the lease. The store releases the lease and writes the tick in one step, and only
-    /// if the lease is live: nothing is done under a lease that was lost. The store ignores a minimum hold then.
-    pub done: Option<DoneTick>,
+    /// What the release does besides.
+    pub kind: ReleaseKind,
     /// A hint that the lease is likely to be the only holder of its key. A wrong hint costs a second command, and does
     /// not change the result.
     pub likely_sole: bool,
-    undoable: bool,
+}
+
+/// What a release does besides removing its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleaseKind {
+    /// Nothing.
+    Plain {
+        /// Whether a failover may undo the release. The key then stays held until the ttl is over. A store may
+        /// acknowledge such a release before other members of a replica set have it.
+        undoable: bool,
+    },
+    /// The key stays held for some time after the grant, in spite of the release. A failover must not undo that, because
+    /// the key could be free too early.
+    MinHold(MinHold),
+    /// A tick was done under the lease. The store releases the lease and writes the tick in one step, and only if the
+    /// lease is live: nothing is done under a lease that was lost. A failover must not undo that, because the job would
+    /// run again.
+    Done(DoneTick),
 }
 
 /// A tick that was done under a lease.
@@ -47,22 +62,20 @@ impl ReleaseRequest {
         Self {
             key,
             lease,
-            min_hold: None,
-            done: None,
+            kind: ReleaseKind::Plain { undoable: false },
             likely_sole: false,
-            undoable: false,
         }
     }
 
     /// The same request, with a minimum hold of `time` after the grant, under the id `placeholder`.
     pub fn min_hold(mut self, time: Duration, placeholder: LeaseId) -> Self {
-        self.min_hold = Some(MinHold { time, placeholder });
+        self.kind = ReleaseKind::MinHold(MinHold { time, placeholder });
         self
     }
 
     /// The same request, with a tick that was done under the lease and that the store keeps for `kept_for`.
     pub fn done(mut self, tick: Tick, kept_for: Duration) -> Self {
-        self.done = Some(DoneTick { tick, kept_for });
+        self.kind = ReleaseKind::Done(DoneTick { tick, kept_for });
         self
     }
 
@@ -72,25 +85,39 @@ impl ReleaseRequest {
         self
     }
 
-    /// The same request for a release that a failover may undo. The key then stays taken until the ttl is over.
+    /// The same request, [which a failover may undo](ReleaseKind::Plain), unless its kind forbids that.
     pub fn undoable(mut self) -> Self {
-        self.undoable = true;
+        if let ReleaseKind::Plain { undoable } = &mut self.kind {
+            *undoable = true;
+        }
         self
     }
 
     /// Whether a store may look for a sole holder only: the lease is likely to be that, and leaves nothing behind.
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_of_a_sole_lease(&self) -> bool {
-        self.likely_sole && self.min_hold.is_none() && self.done.is_none()
+        self.likely_sole && matches!(self.kind, ReleaseKind::Plain { .. })
     }
 
-    /// Whether a failover may undo the release. A store may acknowledge such a release before other members of a
-    /// replica set have it.
-    ///
-    /// A release with a minimum hold must not be undone, because the key could be free too early. Nor must one with a
-    /// done tick, because the job would run again.
+    /// Whether [a failover may undo](ReleaseKind::Plain) the release.
     pub fn is_undoable(&self) -> bool {
-        self.undoable && self.min_hold.is_none() && self.done.is_none()
+        self.kind == ReleaseKind::Plain { undoable: true }
+    }
+
+    /// The minimum hold of the request.
+    pub(crate) fn minimum_hold(&self) -> Option<MinHold> {
+        match self.kind {
+            ReleaseKind::MinHold(hold) => Some(hold),
+            ReleaseKind::Plain { .. } | ReleaseKind::Done(_) => None,
+        }
+    }
+
+    /// The tick that was done under the lease.
+    pub(crate) fn done_tick(&self) -> Option<DoneTick> {
+        match self.kind {
+            ReleaseKind::Done(done) => Some(done),
+            ReleaseKind::Plain { .. } | ReleaseKind::MinHold(_) => None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     coalescer::PlannedRelease,
     lease_state::LeaseState,
-    messages::{DoneTick, MinHold, ReleaseRequest},
+    messages::{MinHold, ReleaseKind, ReleaseRequest},
     model::{Fence, Key, LeaseId, Mode},
     telemetry::ReleaseFields,
 };
@@ -34,10 +34,8 @@ pub(crate) struct HeldLease {
     pub(super) fence: Fence,
     /// The local deadline.
     pub(super) deadline: Instant,
-    /// The minimum hold: how long after the grant the key stays held, even after the release.
-    pub(super) min_hold: Option<MinHold>,
-    /// The tick that was done under the lease.
-    pub(super) done: Option<DoneTick>,
+    /// What the release does besides.
+    pub(super) kind: ReleaseKind,
     /// Whether other processes wait for the release.
     pub(super) is_awaited: bool,
 }
@@ -55,11 +53,7 @@ impl ReleaseJob {
             held: Some(HeldLease {
                 fence,
                 deadline: state.deadline(),
-                min_hold: state.min_hold().map(|time| MinHold {
-                    time,
-                    placeholder: LeaseId::random(),
-                }),
-                done: state.done(),
+                kind: kind(state),
                 is_awaited: state.is_awaited(),
             }),
             state: Some(state.clone()),
@@ -97,17 +91,17 @@ impl ReleaseJob {
     /// hold or a done tick, which must not be undone. It is also `None` if a late acquire request may be granted the
     /// lease again, or no caller got the lease, because then it is not known how long the key would stay held.
     fn undoable_until(&self) -> Option<Instant> {
-        let held = self
-            .held
-            .filter(|held| held.min_hold.is_none() && held.done.is_none())?;
+        let is_plain = |held: &HeldLease| matches!(held.kind, ReleaseKind::Plain { .. });
+        let held = self.held.filter(is_plain)?;
         (!self.maybe_in_flight).then_some(held.deadline)
     }
 
     /// The first request.
     pub(crate) fn first_request(&self) -> PlannedRelease {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
-        request.min_hold = self.held.and_then(|held| held.min_hold);
-        request.done = self.held.and_then(|held| held.done);
+        if let Some(held) = self.held {
+            request.kind = held.kind;
+        }
         request.likely_sole = self.is_exclusive;
         let is_awaited = self.held.is_some_and(|held| held.is_awaited);
         PlannedRelease {
@@ -122,9 +116,23 @@ impl ReleaseJob {
     /// that grant.
     pub(super) fn repeated_request(&self, answered: bool) -> PlannedRelease {
         let mut again = self.first_request();
-        again.request.min_hold = again.request.min_hold.filter(|_| !answered);
-        again.request.done = again.request.done.filter(|_| !answered);
+        if answered {
+            again.request.kind = ReleaseKind::Plain { undoable: false };
+        }
         again.is_repeated = true;
         again
+    }
+}
+
+/// What the release of this lease does besides. A done tick keeps the job from running again, so the minimum hold has no
+/// use then.
+fn kind(state: &LeaseState) -> ReleaseKind {
+    match (state.done(), state.min_hold()) {
+        (Some(done), _) => ReleaseKind::Done(done),
+        (None, Some(time)) => ReleaseKind::MinHold(MinHold {
+            time,
+            placeholder: LeaseId::random(),
+        }),
+        (None, None) => ReleaseKind::Plain { undoable: false },
     }
 }

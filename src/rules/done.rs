@@ -82,7 +82,7 @@ pub(super) fn release_done(
 ///
 /// A repeated release no longer finds its lease. It finds what the first one wrote, unless a later tick was done since.
 pub fn answer_release_done(record: Option<&LockRecord>, request: &ReleaseRequest) -> ReleaseAnswer {
-    let wanted = request.done.map(|done| (request.lease, done.tick));
+    let wanted = request.done_tick().map(|done| (request.lease, done.tick));
     match record.map(|record| &record.done) {
         Some(LastDone::Tick(done)) if Some((done.lease, done.tick)) == wanted => {
             ReleaseAnswer::Released

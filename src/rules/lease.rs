@@ -159,13 +159,13 @@ pub fn answer_convert(
 ///
 /// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under a lease
 /// id that no other request names. An expired lease is removed too. Only a release with a tick that [was
-/// done](ReleaseRequest#structfield.done) leaves an expired lease as it is.
+/// done](crate::store::ReleaseKind::Done) leaves an expired lease as it is.
 pub fn release(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,
     now: DateTime<Utc>,
 ) -> Decision<ReleaseAnswer> {
-    if let Some(tick) = request.done {
+    if let Some(tick) = request.done_tick() {
         return done::release_done(record, request, tick, now);
     }
     let Some(record) = record.filter(|record| holder(record, request.lease).is_some()) else {
@@ -179,7 +179,7 @@ pub fn release(
         if holder.lease != request.lease {
             return true;
         }
-        let Some(MinHold { time, placeholder }) = request.min_hold else {
+        let Some(MinHold { time, placeholder }) = request.minimum_hold() else {
             return false;
         };
         let until = after(holder.acquired_at, time);

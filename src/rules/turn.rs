@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 
 use super::decision::{Decision, Write};
 use crate::{
-    messages::{AcquireRequest, Turn},
+    messages::{AcquireRequest, InTurn, Turn},
     model::{
         Access, Held, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, Place, WaiterId, after, between,
     },
@@ -147,7 +147,7 @@ pub(super) fn take_place(
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Option<Vec<Place>> {
-    let Turn::InTurn { waiter, stays } = request.turn else {
+    let Turn::InTurn(InTurn { waiter, stays, .. }) = request.turn else {
         return None;
     };
     let (mode, permits) = (request.access.mode(), request.access.permits());

@@ -279,7 +279,7 @@ impl Store for MongoStore {
             return Ok(AcquireAnswer::Held(held));
         }
         // The place has to be written, which only the full statement does.
-        let is_short = request.fresh && request.place != KnownPlace::Due;
+        let is_short = request.fresh && request.known_place() != KnownPlace::Due;
         if is_short && let Some(answer) = self.acquire_fresh(request).await? {
             return Ok(answer);
         }

@@ -67,10 +67,7 @@ pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
 
 /// An acquire of a process that waits.
 pub(crate) fn in_turn() -> AcquireRequest {
-    let turn = Turn::InTurn {
-        waiter: waiter(),
-        stays: Duration::from_millis(1_500),
-    };
+    let turn = Turn::in_turn(waiter(), Duration::from_millis(1_500));
     AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL).turn(turn)
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::pace::{self, Ahead, Pace};
 use crate::{
-    messages::{KnownPlace, Turn},
+    messages::{InTurn, KnownPlace},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
     retry,
     rules::turn::{WORTH_A_WRITE, long_enough},
@@ -63,15 +63,6 @@ struct KeptForOthers {
     binds_for: Duration,
 }
 
-/// What a request says about the place of its process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlaceToAsk {
-    pub(crate) turn: Turn,
-    pub(crate) known: KnownPlace,
-    /// Whether a grant must not end the place.
-    pub(crate) is_kept: bool,
-}
-
 /// A refusal, and what the pause after it depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal<'a> {
@@ -116,19 +107,17 @@ impl OwnPlace {
     ///
     /// Only tasks that waited when the first of them sent its request can use the place. Tasks that come later need
     /// another place. Otherwise a process with a constant flow of readers would keep a writer from the key for ever.
-    pub(super) fn begin_turn(&mut self, beside: usize) -> PlaceToAsk {
+    pub(super) fn begin_turn(&mut self, beside: usize) -> InTurn {
         let more = self.more.map_or(beside, |more| more.get() - 1);
         self.next = NonZero::new(more.min(beside));
-        PlaceToAsk {
-            turn: self.in_turn(),
-            known: self.known(),
-            is_kept: self.next.is_some(),
-        }
+        self.in_turn(self.next.is_some())
     }
 
-    fn in_turn(&self) -> Turn {
-        let (waiter, stays) = (self.waiter, self.stays);
-        Turn::InTurn { waiter, stays }
+    fn in_turn(&self, keeps_place: bool) -> InTurn {
+        let mut turn = InTurn::new(self.waiter, self.stays);
+        turn.known = self.known();
+        turn.keeps_place = keeps_place;
+        turn
     }
 
     fn known(&self) -> KnownPlace {
@@ -145,12 +134,8 @@ impl OwnPlace {
     }
 
     /// The place for the request of a task that is let in while others are. A grant keeps the place.
-    pub(super) fn turn_to_be_let_in(&self) -> PlaceToAsk {
-        PlaceToAsk {
-            turn: self.in_turn(),
-            known: self.known(),
-            is_kept: true,
-        }
+    pub(super) fn turn_to_be_let_in(&self) -> InTurn {
+        self.in_turn(true)
     }
 
     /// Records that such a request was granted. The place is kept for one more task at least, whose grant ends it.

@@ -33,9 +33,10 @@ use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
     pace::Ahead,
-    place::{EndedTurn, OwnPlace, PlaceToAsk, Refusal},
+    place::{EndedTurn, OwnPlace, Refusal},
 };
 use crate::{
+    messages::InTurn,
     model::{Error, Held, LeaseId, Mode, WaiterId},
     retry,
     runtime::inline_task::InlineTask,
@@ -174,7 +175,7 @@ impl KeyQueue {
     }
 
     /// Plans the next request of a waiter, and returns what it says about the place of this process.
-    pub(super) fn begin_turn(&mut self, turn: &Arc<Notify>) -> PlaceToAsk {
+    pub(super) fn begin_turn(&mut self, turn: &Arc<Notify>) -> InTurn {
         if self.waiters.admission(turn) != Admission::None {
             return self.place.turn_to_be_let_in();
         }

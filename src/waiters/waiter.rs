@@ -14,11 +14,11 @@ use super::{
     handoff::{HandoffOffer, HandoffStreak},
     kind::WaiterKind,
     place::EndedTurn,
-    place::PlaceToAsk,
     queue::{Granted, KeyQueue, Step},
     queues::WaitQueues,
 };
 use crate::{
+    messages::InTurn,
     model::{Error, Held, Key, LeaseId, Mode, WaiterId},
     runtime::inline_task::InlineTask,
     telemetry::{self, Waiting},
@@ -110,7 +110,7 @@ impl Waiter {
 
     /// Plans the next request of this waiter, and returns what it says about the place of this process. `None` if the
     /// waiter does not wait in turn.
-    pub(crate) fn begin_turn(&self) -> Option<PlaceToAsk> {
+    pub(crate) fn begin_turn(&self) -> Option<InTurn> {
         match self.kind {
             WaiterKind::Barging => None,
             WaiterKind::Exclusive | WaiterKind::Shared | WaiterKind::Permits => {

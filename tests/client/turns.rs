@@ -45,10 +45,7 @@ async fn queue(leases: &Leases) -> Vec<Mode> {
 /// A process that takes a place and is gone.
 async fn dies_waiting(store: &MemoryStore) {
     let key = Key::new("key").unwrap();
-    let turn = Turn::InTurn {
-        waiter: WaiterId::random(),
-        stays: Duration::from_millis(1_500),
-    };
+    let turn = Turn::in_turn(WaiterId::random(), Duration::from_millis(1_500));
     let request = AcquireRequest::exclusive(key, LeaseId::random(), "gone".into(), TTL);
     let answer = store.acquire(&request.turn(turn)).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Held(_)));

@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
-    store::{AcquireAnswer, AcquireRequest, AwaitedKeys, KnownPlace, LeaseId, Turn, WaiterId},
+    store::{
+        AcquireAnswer, AcquireRequest, AwaitedKeys, InTurn, KnownPlace, LeaseId, Turn, WaiterId,
+    },
 };
 use leasehold_tests::layer::{Layer, Layered};
 use tokio::time::{sleep, timeout};
@@ -20,8 +22,9 @@ fn ask(key: &str) -> AcquireRequest {
 }
 
 fn wait(key: &str, waiter: WaiterId, known: KnownPlace) -> AcquireRequest {
-    let stays = STAYS;
-    ask(key).turn(Turn::InTurn { waiter, stays }).place(known)
+    let mut turn = InTurn::new(waiter, STAYS);
+    turn.known = known;
+    ask(key).turn(Turn::InTurn(turn))
 }
 
 async fn refused(store: &MongoStore, request: AcquireRequest) {

@@ -23,8 +23,8 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
         ConvertAnswer, ConvertRequest, Eviction, LastDone, LeaseId, LimiterRecord, ListRequest,
-        LockRecord, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest, Turn, WaiterId,
+        LockRecord, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest,
+        RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -260,8 +260,8 @@ impl Store for BrokenStore {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let mut request = request.clone();
-        if self.is(Fault::ForgetsMinHold) {
-            request.min_hold = None;
+        if self.is(Fault::ForgetsMinHold) && matches!(request.kind, ReleaseKind::MinHold(_)) {
+            request.kind = ReleaseKind::Plain { undoable: false };
         }
         let request = &request;
         if self.is(Fault::NeverReleases) || self.has_its_moment(Fault::ForgetsSomeReleases) {

@@ -30,7 +30,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 const GONE: &str = "44444444-4444-4444-8444-444444444444";
 
 fn in_turn(waiter: WaiterId, stays: Duration) -> AcquireRequest {
-    ask().turn(Turn::InTurn { waiter, stays })
+    ask().turn(Turn::in_turn(waiter, stays))
 }
 
 async fn refused(store: &dyn Store, request: &AcquireRequest) -> Held {
@@ -104,7 +104,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         let (before, _) = stored(&fixture).await;
 
         let waiter = WaiterId::random();
-        let turn = |stays| Turn::InTurn { waiter, stays };
+        let turn = |stays| Turn::in_turn(waiter, stays);
         let writer = ask().turn(turn(Duration::from_secs(40)));
         assert_eq!(refused(&store, &writer).await.ahead(), 0);
         let (document, version) = stored(&fixture).await;
@@ -143,10 +143,7 @@ async fn a_place_is_taken_kept_and_given_back() {
 
         // A lease that is live needs no place, and an owner that enters again waits for nobody.
         let mut repeated = holder.clone();
-        repeated.turn = Turn::InTurn {
-            waiter: WaiterId::random(),
-            stays: STAYS,
-        };
+        repeated.turn = Turn::in_turn(WaiterId::random(), STAYS);
         granted(&store, &repeated).await;
         let beside = ask().shared().reentrant();
         granted(&store, &beside).await;
@@ -171,7 +168,7 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
         let store = fixture.store();
         let takes_a_place = async |request: AcquireRequest, ahead| {
             let (waiter, stays) = (WaiterId::random(), STAYS);
-            let request = request.turn(Turn::InTurn { waiter, stays });
+            let request = request.turn(Turn::in_turn(waiter, stays));
             assert_eq!(refused(&store, &request).await.ahead(), ahead);
             waiter
         };
@@ -218,10 +215,7 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
         assert_eq!(refused(&store, &stranger.clone().shared()).await.ahead(), 2);
         // The first request is of an owner that has the key, and the second of a process that is ahead of the writer.
         granted(&store, &ask().shared().reentrant()).await;
-        let turn = Turn::InTurn {
-            waiter: reader,
-            stays: STAYS,
-        };
+        let turn = Turn::in_turn(reader, STAYS);
         granted(&store, &ask().shared().turn(turn)).await;
         assert_eq!(waiters(&store).await, [writer]);
     }

@@ -34,7 +34,7 @@ async fn awaited(store: &dyn Store, key: &Key) {
     };
     granted(store, &ask(Turn::Behind)).await;
     let (waiter, stays) = (WaiterId::random(), STAYS);
-    let asked = store.acquire(&ask(Turn::InTurn { waiter, stays })).await;
+    let asked = store.acquire(&ask(Turn::in_turn(waiter, stays))).await;
     assert!(matches!(asked, Ok(AcquireAnswer::Held(_))), "{asked:?}");
 }
 

@@ -67,7 +67,7 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
     let again = acquire.clone().reentrant();
     let waiter = WaiterId::random();
     let in_turn = AcquireRequest::exclusive(key(), LeaseId::random(), "me".into(), TTL);
-    let in_turn = in_turn.turn(Turn::InTurn { waiter, stays: TTL });
+    let in_turn = in_turn.turn(Turn::in_turn(waiter, TTL));
     let permit = Quota::fixed(5, TTL).unwrap();
     let permit = PermitRequest::new(key(), PermitId::random(), permit, 1);
     let each = |answers: Result<Vec<Result<_, Error>>, Error>| {

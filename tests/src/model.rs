@@ -154,7 +154,6 @@ impl Names {
         let (key, owner) = (self.keys[key].clone(), format!("owner {}", lease % 2));
         let request = AcquireRequest::exclusive(key, self.leases[lease], owner.into(), TTL);
         let mut request = claim.request(request).turn(stance.turn(&self.waiters));
-        request.keeps_place = stance.keeps_place();
         request.fences = [NonZeroU16::MIN, FENCES][lease % 2];
         request
     }

@@ -16,10 +16,7 @@ async fn wait_for(store: &SqliteStore, key: &Key) -> LeaseId {
     let holder = LeaseId::random();
     let request =
         |owner: &str| AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), TTL);
-    let turn = || Turn::InTurn {
-        waiter: WaiterId::random(),
-        stays: Duration::from_secs(60),
-    };
+    let turn = || Turn::in_turn(WaiterId::random(), Duration::from_secs(60));
     let held = AcquireRequest::exclusive(key.clone(), holder, "holder".into(), TTL);
     let answer = store.acquire(&held).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");

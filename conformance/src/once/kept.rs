@@ -50,10 +50,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
             release(first, &beside).await?;
             is_known("a release beside another").await?;
         }
-        let waits = request(&key, "waits", LONG).turn(Turn::InTurn {
-            waiter: WaiterId::random(),
-            stays: SHORT,
-        });
+        let waits = request(&key, "waits", LONG).turn(Turn::in_turn(WaiterId::random(), SHORT));
         refused(second, &waits).await?;
         is_known("a refusal that takes a place").await?;
         let instead = ask("instead")?.in_place_of(lease.lease);

@@ -6,7 +6,8 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    behind, binding, binding_if_free, comes_first, in_time, processes, release, waiters, waiting,
+    behind, binding, binding_if_free, comes_first, in_time, keeping_place, processes, release,
+    waiters, waiting,
 };
 use crate::{
     Clients, LONG, LOOK, Lived, Outcome, PATIENCE, SHORT, Violation, after, ensure, fresh_key,
@@ -130,7 +131,7 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
         refused(first, &writes).await?;
         let until = binding_if_free(&state(first, &key).await?);
         release(second, &holder).await?;
-        let together = [reads().keeping_place(), reads().keeping_place(), reads()];
+        let together = [keeping_place(reads()), keeping_place(reads()), reads()];
         for (client, read) in [first, second, first].into_iter().zip(&together) {
             or_too_late!(comes_first(client, read, until).await?);
         }
@@ -146,7 +147,7 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
             release(first, read).await?;
         }
         // An exclusive lease lets no other task in, so its grant keeps no place.
-        or_too_late!(comes_first(second, &writes.clone().keeping_place(), until).await?);
+        or_too_late!(comes_first(second, &keeping_place(writes.clone()), until).await?);
         let left = state(first, &key).await?;
         ensure!(
             !waiters(&left).contains(&writer),

@@ -79,7 +79,7 @@ pub async fn a_place_lasts_while_its_process_asks(clients: &Clients) -> Outcome 
         granted(first, &request(&key, "the holder", LONG)).await?;
         let [waiter, other] = processes();
         let stays = stays.min(STAYS);
-        let asks = waiting(&key, waiter).turn(Turn::InTurn { waiter, stays });
+        let asks = waiting(&key, waiter).turn(Turn::in_turn(waiter, stays));
         refused(second, &asks).await?;
         let taken = state(first, &key).await?.waiters;
         refused(first, &waiting(&key, other)).await?;
@@ -118,7 +118,7 @@ pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcom
         let told = state(first, &key).await?.waiters;
         let stays = SHORT;
         let next = waiting(&key, waiter).shared();
-        refused(second, &next.turn(Turn::InTurn { waiter, stays })).await?;
+        refused(second, &next.turn(Turn::in_turn(waiter, stays))).await?;
         let seen = state(first, &key).await?;
         let [told] = &told[..] else {
             return Ok(Lived::TooShort);
@@ -147,7 +147,7 @@ pub async fn a_process_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome 
     let (waiter, stays) = (gone, SHORT);
     refused(
         first,
-        &waiting(&key, gone).turn(Turn::InTurn { waiter, stays }),
+        &waiting(&key, gone).turn(Turn::in_turn(waiter, stays)),
     )
     .await?;
     let over = after(state(first, &key).await?.now, SHORT);
@@ -319,7 +319,7 @@ pub async fn a_key_has_a_bounded_number_of_places(clients: &Clients) -> Outcome 
         let key = fresh_key("many wait")?;
         granted(first, &request(&key, "the holder", LONG)).await?;
         let stays = MANY_STAY;
-        let waits = |waiter| waiting(&key, waiter).turn(Turn::InTurn { waiter, stays });
+        let waits = |waiter| waiting(&key, waiter).turn(Turn::in_turn(waiter, stays));
         let all: [_; MAX_PLACES] = processes();
         for waiter in all {
             refused(first, &waits(waiter)).await?;

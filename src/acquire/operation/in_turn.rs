@@ -68,9 +68,7 @@ impl AcquireOperation {
                     }
                     if let Some(place) = waiter.begin_turn() {
                         let request = Arc::make_mut(&mut self.request);
-                        request.turn = place.turn;
-                        request.place = place.known;
-                        request.keeps_place = place.is_kept;
+                        request.turn = Turn::InTurn(place);
                         // If no process is ahead, the request goes when the key is about to be free, so it is not
                         // likely to be refused. If the place is due to be written again, a read alone is not enough.
                         let is_behind = |held: &Held| held.turns_ahead() > 0;

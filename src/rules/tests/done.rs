@@ -53,10 +53,7 @@ fn refused_as_done(record: &LockRecord, request: &AcquireRequest, now: i64) -> D
 
 /// A request of a process that waits.
 fn waiting(request: AcquireRequest) -> AcquireRequest {
-    request.turn(Turn::InTurn {
-        waiter: WaiterId::random(),
-        stays: Duration::from_secs(30),
-    })
+    request.turn(Turn::in_turn(WaiterId::random(), Duration::from_secs(30)))
 }
 
 #[test]
@@ -276,12 +273,12 @@ fn a_release_writes_what_is_done_under_a_live_lease_only() {
 }
 
 #[test]
-fn a_release_leaves_the_other_holders_and_holds_nothing_on() {
+fn a_release_with_a_tick_leaves_the_other_holders() {
     let (mine, other) = (LeaseId::random(), LeaseId::random());
     let record = put(acquire(None, &ask_for(mine, 7).shared(), at(0)).write);
     let record = put(acquire(Some(&record), &ask(other).shared(), at(5_000)).write);
     let request = ReleaseRequest::new(record.key.clone(), mine).done(Tick::counter(7), KEPT);
-    let request = request.min_hold(KEPT, LeaseId::random()).likely_sole();
+    let request = request.likely_sole();
     let released = put(release(Some(&record), &request, at(6_000)).write);
     assert_eq!(holders(&released), [other]);
     assert_eq!(released.expires_at, at(15_000));

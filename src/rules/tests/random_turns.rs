@@ -156,10 +156,7 @@ impl Run {
         request.turn(match self.rng.u8(..10) {
             0 => Turn::Behind,
             1 => Turn::Barging,
-            _ => Turn::InTurn {
-                waiter: self.processes[number].waiter,
-                stays: self.stays,
-            },
+            _ => Turn::in_turn(self.processes[number].waiter, self.stays),
         })
     }
 

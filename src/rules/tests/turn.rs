@@ -27,10 +27,7 @@ fn wait(waiter: WaiterId) -> AcquireRequest {
         owner: format!("process {waiter}").into(),
         ..ask(LeaseId::random())
     };
-    request.turn(Turn::InTurn {
-        waiter,
-        stays: STAYS,
-    })
+    request.turn(Turn::in_turn(waiter, STAYS))
 }
 
 fn processes<const N: usize>() -> [WaiterId; N] {
@@ -173,7 +170,12 @@ fn readers_one_after_the_other_take_one_turn() {
 #[test]
 fn a_process_may_keep_its_place_for_readers_and_not_for_writers() {
     let [readers, writer] = processes();
-    let keeps = |request: AcquireRequest| request.keeping_place();
+    let keeps = |mut request: AcquireRequest| {
+        if let Turn::InTurn(turn) = &mut request.turn {
+            turn.keeps_place = true;
+        }
+        request
+    };
     let record = free_with(&[wait(readers).shared(), wait(writer)]);
     let record = passes(&record, &keeps(wait(readers).shared()), 1_001);
     assert_eq!(waiters(&record), [readers, writer]);
@@ -301,10 +303,7 @@ fn a_key_has_no_more_places_than_it_may_have() {
 fn a_place_counts_no_longer_than_it_may() {
     let [one, two] = processes();
     let record = free_with(&[wait(one)]);
-    let greedy = wait(one).turn(Turn::InTurn {
-        waiter: one,
-        stays: 2 * MAX_PLACE_TIME,
-    });
+    let greedy = wait(one).turn(Turn::in_turn(one, 2 * MAX_PLACE_TIME));
     let taken = held_with(&[greedy]);
     assert_eq!(taken.waiters[0].until, after(at(1), MAX_PLACE_TIME));
     // A place that ends later than a place can was written before the clock stepped back.

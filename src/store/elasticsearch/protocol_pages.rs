@@ -93,10 +93,7 @@ fn waiter() -> WaiterId {
 
 /// An acquire by a process that waits.
 fn in_turn() -> AcquireRequest {
-    let turn = Turn::InTurn {
-        waiter: waiter(),
-        stays: Duration::from_secs(3),
-    };
+    let turn = Turn::in_turn(waiter(), Duration::from_secs(3));
     AcquireRequest::exclusive(fixed::key(), fixed::lease(), "worker-3".into(), fixed::TTL)
         .turn(turn)
 }

@@ -34,8 +34,8 @@ use super::scripts::{
 };
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, DoneTick, KnownPlace, ReleaseRequest, RenewRequest, Turn,
-        Usage,
+        AcquireRequest, ConvertRequest, DoneTick, InTurn, KnownPlace, ReleaseRequest, RenewRequest,
+        Turn, Usage,
     },
     model::{Access, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
     rules::turn,
@@ -137,7 +137,7 @@ impl Statements {
         params["reentrant"] = json!(request.reentrant);
         params["max_holders"] = json!(MAX_HOLDERS);
         params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
-        if let Turn::InTurn { stays, .. } = request.turn {
+        if let Turn::InTurn(InTurn { stays, .. }) = request.turn {
             let stays = stays.min(MAX_PLACE_TIME);
             params["stays"] = json!(millis(stays));
             params["enough"] = json!(millis(turn::long_enough(stays)));
@@ -192,14 +192,14 @@ impl Statements {
     }
 
     pub(crate) fn release(&self, request: &ReleaseRequest) -> ScriptedUpdate {
-        if let Some(done) = request.done {
+        if let Some(done) = request.done_tick() {
             return self.release_done(request, done);
         }
         let params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
-            "min_hold": request.min_hold.map(|hold| millis(hold.time)),
-            "under": request.min_hold.map(|hold| hold.placeholder.to_string()),
+            "min_hold": request.minimum_hold().map(|hold| millis(hold.time)),
+            "under": request.minimum_hold().map(|hold| hold.placeholder.to_string()),
         });
         // The caller only has to know whether something was changed, so the answer needs no document.
         self.change(&request.key, &RELEASE, params)
@@ -332,7 +332,7 @@ impl Statements {
 ///
 /// So a process that waits uses it at first, while the key is likely to be free, and again when its place is the first.
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
-    let has_to_write = request.likely_held || request.place == KnownPlace::Due;
+    let has_to_write = request.likely_held || request.known_place() == KnownPlace::Due;
     let waits_already = request.turn.waiter().is_some() && has_to_write;
     is_whole(request) && request.in_place_of.is_none() && request.tick.is_none() && !waits_already
 }

@@ -52,7 +52,7 @@ impl MongoStore {
         let sent = Instant::now();
         let take_over = statements::take_over_sole(request, self.retention);
         let is_take_over = take_over.is_some();
-        let form = match request.place {
+        let form = match request.known_place() {
             KnownPlace::None => Form::Short,
             KnownPlace::Taken | KnownPlace::Due => Form::First,
         };

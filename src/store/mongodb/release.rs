@@ -66,7 +66,7 @@ impl MongoStore {
         &self,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
-        if request.done.is_some() {
+        if request.done_tick().is_some() {
             return self.release_done(request).await;
         }
         if self

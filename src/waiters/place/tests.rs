@@ -29,10 +29,7 @@ fn refusal(held: &Held, processes: usize, otherwise: Duration) -> Refusal<'_> {
 }
 
 fn stays(place: &mut OwnPlace) -> Duration {
-    match place.begin_turn(0).turn {
-        Turn::InTurn { stays, .. } => stays,
-        other => panic!("{other:?}"),
-    }
+    place.begin_turn(0).stays
 }
 
 #[test]
@@ -116,15 +113,15 @@ fn the_tasks_that_waited_at_the_first_grant_are_let_in_by_one_place() {
     place.refused(&held(5, 0), start);
     // Two tasks wait behind the one that sends the request, and later others come all the time.
     for (beside, is_kept) in [(2, true), (9, true), (9, false), (9, true)] {
-        assert_eq!(place.begin_turn(beside).is_kept, is_kept);
+        assert_eq!(place.begin_turn(beside).keeps_place, is_kept);
         // Only a grant counts.
-        assert_eq!(place.begin_turn(beside).is_kept, is_kept);
+        assert_eq!(place.begin_turn(beside).keeps_place, is_kept);
         place.granted(true, start);
         assert_eq!(place.may_be_taken, is_kept);
         place.may_be_taken = true;
     }
     // The tasks behind it have left meanwhile.
-    assert!(!place.begin_turn(0).is_kept);
+    assert!(!place.begin_turn(0).keeps_place);
 }
 
 /// A task may send its last request while others are let in, and be granted the key after them.
@@ -137,12 +134,12 @@ fn no_more_tasks_are_let_in_than_waited_whatever_the_order_of_the_answers() {
     place.granted(true, start);
     place.begin_turn(4);
     for _ in 0..3 {
-        assert!(place.turn_to_be_let_in().is_kept);
+        assert!(place.turn_to_be_let_in().keeps_place);
         place.let_one_in();
     }
     place.granted(true, start);
     assert_eq!(place.still_let_in(), 1);
-    assert!(!place.begin_turn(9).is_kept);
+    assert!(!place.begin_turn(9).keeps_place);
 }
 
 /// The last task asks again after a request that was to keep the place, and the grant may be the answer to that one.
@@ -152,11 +149,11 @@ fn a_place_that_an_earlier_request_may_have_kept_is_given_up_by_the_last_task() 
         let start = Instant::now();
         let mut place = OwnPlace::new();
         place.refused(&held(5, 0), start);
-        assert!(place.begin_turn(1).is_kept);
-        assert!(!place.begin_turn(0).is_kept);
+        assert!(place.begin_turn(1).keeps_place);
+        assert!(!place.begin_turn(0).keeps_place);
         place.granted(ends, start);
         if is_left {
-            assert!(!place.begin_turn(9).is_kept, "it is kept for one task");
+            assert!(!place.begin_turn(9).keeps_place, "it is kept for one task");
         }
         assert_eq!(place.leave().is_some(), is_left);
     }

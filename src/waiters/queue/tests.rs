@@ -8,10 +8,7 @@ use WaiterKind::{Exclusive, Permits, Shared};
 use futures::FutureExt;
 
 use super::*;
-use crate::{
-    messages::Turn,
-    model::{Fence, Holder, Key, MAX_PLACES},
-};
+use crate::model::{Fence, Holder, Key, MAX_PLACES};
 
 const TTL: Duration = Duration::from_secs(30);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -197,9 +194,7 @@ fn a_process_without_a_place_does_not_ask_when_the_key_is_free() {
 fn a_process_that_does_not_come_next_does_not_ask() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
-    let Turn::InTurn { waiter: me, .. } = waiting.queue.begin_turn(&waiting.turns[0]).turn else {
-        panic!("it does not wait in turn");
-    };
+    let me = waiting.queue.begin_turn(&waiting.turns[0]).waiter;
     let other = WaiterId::random();
     waiting.queue.freed(Some(&[other]));
     assert_eq!(waiting.step(0, start), Step::Ask, "it has no place yet");

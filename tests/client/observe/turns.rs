@@ -41,10 +41,7 @@ async fn waits(leases: &Leases) -> JoinHandle<Lease> {
 /// A process that takes a place and is gone.
 async fn dies_waiting(store: &FlakyStore) {
     let key = Key::new("key").unwrap();
-    let turn = Turn::InTurn {
-        waiter: WaiterId::random(),
-        stays: GONE_FOR,
-    };
+    let turn = Turn::in_turn(WaiterId::random(), GONE_FOR);
     let request = AcquireRequest::exclusive(key, LeaseId::random(), "gone".into(), TTL);
     let answer = store.memory.acquire(&request.turn(turn)).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Held(_)));

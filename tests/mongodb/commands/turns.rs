@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use leasehold::{
     Key, MongoStore, Store,
-    store::{AcquireAnswer, AcquireRequest, KnownPlace, LeaseId, ReleaseRequest, Turn, WaiterId},
+    store::{
+        AcquireAnswer, AcquireRequest, InTurn, KnownPlace, LeaseId, ReleaseRequest, Turn, WaiterId,
+    },
 };
 
 use super::{Engine, Fixture, LONG};
@@ -25,9 +27,10 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
         let holder = ask();
         store.acquire(&holder).await.unwrap();
         let [first, second] = [(); 2].map(|()| WaiterId::random());
-        let turn = |waiter| Turn::InTurn {
-            waiter,
-            stays: STAYS,
+        let wait = |waiter, known| {
+            let mut turn = InTurn::new(waiter, STAYS);
+            turn.known = known;
+            ask().turn(Turn::InTurn(turn))
         };
         let sent = async |request: &AcquireRequest, granted: bool| {
             commands.take();
@@ -38,16 +41,16 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
         };
         // The short statement cannot take a place, so a second statement follows.
         for waiter in [first, second] {
-            let names = sent(&ask().turn(turn(waiter)), false).await;
+            let names = sent(&wait(waiter, KnownPlace::None), false).await;
             assert_eq!(names, ["findAndModify", "findAndModify"]);
         }
-        let [due, again] = [first, second].map(|it| ask().turn(turn(it)).place(KnownPlace::Due));
+        let [due, again] = [first, second].map(|it| wait(it, KnownPlace::Due));
         for request in [&due, &again] {
             assert_eq!(sent(request, false).await, ["findAndModify"]);
         }
         let release = ReleaseRequest::new(holder.key.clone(), holder.lease);
         store.release(&release).await.unwrap();
-        let own = ask().turn(turn(first)).place(KnownPlace::Taken);
+        let own = wait(first, KnownPlace::Taken);
         assert_eq!(sent(&own, true).await, ["findAndModify"]);
         let state = store.inspect(&holder.key).await.unwrap().unwrap();
         let left: Vec<_> = state.waiters.iter().map(|place| place.waiter).collect();

@@ -20,10 +20,7 @@ fn ask() -> AcquireRequest {
 }
 
 fn wait(waiter: WaiterId) -> AcquireRequest {
-    ask().turn(Turn::InTurn {
-        waiter,
-        stays: LONG,
-    })
+    ask().turn(Turn::in_turn(waiter, LONG))
 }
 
 async fn granted(store: &MongoStore, request: AcquireRequest) -> AcquireRequest {

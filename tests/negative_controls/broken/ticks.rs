@@ -8,7 +8,8 @@ use leasehold::{
     jobs::{Done, Tick},
     rules::{Decision, Write},
     store::{
-        AcquireAnswer, AcquireRequest, LastDone, LeaseId, LockRecord, ReleaseAnswer, ReleaseRequest,
+        AcquireAnswer, AcquireRequest, LastDone, LeaseId, LockRecord, ReleaseAnswer, ReleaseKind,
+        ReleaseRequest,
     },
 };
 use tokio::time::sleep;
@@ -81,7 +82,7 @@ impl BrokenStore {
         decision: &mut Decision<ReleaseAnswer>,
     ) {
         let Some(record) = record else { return };
-        let Some(done) = request.done else {
+        let ReleaseKind::Done(done) = request.kind else {
             if let (Fault::ReleasesForgetTicks, Write::Put(left)) =
                 (self.fault, &mut decision.write)
             {

@@ -6,7 +6,7 @@ use leasehold::{
     Error,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
     rules::{self, Decision, Write},
-    store::{Access, AcquireAnswer, AcquireRequest, LockRecord, Place, Turn, WaiterId},
+    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LockRecord, Place, Turn, WaiterId},
 };
 
 use super::{BrokenStore, Fault};
@@ -32,8 +32,8 @@ impl BrokenStore {
         if self.is(Fault::NobodyBarges) && request.turn == Turn::Barging {
             request.turn = Turn::Behind;
         }
-        if self.is(Fault::PlacesAreNeverKept) {
-            request.keeps_place = false;
+        if let (Fault::PlacesAreNeverKept, Turn::InTurn(turn)) = (self.fault, &mut request.turn) {
+            turn.keeps_place = false;
         }
         let Some(record) = record else { return };
         match self.fault {
@@ -91,7 +91,7 @@ impl BrokenStore {
             (Fault::PlacesAreShortened, Write::Put(record)) if !granted => {
                 let places = record.waiters.iter_mut();
                 for mine in places.filter(|place| is_mine(&&**place)) {
-                    if let Turn::InTurn { stays, .. } = request.turn {
+                    if let Turn::InTurn(InTurn { stays, .. }) = request.turn {
                         mine.until = now + stays;
                     }
                 }

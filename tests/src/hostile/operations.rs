@@ -412,7 +412,7 @@ async fn asked(store: &Arc<dyn Store>, request: AcquireRequest, way: Ask) -> Res
         Ask::Fresh => store.acquire(&request.fresh()).await?,
         Ask::InTurn => {
             let (waiter, stays) = (WaiterId::random(), Duration::from_secs(30));
-            let turn = Turn::InTurn { waiter, stays };
+            let turn = Turn::in_turn(waiter, stays);
             store.acquire(&request.turn(turn)).await?
         }
         Ask::Looks => store.acquire(&request.likely_held()).await?,

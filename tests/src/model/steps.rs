@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Mode,
     jobs::Tick,
-    store::{AcquireRequest, Turn, Usage, WaiterId},
+    store::{AcquireRequest, InTurn, Turn, Usage, WaiterId},
 };
 use proptest::{
     collection::vec,
@@ -77,20 +77,17 @@ pub(super) enum Stance {
 }
 
 impl Stance {
-    /// Whether the process keeps its place after a grant.
-    pub(super) fn keeps_place(self) -> bool {
-        matches!(self, Self::Keeping(_))
-    }
-
     /// The turn, with a place that lasts longer than the sequence.
     pub(super) fn turn(self, waiters: &[WaiterId]) -> Turn {
         match self {
             Self::Behind => Turn::Behind,
             Self::Barging => Turn::Barging,
-            Self::InTurn(process) | Self::Keeping(process) => Turn::InTurn {
-                waiter: waiters[process],
-                stays: STAYS,
-            },
+            Self::InTurn(process) => Turn::in_turn(waiters[process], STAYS),
+            Self::Keeping(process) => {
+                let mut turn = InTurn::new(waiters[process], STAYS);
+                turn.keeps_place = true;
+                Turn::InTurn(turn)
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ fn ask(text: &str) -> AcquireRequest {
 /// A request of a process that waits, with a place that counts for `stays`.
 fn ask_in_turn(text: &str, stays: Duration) -> AcquireRequest {
     let waiter = WaiterId::random();
-    ask(text).turn(Turn::InTurn { waiter, stays })
+    ask(text).turn(Turn::in_turn(waiter, stays))
 }
 
 fn acquire(statements: &Statements, text: &str) -> HttpRequest {

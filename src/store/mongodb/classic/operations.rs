@@ -13,7 +13,7 @@ use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, Eviction, Grant, KnownPlace, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Access, Error, Key, LimiterRecord, LockRecord, LockState, WaiterId},
     rules::{self, Decision, Write},
@@ -35,7 +35,7 @@ impl Classic<'_> {
             && request.in_place_of.is_none()
             && request.tick.is_none()
             // A process that has a place has seen that there is a queue.
-            && request.place == KnownPlace::None;
+            && request.known_place() == KnownPlace::None;
         if is_plain
             && request.fresh
             && !request.likely_held
@@ -112,7 +112,7 @@ impl Classic<'_> {
         self,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
-        let is_plain = request.min_hold.is_none() && request.done.is_none();
+        let is_plain = matches!(request.kind, ReleaseKind::Plain { .. });
         if is_plain && self.release_stamped(request).await? {
             return Ok(ReleaseAnswer::Released);
         }

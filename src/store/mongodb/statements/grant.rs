@@ -17,7 +17,7 @@ use super::{
     turn,
 };
 use crate::{
-    messages::{AcquireRequest, Turn},
+    messages::{AcquireRequest, InTurn, Turn},
     model::{Access, MAX_HOLDERS, WaiterId},
 };
 
@@ -62,7 +62,7 @@ impl QueueState {
     fn of(request: &AcquireRequest, form: Form) -> Self {
         match (request.turn, request.in_place_of, form) {
             (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
-            (Turn::InTurn { waiter, .. }, None, Form::First) => Self::First(waiter),
+            (Turn::InTurn(InTurn { waiter, .. }), None, Form::First) => Self::First(waiter),
             (_, None, Form::Short | Form::First) => Self::Empty,
             (_, None, Form::Full) => Self::Followed,
         }

@@ -195,12 +195,12 @@ fn release_sole_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
 }
 
 fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) -> Vec<Document> {
-    if let Some(done) = request.done {
+    if let Some(done) = request.done_tick() {
         return release_done_or(request, done, retention, otherwise);
     }
     let lease = request.lease;
     let other = doc! { "$not": [is_lease(lease)] };
-    let (sole, list) = match request.min_hold {
+    let (sole, list) = match request.minimum_hold() {
         None => (released(), holders_that(other)),
         Some(MinHold { time, placeholder }) => {
             let time = millis(time).min(MAX_DURATION_MILLIS);

@@ -46,10 +46,7 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
     ];
     let again = modes.clone().map(AcquireRequest::reentrant);
     let asked = modes.into_iter().chain(again);
-    let waits = Turn::InTurn {
-        waiter: WaiterId::random(),
-        stays: TTL,
-    };
+    let waits = Turn::in_turn(WaiterId::random(), TTL);
     let turns = asked.flat_map(|request| {
         [Turn::Behind, Turn::Barging, waits].map(|turn| request.clone().turn(turn))
     });

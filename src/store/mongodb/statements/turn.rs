@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{UUID, from_now, is_held, literal, millis, modes};
 use crate::{
-    messages::{AcquireRequest, Turn},
+    messages::{AcquireRequest, InTurn, Turn},
     model::{Access, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId},
     rules::turn::{LONGEST, long_enough},
 };
@@ -185,7 +185,7 @@ fn unless_empty(places: Document) -> Document {
 /// The document after a refusal. The process of the request has a new place at the end, or its place counts for longer.
 /// `None` if the process does not wait.
 pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
-    let Turn::InTurn { waiter, stays } = request.turn else {
+    let Turn::InTurn(InTurn { waiter, stays, .. }) = request.turn else {
         return None;
     };
     let stays = stays.min(MAX_PLACE_TIME);
