@@ -122,9 +122,9 @@ impl IntoFuture for TryAcquire {
 ///
 /// - If the first task of a process waits to share the key, the tasks directly behind it that also wait to share it are
 ///   granted the key in the same place. Tasks that come later are not.
-/// - For 30 ms after a task was granted the key in turn to share it, further tasks of its process that want to share it
-///   come before the processes that wait, unless tasks of the process wait too. So readers that come back at once read
-///   on for a moment, and a writer waits for 30 ms more.
+/// - For 30 ms after a task was granted the key in turn to share it, up to 32 further tasks of its process that want to
+///   share it come before the processes that wait, unless tasks of the process wait too. So readers that come back at
+///   once read on for a moment. A writer waits until all of them have released the key.
 /// - The first process sends a request every few milliseconds while the key changes hands quickly, and once a second
 ///   while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the

@@ -184,11 +184,20 @@ impl AcquireOperation {
         }
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
-            WaitPolicy::For(_) | WaitPolicy::Endless => match self.ask_before_the_queue().await {
-                None | Some(Ok(Attempt::Held(_))) => self.ask_in_turn(wait_policy).await,
-                Some(Err(error)) if error.is_retryable() => self.ask_in_turn(wait_policy).await,
-                Some(answer) => answer,
-            },
+            WaitPolicy::For(_) | WaitPolicy::Endless => {
+                let first = self.ask_before_the_queue().await;
+                let waited = self.since.elapsed();
+                let is_over = matches!(wait_policy, WaitPolicy::For(wait) if waited >= wait);
+                match first {
+                    None => self.ask_in_turn(wait_policy).await,
+                    Some(Ok(Attempt::Held(held))) if is_over => Err(self.refusal(waited, held)),
+                    Some(Ok(Attempt::Held(_))) => self.ask_in_turn(wait_policy).await,
+                    Some(Err(error)) if error.is_retryable() && !is_over => {
+                        self.ask_in_turn(wait_policy).await
+                    }
+                    Some(answer) => answer,
+                }
+            }
         }
     }
 
@@ -199,7 +208,7 @@ impl AcquireOperation {
         if self.request.reentrant {
             return Some(self.attempt().await);
         }
-        if self.is_in_shared_turn() {
+        if self.enter_shared_turn() {
             return Some(self.ask_in_shared_turn().await);
         }
         None
@@ -219,7 +228,7 @@ impl AcquireOperation {
                 Ok(Attempt::Held(held)) => {
                     let now = Instant::now();
                     if let Some(until) = now.checked_add(held.expires_in()) {
-                        context.likely_held.insert(held.key(), until, now);
+                        context.likely_held.insert(held.key(), until, (), now);
                     }
                 }
                 Ok(Attempt::Acquired(lease)) => context.likely_held.remove(lease.key()),

@@ -124,8 +124,10 @@ impl AcquireOperation {
                     // An exclusive grant ends the place whichever request it answers.
                     let is_only_request = self.request.fresh && self.calls.is_empty();
                     let ends_place = is_only_request || self.request.access == Access::Exclusive;
-                    if kind == WaiterKind::Shared && from.is_none() && !lease.is_local() {
-                        self.begin_shared_turn(lease.key(), now);
+                    // An earlier request, or one in place of a lease, may have come before processes that wait.
+                    let is_in_turn = is_only_request && from.is_none() && !lease.is_local();
+                    if kind == WaiterKind::Shared && is_in_turn {
+                        self.begin_shared_turn(now);
                     }
                     waiter.granted(lease.id(), mode, lease.remaining(), from, ends_place);
                     return Ok(Attempt::Acquired(lease));

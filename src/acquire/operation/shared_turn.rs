@@ -1,9 +1,13 @@
 //! The shared turn of a process: for a moment after a reader was granted the key in its turn, other readers of the same
 //! process come before the processes that wait.
 //!
-//! Otherwise a writer that wants the key again and again would leave each reader one lease between two of its own. Each
-//! grant to a reader in a queue begins a shared turn, and a grant within a shared turn does not prolong it. So a process
-//! that waits for an exclusive lease waits for at most [`LONGEST`] more.
+//! Otherwise a writer that wants the key again and again would leave each reader one lease between two of its own.
+//!
+//! Invariants:
+//!
+//! - A shared turn begins with a grant that no waiting process comes before. A grant within a shared turn does not
+//!   prolong it. So a writer waits for the readers that come before [`LONGEST`] is over, and for no later ones.
+//! - In a shared turn at most [`MOST`] requests are sent, so that many readers do not all send one at the same time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,22 +17,30 @@ use super::AcquireOperation;
 use crate::{
     acquire::attempt::Attempt,
     messages::Turn,
-    model::{Access, Error, Key},
+    model::{Access, Error},
 };
 
-/// How long a shared turn lasts. The longest wait of a writer grows by it (`fairness-writer` in `docs/performance.md`).
+/// How long a shared turn lasts.
 const LONGEST: Duration = Duration::from_millis(30);
+/// The most requests in a shared turn.
+const MOST: u32 = 32;
 
 impl AcquireOperation {
-    /// Whether this acquire comes before the processes that wait, because the shared turn of its process lasts. Tasks of
-    /// the same process that wait for the key come before it in any case.
-    pub(super) fn is_in_shared_turn(&self) -> bool {
-        let (request, now) = (&self.request, Instant::now());
+    /// Enters the shared turn of this process, if it lasts and has room, and no task of this process waits for the key.
+    pub(super) fn enter_shared_turn(&self) -> bool {
+        let request = &self.request;
         let waits_in_turn = request.turn != Turn::Barging;
+        let enter = |left: &mut u32| {
+            let has_room = *left > 0;
+            *left = left.saturating_sub(1);
+            has_room
+        };
         waits_in_turn
             && request.access == Access::Shared
-            && self.context.shared_turns.contains(&request.key, now)
+            // A lease that stays with this process would keep the key beyond the shared turn.
+            && self.stays_for.is_none()
             && !self.context.registry.queues.has_waiters(&request.key)
+            && self.context.shared_turns.with(&request.key, Instant::now(), enter) == Some(true)
     }
 
     /// Sends one request in the shared turn. A refusal ends the shared turn.
@@ -43,10 +55,11 @@ impl AcquireOperation {
         attempt
     }
 
-    /// Records that a reader was granted the key in its turn.
-    pub(super) fn begin_shared_turn(&self, key: &Key, now: Instant) {
+    /// Begins a shared turn, because a reader was granted the key in its turn.
+    pub(super) fn begin_shared_turn(&self, now: Instant) {
         if let Some(until) = now.checked_add(LONGEST) {
-            self.context.shared_turns.insert(key, until, now);
+            let (key, turns) = (&self.request.key, &self.context.shared_turns);
+            turns.insert(key, until, MOST, now);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Attempt, Error, Lease, Leases, Mode};
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{BOUND, MOMENT, TTL, processes, queue, waits};
@@ -145,7 +145,7 @@ async fn readers_come_again_before_a_writer_until_the_shared_turn_is_over() {
     }
     assert!(reading.len() > 5);
     // These grants did not prolong it.
-    tokio::time::sleep_until(start + SHARED_TURN).await;
+    sleep_until(start + SHARED_TURN).await;
     let late = read();
     assert!(!has_read(&late).await);
     assert_eq!(queue(&writer).await, [Mode::Exclusive, Mode::Shared]);
@@ -209,4 +209,73 @@ async fn a_refusal_ends_the_shared_turn() {
     written.release().await.unwrap();
     let _written = timeout(BOUND, writing).await.unwrap().unwrap();
     assert!(!behind.is_finished());
+}
+
+/// All of them would otherwise send a request at the same time.
+#[tokio::test(start_paused = true)]
+async fn a_shared_turn_has_room_for_some_readers() {
+    const ROOM: usize = 32;
+    let (_, [readers, writer]) = processes();
+    let first = readers.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&writer).await;
+    let mut reading = vec![first];
+    let read = || readers.acquire("key", TTL).shared();
+    for _ in 0..ROOM {
+        reading.push(timeout(MOMENT, read()).await.unwrap().unwrap());
+    }
+    let late = tokio::spawn(read().into_future());
+    assert!(!has_read(&late).await);
+    for lease in reading {
+        lease.release().await.unwrap();
+    }
+    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!late.is_finished());
+}
+
+/// Its lease would keep the key beyond the shared turn.
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_lease_stays_with_its_process_has_no_shared_turn() {
+    let (_, [readers, writer]) = processes();
+    let held = readers.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&writer).await;
+    let stays = readers.acquire("key", TTL).sticky_shared(TTL);
+    let stays = tokio::spawn(stays.into_future());
+    sleep(Duration::from_millis(1)).await;
+    assert!(!stays.is_finished());
+    held.release().await.unwrap();
+    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!stays.is_finished());
+}
+
+/// The store grants it again what it was granted before the writer.
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_begins_no_other_shared_turn() {
+    let store = FlakyStore::new();
+    let writer = Leases::new(store.memory.clone());
+    let readers = Leases::new(store.clone());
+    let read = || readers.acquire("key", TTL).shared();
+    let start = Instant::now();
+    let mut reading = vec![read().await.unwrap()];
+    let _writing = waits(&writer).await;
+    store.next([Fate::AnswerLost]);
+    reading.push(read().await.unwrap());
+    assert!(start.elapsed() < SHARED_TURN);
+    sleep_until(start + SHARED_TURN).await;
+    let late = tokio::spawn(read().into_future());
+    assert!(!has_read(&late).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_in_a_shared_turn_ends_a_wait_whose_time_is_over() {
+    let store = FlakyStore::new();
+    let writer = Leases::new(store.memory.clone());
+    let readers = Leases::new(store.clone());
+    let read = || readers.acquire("key", TTL).shared();
+    read().await.unwrap().release().await.unwrap();
+    let _written = writer.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLate(MOMENT); 9]);
+    let start = Instant::now();
+    let refused = read().wait_for(MOMENT / 2).await;
+    assert!(matches!(refused, Err(Error::WaitTimedOut { .. })));
+    assert_eq!(start.elapsed(), MOMENT);
 }
