@@ -39,8 +39,8 @@ use tokio::{
 pub(crate) use self::{overdue::Repeats, request::PlannedRelease};
 use self::{
     overdue::{Repeat, in_time},
-    policy::{LEAST, Limits, Next},
-    queue::{HANGS, SendQueue, YOUNG},
+    policy::{LEAST_BATCH, Limits, Next},
+    queue::{HANGS, RECENT, SendQueue},
     request::QueuedRequest,
 };
 use crate::{
@@ -252,7 +252,7 @@ impl Coalescer {
         self: &Arc<Self>,
         mut reply: oneshot::Receiver<Dispatch>,
     ) -> Option<Dispatch> {
-        let mut longest = YOUNG;
+        let mut longest = RECENT;
         loop {
             match timeout(longest, &mut reply).await {
                 Ok(dispatched) => return dispatched.ok(),
@@ -271,7 +271,7 @@ impl Coalescer {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let load = queue.update_load(now);
-        let is_quiet = load.waiting == 0 && load.young == 0 && !queue.is_gathering();
+        let is_quiet = load.waiting == 0 && load.recent_batches == 0 && !queue.is_gathering();
         if is_quiet && load.singles < self.limits().max_concurrent {
             return Route::Now(Some(self.permit(&mut queue, now, 1)));
         }
@@ -311,7 +311,7 @@ impl Coalescer {
 
     fn limits(&self) -> Limits {
         if *self.late.borrow() {
-            Limits::LEAST
+            Limits::WHILE_RENEWALS_LATE
         } else {
             Limits::of(self.max_concurrent)
         }
@@ -319,7 +319,7 @@ impl Coalescer {
 
     /// Sends the waiting requests for which there are slots.
     fn dispatch(self: &Arc<Self>) {
-        self.dispatch_together(LEAST);
+        self.dispatch_together(LEAST_BATCH);
     }
 
     /// As [`dispatch`](Self::dispatch), but `least` requests are enough for a batch. Returns whether a batch was sent.

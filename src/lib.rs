@@ -123,6 +123,7 @@
     allow(rustdoc::broken_intra_doc_links)
 )]
 
+// CONTRIBUTING.md says what each module is for, and follows an acquire through them.
 mod acquire;
 mod client;
 mod coalescer;

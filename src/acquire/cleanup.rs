@@ -33,7 +33,7 @@ pub(super) struct Cleanup {
     pub(super) context: Arc<AcquireContext>,
     pub(super) request: Arc<AcquireRequest>,
     pub(super) calls: InFlight<AcquireAnswer>,
-    pub(super) left: Leftover,
+    pub(super) leftover: Leftover,
     /// The place among the processes that wait for the key, if it is to be given up: no task of this process waits in
     /// it any more, or a request of this acquire may have taken it.
     pub(super) place: Option<WaiterId>,
@@ -79,7 +79,7 @@ impl Cleanup {
     /// Waits until the caller's lease has ended, and then cleans up. While the lease is held, the store answers a late
     /// request with that lease. After the release the store would grant the lease again.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
-        self.left = Leftover::Nothing;
+        self.leftover = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             let end = self.close_waits_until();
@@ -89,14 +89,14 @@ impl Cleanup {
         // unclear outcome may.
         self.take_in_answered();
         // If the clean-up released before the holder does, the holder's release would give `Error::Lost`.
-        self.calls.drive_while(state.released()).await;
+        self.calls.drive_while(state.given_back()).await;
         self.run(at_work).await;
     }
 
     fn take_in_answered(&mut self) {
         for (_, answer) in self.calls.take_answered() {
             if self.take_in(&answer) == Leftover::Unclear {
-                self.left = Leftover::Unclear;
+                self.leftover = Leftover::Unclear;
             }
         }
     }
@@ -136,7 +136,7 @@ impl Cleanup {
     /// Releases what the acquire may have left in the store, now and whenever one of its late requests ends, and gives
     /// up its place at the end.
     pub(super) async fn run(self, at_work: TaskTrackerToken) {
-        if self.calls.is_empty() && self.left == Leftover::Nothing && self.place.is_none() {
+        if self.calls.is_empty() && self.leftover == Leftover::Nothing && self.place.is_none() {
             return;
         }
         let limit = self.context.registry.call_timeout;
@@ -154,7 +154,7 @@ impl Cleanup {
 
     async fn until_answered(mut self, mut limit: Duration, end: Option<Instant>) {
         loop {
-            if self.left != Leftover::Nothing {
+            if self.leftover != Leftover::Nothing {
                 self.release().await;
             }
             if self.calls.is_empty() {
@@ -167,7 +167,7 @@ impl Cleanup {
                 self.calls.next(limit).await
             };
             match answer {
-                Some((_, answer)) => self.left = self.take_in(&answer),
+                Some((_, answer)) => self.leftover = self.take_in(&answer),
                 // No answer: the server may have granted the request, and the connection may be dead without an error.
                 // A server that stood still may also carry the request out later. So the release is repeated, after
                 // pauses that double, until a lease that was granted would have expired.
@@ -205,7 +205,7 @@ impl Cleanup {
             .releaser
             .release_until_confirmed(&job, None, &mut calls);
         self.calls.drive_while(release).await;
-        self.left = Leftover::Nothing;
+        self.leftover = Leftover::Nothing;
         // If requests of the release still hang, a task waits for their end. A close does not wait for that task.
         if !calls.is_empty() {
             // The clean-up runs on a runtime, so `spawn` finds one.
@@ -219,7 +219,7 @@ impl Cleanup {
             lease: self.request.lease,
             ttl: self.request.ttl,
             is_exclusive: self.request.access == Access::Exclusive,
-            maybe_in_flight: self.left == Leftover::Unclear,
+            maybe_in_flight: self.leftover == Leftover::Unclear,
             held: None,
             state: None,
         }

@@ -76,7 +76,7 @@ pub(super) struct AcquireOperation {
     since: Instant,
     calls: InFlight<AcquireAnswer>,
     /// What the requests that have ended may have left in the store.
-    left: Leftover,
+    leftover: Leftover,
     /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
     retries: Retries,
@@ -85,7 +85,7 @@ pub(super) struct AcquireOperation {
     /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
     /// The place in the document that an earlier waiter of this operation was the last to wait in.
-    left_place: Option<WaiterId>,
+    place_left: Option<WaiterId>,
     options: LeaseOptions,
     /// For how long the lease stays with this process, if the store grants it. `None` if it does not stay.
     stays_for: Option<Duration>,
@@ -121,12 +121,12 @@ impl AcquireOperation {
             stays_for,
             suspended: Duration::ZERO,
             calls: InFlight::new(),
-            left: Leftover::Nothing,
+            leftover: Leftover::Nothing,
             work: Arc::downgrade(work),
             retries,
             ahead: None,
             waiter: None,
-            left_place: None,
+            place_left: None,
         })
     }
 
@@ -151,21 +151,21 @@ impl AcquireOperation {
             // Either no lease was granted, or one from memory, for which the requests of this acquire are not needed.
             _ => None,
         };
-        let left = self.waiter.take().and_then(|waiter| waiter.leave());
-        let left = left.or(self.left_place);
+        let place_left = self.waiter.take().and_then(|waiter| waiter.leave());
+        let place_left = place_left.or(self.place_left);
         // If the caller has dropped its future, `send` returns the lease, and the drop of the lease releases it.
         let ahead = self.ahead;
         let _ = reply.send(AcquireReport { outcome, ahead });
         self.calls.stop_sending();
         let place_if_refused = self.request.turn.waiter();
         // If the lease was granted, the grant has ended the place, whatever an earlier request did.
-        let may_be_taken = state.is_none() && self.left == Leftover::Unclear;
-        let place = left.or_else(|| place_if_refused.filter(|_| may_be_taken));
+        let may_be_taken = state.is_none() && self.leftover == Leftover::Unclear;
+        let place = place_left.or_else(|| place_if_refused.filter(|_| may_be_taken));
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
             calls: self.calls,
-            left: self.left,
+            leftover: self.leftover,
             place,
             place_if_refused,
         };
@@ -275,8 +275,8 @@ impl AcquireOperation {
         let sent = offer.sent();
         let attempt = self.send(Arc::new(request)).await;
         match &attempt {
-            Ok(Attempt::Acquired(_)) => sent.tell(HandoffOutcome::Over),
-            Ok(Attempt::Held(_)) => sent.tell(HandoffOutcome::NotOver),
+            Ok(Attempt::Acquired(_)) => sent.tell(HandoffOutcome::HandedOver),
+            Ok(Attempt::Held(_)) => sent.tell(HandoffOutcome::NotHandedOver),
             // The request may have been carried out, so the drop reports an unclear outcome to the holder.
             Err(_) => drop(sent),
         }
@@ -341,7 +341,7 @@ impl AcquireOperation {
             return Err(self.failed(too_late(limit)));
         };
         if let Err(error) = &answer {
-            self.left = self.left.max(Leftover::of_error(error));
+            self.leftover = self.leftover.max(Leftover::of_error(error));
         }
         let grant = match answer.map_err(|error| self.failed(error))? {
             AcquireAnswer::Granted(grant) => grant,
@@ -357,14 +357,14 @@ impl AcquireOperation {
             request: self.request.clone(),
             clock_margin: self.context.clock_margin,
             asked_once: self.request.fresh
-                && self.left == Leftover::Nothing
+                && self.leftover == Leftover::Nothing
                 && self.calls.is_empty(),
         };
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
-            self.left = self.left.max(Leftover::Granted);
+            self.leftover = self.leftover.max(Leftover::Granted);
             return Err(self.failed(too_late(limit)));
         };
-        if self.left == Leftover::Unclear {
+        if self.leftover == Leftover::Unclear {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();

@@ -80,7 +80,10 @@ mod tests {
             *value += 1;
             *value
         };
-        assert_eq!([(); 2].map(|()| keys.with(&key, last, add)), [Some(8), Some(9)]);
+        assert_eq!(
+            [(); 2].map(|()| keys.with(&key, last, add)),
+            [Some(8), Some(9)]
+        );
         assert_eq!(keys.with(&key, start + TIME, add), None);
         keys.remove(&key);
         assert!(!keys.contains(&key, start));

@@ -54,7 +54,7 @@ pub(super) async fn acquire_without_holds(
         // Boxed, so that the future of an acquire that asks the store does not contain this one.
         let entering = Box::pin(here::acquire(&options, key, wait_policy, span.since()));
         if let Some(end) = entering.instrument(span.span()).await {
-            return hand_over(&context, end, keep_alive, span);
+            return give_to_caller(&context, end, keep_alive, span);
         }
     }
     let (reply, outcome) = oneshot::channel();
@@ -72,11 +72,11 @@ pub(super) async fn acquire_without_holds(
         }
         Err(error) => Err(error),
     };
-    hand_over(&context, end, keep_alive, span)
+    give_to_caller(&context, end, keep_alive, span)
 }
 
-/// Reports the outcome, and hands the lease to the caller.
-fn hand_over(
+/// Reports the outcome, and gives the lease to the caller.
+fn give_to_caller(
     context: &AcquireContext,
     mut end: Result<Attempt, Error>,
     keep_alive: bool,
@@ -84,7 +84,7 @@ fn hand_over(
 ) -> Result<Attempt, Error> {
     let now = Instant::now();
     if let Ok(Attempt::Acquired(lease)) = &end
-        && let Err(error) = in_hand(context, lease, keep_alive, now)
+        && let Err(error) = check_live_and_keep(context, lease, keep_alive, now)
     {
         end = Err(error);
     }
@@ -116,7 +116,7 @@ fn begin(
 
 /// Checks that the lease is still live when the caller gets it, and starts its renewals. The lease has expired if the
 /// caller's future was not polled for too long.
-fn in_hand(
+fn check_live_and_keep(
     context: &AcquireContext,
     lease: &Lease,
     keep_alive: bool,

@@ -2,7 +2,7 @@
 //! does no I/O and reads no clock.
 
 /// Fewer requests than this are not sent in a batch, unless they are a set.
-pub(super) const LEAST: usize = 8;
+pub(super) const LEAST_BATCH: usize = 8;
 /// The most batches under way.
 const BATCHES: usize = 3;
 
@@ -27,7 +27,7 @@ pub(super) struct Limits {
 
 impl Limits {
     /// The limits while renewals are late, because renewals go before acquires and releases.
-    pub(super) const LEAST: Self = Self {
+    pub(super) const WHILE_RENEWALS_LATE: Self = Self {
         max_concurrent: 1,
         batches: 1,
     };
@@ -48,11 +48,11 @@ pub(super) struct LoadSnapshot {
     /// How many batches are under way.
     pub(super) batches: usize,
     /// How many of the batches were sent so recently that they are likely to end soon.
-    pub(super) young: usize,
+    pub(super) recent_batches: usize,
     /// How many requests that were sent alone are under way.
     pub(super) singles: usize,
     /// The greatest recent number of requests, under way and waiting together.
-    pub(super) crowd: usize,
+    pub(super) peak: usize,
     /// Whether nothing was sent for so long that either the requests under way hang or the store is slow.
     pub(super) stalled: bool,
 }
@@ -63,8 +63,8 @@ impl LoadSnapshot {
         let Self {
             waiting, batches, ..
         } = self;
-        let fair = waiting >= self.crowd / (BATCHES + 1);
-        let has_slot = batches == 0 || batches < limits.batches && fair;
+        let are_enough = waiting >= self.peak / (BATCHES + 1);
+        let has_slot = batches == 0 || batches < limits.batches && are_enough;
         if waiting >= least && (has_slot || self.stalled) {
             return Next::Together;
         }
@@ -78,8 +78,8 @@ impl LoadSnapshot {
             .saturating_sub(self.singles)
             .min(self.waiting)
         {
-            // While a batch is young, requests wait for the next batch instead of going alone.
-            free if free > 0 && self.young == 0 => Next::Alone(free),
+            // While a batch is recent, requests wait for the next batch instead of going alone.
+            free if free > 0 && self.recent_batches == 0 => Next::Alone(free),
             _ if self.stalled && self.waiting > 0 => Next::Alone(1),
             _ => Next::Stay,
         }
@@ -93,70 +93,76 @@ mod tests {
     #[test]
     fn few_go_alone_and_many_together() {
         let limits = Limits::of(8);
-        let next = |waiting, batches, singles, crowd| {
+        let next = |waiting, batches, singles, peak| {
             let load = LoadSnapshot {
                 waiting,
                 batches,
-                young: batches,
+                recent_batches: batches,
                 singles,
-                crowd,
+                peak,
                 stalled: false,
             };
-            load.next(limits, LEAST)
+            load.next(limits, LEAST_BATCH)
         };
         // There are slots for all of them.
         assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
         assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
-        assert_eq!(next(LEAST - 1, 0, 8, 15), Next::Stay);
-        assert_eq!(next(LEAST, 0, 8, 16), Next::Together);
+        assert_eq!(next(LEAST_BATCH - 1, 0, 8, 15), Next::Stay);
+        assert_eq!(next(LEAST_BATCH, 0, 8, 16), Next::Together);
         // Requests that come while a batch is under way gather for the next one.
-        assert_eq!(next(LEAST - 1, 1, 0, 15), Next::Stay);
-        assert_eq!(next(LEAST, 1, 0, 16), Next::Together);
+        assert_eq!(next(LEAST_BATCH - 1, 1, 0, 15), Next::Stay);
+        assert_eq!(next(LEAST_BATCH, 1, 0, 16), Next::Together);
         assert_eq!(next(15, 2, 0, 64), Next::Stay);
         assert_eq!(next(16, 2, 0, 64), Next::Together);
         assert_eq!(next(100, BATCHES, 0, 200), Next::Stay);
-        // If no batch is under way, they do not wait for a crowd that has gone.
-        assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
+        // If no batch is under way, they do not wait for as many as there were at the peak.
+        assert_eq!(next(LEAST_BATCH, 0, 0, 200), Next::Together);
         assert_eq!(next(0, 0, 0, 0), Next::Stay);
         // While renewals are late, one request and one batch are sent at a time.
         let few = LoadSnapshot {
             waiting: 100,
             batches: 0,
-            young: 0,
+            recent_batches: 0,
             singles: 0,
-            crowd: 100,
+            peak: 100,
             stalled: false,
         };
-        assert_eq!(few.next(Limits::LEAST, LEAST), Next::Together);
-        assert_eq!(few.each_alone(Limits::LEAST), Next::Alone(1));
+        assert_eq!(
+            few.next(Limits::WHILE_RENEWALS_LATE, LEAST_BATCH),
+            Next::Together
+        );
+        assert_eq!(few.each_alone(Limits::WHILE_RENEWALS_LATE), Next::Alone(1));
         let busy = LoadSnapshot {
             batches: 1,
             singles: 1,
             ..few
         };
-        assert_eq!(busy.next(Limits::LEAST, LEAST), Next::Stay);
-        assert_ne!(busy.next(limits, LEAST), Next::Stay, "the control");
+        assert_eq!(
+            busy.next(Limits::WHILE_RENEWALS_LATE, LEAST_BATCH),
+            Next::Stay
+        );
+        assert_ne!(busy.next(limits, LEAST_BATCH), Next::Stay, "the control");
         // A set is sent in one batch, however small it is.
         let set = LoadSnapshot {
             waiting: 2,
             batches: 0,
-            young: 0,
+            recent_batches: 0,
             singles: 0,
-            crowd: 2,
+            peak: 2,
             stalled: false,
         };
         assert_eq!(set.next(limits, 2), Next::Together);
-        assert_eq!(set.next(limits, LEAST), Next::Alone(2), "the control");
+        assert_eq!(set.next(limits, LEAST_BATCH), Next::Alone(2), "the control");
         // A batch that takes long delays no other requests.
         let load = LoadSnapshot {
             waiting: 2,
             batches: 1,
-            young: 0,
+            recent_batches: 0,
             singles: 0,
-            crowd: 20,
+            peak: 20,
             stalled: false,
         };
-        assert_eq!(load.next(limits, LEAST), Next::Alone(2));
+        assert_eq!(load.next(limits, LEAST_BATCH), Next::Alone(2));
     }
 
     #[test]
@@ -165,22 +171,22 @@ mod tests {
         let full = LoadSnapshot {
             waiting: 100,
             batches: BATCHES,
-            young: 0,
+            recent_batches: 0,
             singles: 8,
-            crowd: 400,
+            peak: 400,
             stalled: false,
         };
-        assert_eq!(full.next(limits, LEAST), Next::Stay);
+        assert_eq!(full.next(limits, LEAST_BATCH), Next::Stay);
         let stalled = LoadSnapshot {
             stalled: true,
             ..full
         };
-        assert_eq!(stalled.next(limits, LEAST), Next::Together);
+        assert_eq!(stalled.next(limits, LEAST_BATCH), Next::Together);
         assert_eq!(stalled.each_alone(limits), Next::Alone(1));
         let nobody = LoadSnapshot {
             waiting: 0,
             ..stalled
         };
-        assert_eq!(nobody.next(limits, LEAST), Next::Stay);
+        assert_eq!(nobody.next(limits, LEAST_BATCH), Next::Stay);
     }
 }

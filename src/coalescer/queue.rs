@@ -23,7 +23,7 @@ use crate::model::Key;
 pub(super) const HANGS: Duration = Duration::from_millis(200);
 
 /// How long a batch keeps waiting requests from being sent alone. A batch that takes longer may hang.
-pub(super) const YOUNG: Duration = Duration::from_millis(50);
+pub(super) const RECENT: Duration = Duration::from_millis(50);
 
 /// The most requests in one batch. A larger batch would delay each of its answers.
 const LARGEST: usize = 100;
@@ -39,7 +39,7 @@ pub(super) struct SendQueue<W> {
     sent: Option<Instant>,
     next: u64,
     /// The greatest recent number of requests, under way and waiting together. It shrinks with each batch.
-    crowd: usize,
+    peak: usize,
     /// How many sets are submitting their requests now. Until they have, requests wait, so that those of a set are sent
     /// together.
     gathering: usize,
@@ -82,7 +82,7 @@ impl<W> SendQueue<W> {
             waiting: VecDeque::new(),
             sent: None,
             next: 0,
-            crowd: 0,
+            peak: 0,
             gathering: 0,
         }
     }
@@ -94,23 +94,23 @@ impl<W> SendQueue<W> {
         let mut load = LoadSnapshot {
             waiting: self.waiting.len(),
             batches: 0,
-            young: 0,
+            recent_batches: 0,
             singles: 0,
-            crowd: self.waiting.len(),
+            peak: self.waiting.len(),
             stalled: self.sent.is_some_and(|sent| now - sent >= HANGS),
         };
         for it in &self.under_way {
-            load.crowd += it.requests;
+            load.peak += it.requests;
             match it.requests {
                 1 => load.singles += 1,
                 _ => {
                     load.batches += 1;
-                    load.young += usize::from(now - it.since < YOUNG);
+                    load.recent_batches += usize::from(now - it.since < RECENT);
                 }
             }
         }
-        self.crowd = self.crowd.max(load.crowd);
-        load.crowd = self.crowd;
+        self.peak = self.peak.max(load.peak);
+        load.peak = self.peak;
         load
     }
 
@@ -202,7 +202,7 @@ impl<W> SendQueue<W> {
             return None;
         }
         // There may be fewer requests by now. So this number shrinks with each batch, and `load` raises it again.
-        self.crowd -= self.crowd / 8;
+        self.peak -= self.peak / 8;
         Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
     }
 
@@ -240,7 +240,7 @@ impl<W> SendQueue<W> {
 mod tests {
     use tokio::runtime::{Builder, Runtime};
 
-    use super::{super::policy::LEAST, *};
+    use super::{super::policy::LEAST_BATCH, *};
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().build().unwrap()
@@ -254,16 +254,16 @@ mod tests {
     fn only_what_is_overtaken_loses_its_place() {
         let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
         let first = queue.sent(1, start);
-        let second = queue.sent(1, start + YOUNG);
+        let second = queue.sent(1, start + RECENT);
         let alone = |queue: &mut SendQueue<()>, at| queue.update_load(at).singles;
         assert_eq!(alone(&mut queue, start + HANGS * 100), 2, "it is slow");
         // The first was sent before the second.
         queue.ended(first, true);
         assert_eq!(alone(&mut queue, start + HANGS * 100), 1);
-        let third = queue.sent(1, start + YOUNG * 2);
+        let third = queue.sent(1, start + RECENT * 2);
         queue.ended(third, true);
         assert_eq!(alone(&mut queue, start + HANGS), 1, "not at once");
-        assert_eq!(alone(&mut queue, start + YOUNG + HANGS), 0);
+        assert_eq!(alone(&mut queue, start + RECENT + HANGS), 0);
         // The second ends after all.
         queue.ended(second, true);
     }
@@ -272,7 +272,7 @@ mod tests {
     fn a_refusal_overtakes_nothing() {
         let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
         queue.sent(1, start);
-        let refused = queue.sent(1, start + YOUNG);
+        let refused = queue.sent(1, start + RECENT);
         queue.ended(refused, false);
         assert_eq!(queue.update_load(start + HANGS * 100).singles, 1);
     }
@@ -282,8 +282,11 @@ mod tests {
         let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
         assert!(!queue.update_load(start).stalled, "nobody came");
         queue.sent(20, start);
-        let load = queue.update_load(start + YOUNG);
-        assert_eq!((load.batches, load.young, load.stalled), (1, 0, false));
+        let load = queue.update_load(start + RECENT);
+        assert_eq!(
+            (load.batches, load.recent_batches, load.stalled),
+            (1, 0, false)
+        );
         assert!(queue.update_load(start + HANGS).stalled);
         queue.sent(1, start + HANGS);
         assert!(!queue.update_load(start + HANGS).stalled);
@@ -294,15 +297,15 @@ mod tests {
         let (here, there) = (runtime(), runtime());
         let (here, there) = (here.handle().id(), there.handle().id());
         let mut queue = SendQueue::new();
-        for number in 0..LEAST {
+        for number in 0..LEAST_BATCH {
             queue.push(key(number), false, Class::Durable, here, number);
         }
         queue.push(key(0), false, Class::Durable, here, 100);
         queue.push(key(101), true, Class::Durable, here, 101);
         queue.push(key(102), false, Class::Durable, there, 102);
-        let batch: Vec<_> = (0..LEAST).collect();
-        assert_eq!(queue.take_batch(LEAST), Some(batch));
-        assert_eq!(queue.take_batch(LEAST), None, "they are few");
+        let batch: Vec<_> = (0..LEAST_BATCH).collect();
+        assert_eq!(queue.take_batch(LEAST_BATCH), Some(batch));
+        assert_eq!(queue.take_batch(LEAST_BATCH), None, "they are few");
         assert_eq!(queue.take_first(9), [100, 101, 102], "in their order");
     }
 
@@ -311,13 +314,13 @@ mod tests {
         let runtime = runtime();
         let here = runtime.handle().id();
         let mut queue = SendQueue::new();
-        for number in 0..LEAST * 2 {
+        for number in 0..LEAST_BATCH * 2 {
             let class = [Class::Undoable, Class::Durable][number % 2];
             queue.push(key(number), false, class, here, number);
         }
-        let every_second = |first: usize| (first..LEAST * 2).step_by(2).collect::<Vec<_>>();
-        assert_eq!(queue.take_batch(LEAST), Some(every_second(0)));
-        assert_eq!(queue.take_batch(LEAST), Some(every_second(1)));
+        let every_second = |first: usize| (first..LEAST_BATCH * 2).step_by(2).collect::<Vec<_>>();
+        assert_eq!(queue.take_batch(LEAST_BATCH), Some(every_second(0)));
+        assert_eq!(queue.take_batch(LEAST_BATCH), Some(every_second(1)));
         assert!(queue.take_first(9).is_empty());
     }
 

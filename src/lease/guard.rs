@@ -1,4 +1,4 @@
-//! `Lease`, the guard of a lease: the calls of its holder, and the release when the guard is dropped.
+//! `Lease`, the guard of a lease: the calls of its holder. `give_up.rs` releases a lease whose guard is dropped.
 //!
 //! Invariants: a lease is given up exactly once, by a release, a detach, the drop of the guard, or a close, whichever
 //! comes first. A request that was sent runs to its end, even if the future that waits for it is dropped.

@@ -122,7 +122,7 @@ impl LeaseRegistry {
     /// call timeout.
     pub(crate) async fn until_released(&self, stay: &Stay, until: Option<Instant>) {
         // A release that takes longer goes on in the background.
-        let _ = timeout_at(self.longest(until), stay.stored().released()).await;
+        let _ = timeout_at(self.longest(until), stay.stored().given_back()).await;
     }
 
     /// Until when a release is waited for.

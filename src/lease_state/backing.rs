@@ -40,8 +40,12 @@ impl BackingLease {
 
     /// This instant on a clock that has gone on while the machine was suspended, since the grant or the last renewal.
     /// `total` is how long it was suspended in all. `None` if the lease had ended on that clock before a renewal.
-    fn awake(&self, now: Instant, total: Duration) -> Option<Instant> {
-        self.lease.state.borrow().suspensions.awake(now, total)
+    fn with_suspensions(&self, now: Instant, total: Duration) -> Option<Instant> {
+        self.lease
+            .state
+            .borrow()
+            .suspensions
+            .with_suspensions(now, total)
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
@@ -49,27 +53,27 @@ impl BackingLease {
     }
 
     fn is_live_after(&self, now: Instant, total: Duration) -> bool {
-        let awake = self.awake(now, total);
-        awake.is_some_and(|awake| self.lease.is_live(awake))
+        let counted = self.with_suspensions(now, total);
+        counted.is_some_and(|counted| self.lease.is_live(counted))
     }
 
     pub(super) fn loss(&self, now: Instant) -> Option<LossReason> {
-        match self.awake(now, suspension::total()) {
-            Some(awake) => self.lease.loss(awake),
+        match self.with_suspensions(now, suspension::total()) {
+            Some(counted) => self.lease.loss(counted),
             None => Some(self.lease.loss(now).unwrap_or(LossReason::Expired)),
         }
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        let awake = self.awake(now, suspension::total());
-        awake.map_or(Duration::ZERO, |awake| self.lease.remaining(awake))
+        let counted = self.with_suspensions(now, suspension::total());
+        counted.map_or(Duration::ZERO, |counted| self.lease.remaining(counted))
     }
 
     /// The instant at which the lease in the store is lost, if the machine is not suspended any more until then.
     pub(super) fn deadline(&self) -> Instant {
         let (now, deadline) = (Instant::now(), self.lease.deadline());
-        match self.awake(now, suspension::total()) {
-            Some(awake) => deadline.checked_sub(awake - now).unwrap_or(deadline),
+        match self.with_suspensions(now, suspension::total()) {
+            Some(counted) => deadline.checked_sub(counted - now).unwrap_or(deadline),
             None => deadline.min(now),
         }
     }

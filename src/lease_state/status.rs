@@ -107,7 +107,7 @@ impl Upgrades {
 impl Suspensions {
     /// This instant on a clock that has gone on during the suspensions that count. `total` is how long the machine was
     /// suspended in all. `None` if the lease was over on that clock.
-    pub(super) fn awake(self, now: Instant, total: Duration) -> Option<Instant> {
+    pub(super) fn with_suspensions(self, now: Instant, total: Duration) -> Option<Instant> {
         match self {
             Self::NotCounted => Some(now),
             Self::Since(before) => Some(now + total.saturating_sub(before)),
@@ -140,9 +140,9 @@ impl Status {
 
     /// Records whether the lease is over if the suspensions count. To be called before a renewal extends it.
     pub(super) fn note_suspensions(&mut self, now: Instant, total: Duration) {
-        let awake = self.suspensions.awake(now, total);
+        let counted = self.suspensions.with_suspensions(now, total);
         if self.suspensions != Suspensions::NotCounted
-            && !awake.is_some_and(|awake| self.validity.is_live(awake))
+            && !counted.is_some_and(|counted| self.validity.is_live(counted))
         {
             self.suspensions = Suspensions::WereOver;
         }

@@ -15,7 +15,7 @@ const UNMARKED: u8 = 0;
 const IDLE: u8 = 1;
 const IN_USE: u8 = 2;
 /// The store was told that the key is in use.
-const TOLD_IN_USE: u8 = 3;
+const REPORTED_IN_USE: u8 = 3;
 /// The key is idle, but was used after the store was told that it is idle. The store holds the start of the earlier idle
 /// time. So the next renewal reports the use, and the one after it reports the new idle time.
 const IDLE_AGAIN: u8 = 4;
@@ -24,7 +24,7 @@ impl KnownUsage {
     /// What a renewal that is sent now says, which is recorded.
     pub(super) fn tell(&self) -> Usage {
         let told = self.change(|known| match known {
-            IN_USE => TOLD_IN_USE,
+            IN_USE => REPORTED_IN_USE,
             IDLE_AGAIN => IDLE,
             known => known,
         });

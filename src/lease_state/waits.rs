@@ -23,12 +23,12 @@ impl LeaseState {
     }
 
     /// Whether the release of the lease was answered, or given up, or the lease was detached.
-    pub(crate) fn is_released(&self) -> bool {
+    pub(crate) fn is_given_back(&self) -> bool {
         matches!(self.state.borrow().phase, Phase::Released | Phase::Detached)
     }
 
     /// Waits until the release of the lease was answered, or given up, or the lease was detached.
-    pub(crate) async fn released(&self) {
+    pub(crate) async fn given_back(&self) {
         // The sender is part of `self`, so this cannot fail.
         let mut states = self.state.subscribe();
         let _ = states

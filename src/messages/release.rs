@@ -12,14 +12,14 @@ pub struct ReleaseRequest {
     pub key: Key,
     /// The id of the lease.
     pub lease: LeaseId,
-    /// What the release does besides.
+    /// What the release writes besides removing the lease.
     pub kind: ReleaseKind,
     /// A hint that the lease is likely to be the only holder of its key. A wrong hint costs a second command, and does
     /// not change the result.
     pub likely_sole: bool,
 }
 
-/// What a release does besides removing its lease.
+/// What a release writes besides removing its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseKind {

@@ -34,7 +34,7 @@ pub(crate) struct HeldLease {
     pub(super) fence: Fence,
     /// The local deadline.
     pub(super) deadline: Instant,
-    /// What the release does besides.
+    /// What the release writes besides removing the lease: a minimum hold, a done tick, or nothing.
     pub(super) kind: ReleaseKind,
     /// Whether other processes wait for the release.
     pub(super) is_awaited: bool,
@@ -124,7 +124,7 @@ impl ReleaseJob {
     }
 }
 
-/// What the release of this lease does besides. A done tick keeps the job from running again, so the minimum hold has no
+/// What the release of this lease writes besides removing it. A done tick keeps the job from running again, so the minimum hold has no
 /// use then.
 fn kind(state: &LeaseState) -> ReleaseKind {
     match (state.done(), state.min_hold()) {

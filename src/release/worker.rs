@@ -99,15 +99,15 @@ impl Releaser {
         let mut pauses = 0;
         let waited_for = reply.is_some();
         if job.can_hand_off() {
-            let handed = self.queues.hand_over(&job.key, job.lease);
+            let handed = self.queues.offer_and_wait(&job.key, job.lease);
             match calls.drive_while(handed).await {
-                HandoffOutcome::Over => {
+                HandoffOutcome::HandedOver => {
                     let answer = ReleaseAnswer::Released;
                     telemetry::released(job.fields(waited_for), Outcome::HandedOver);
                     drop(reply.map(|reply| reply.send(Ok(Released { answer, unclear }))));
                     return;
                 }
-                HandoffOutcome::NotOver => {}
+                HandoffOutcome::NotHandedOver => {}
                 HandoffOutcome::Unclear => unclear = true,
             }
         }

@@ -97,7 +97,7 @@ impl Stays {
         }
         let keys = self.keys.lock();
         let mut ended = keys.ended.get(key).into_iter().flatten();
-        let goes_back = |stay: &&Arc<Stay>| stay.is_settled() && !stay.stored().is_released();
+        let goes_back = |stay: &&Arc<Stay>| stay.is_settled() && !stay.stored().is_given_back();
         ended.find(goes_back).cloned()
     }
 
@@ -148,7 +148,7 @@ impl Stays {
     pub(crate) fn forget_released(&self) {
         let mut keys = self.keys.lock();
         keys.ended.retain(|_, stays| {
-            stays.retain(|stay| !stay.stored().is_released());
+            stays.retain(|stay| !stay.stored().is_given_back());
             !stays.is_empty()
         });
         self.counted(&keys);

@@ -21,9 +21,9 @@ const LONGEST_TIME: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffOutcome {
     /// The waiter was granted the key, and the lease of the holder is gone.
-    Over,
+    HandedOver,
     /// The lease of the holder is unchanged.
-    NotOver,
+    NotHandedOver,
     /// It is not known whether the handoff happened.
     Unclear,
 }
@@ -45,8 +45,8 @@ struct Run {
 
 impl HandoffStreak {
     /// Whether the run is long enough, so that the key is released instead of handed off once more.
-    pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.run.is_some_and(|run| run.is_over(now))
+    pub(super) fn is_exhausted(&self, now: Instant) -> bool {
+        self.run.is_some_and(|run| run.is_exhausted(now))
     }
 
     /// The streak of a lease that is granted now. `before` is the streak of the lease that it replaces, if it replaces
@@ -68,7 +68,7 @@ impl HandoffStreak {
 }
 
 impl Run {
-    fn is_over(&self, now: Instant) -> bool {
+    fn is_exhausted(&self, now: Instant) -> bool {
         // The time counts only after the first handoff, so that a holder that worked for a long time still hands off
         // the key.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
@@ -106,7 +106,7 @@ impl HandoffOffer {
         let (outcome, told) = oneshot::channel();
         let reply = HandoffReply {
             outcome: Some(outcome),
-            otherwise: HandoffOutcome::NotOver,
+            otherwise: HandoffOutcome::NotHandedOver,
         };
         let offer = Self {
             from,
@@ -158,15 +158,15 @@ mod tests {
         let start = Instant::now();
         let mut run = HandoffStreak::next(None, start);
         for _ in 0..LONGEST_RUN {
-            assert!(!run.is_over(start));
+            assert!(!run.is_exhausted(start));
             run = HandoffStreak::next(Some(run), start);
         }
-        assert!(run.is_over(start));
+        assert!(run.is_exhausted(start));
         let slow = HandoffStreak::next(None, start);
         let slow = HandoffStreak::next(Some(slow), start + LONGEST_TIME - MILLISECOND);
-        assert!(!slow.is_over(start + LONGEST_TIME - MILLISECOND));
-        assert!(slow.is_over(start + LONGEST_TIME));
+        assert!(!slow.is_exhausted(start + LONGEST_TIME - MILLISECOND));
+        assert!(slow.is_exhausted(start + LONGEST_TIME));
         let alone = HandoffStreak::next(None, start);
-        assert!(!alone.is_over(start + LONGEST_TIME * 10));
+        assert!(!alone.is_exhausted(start + LONGEST_TIME * 10));
     }
 }

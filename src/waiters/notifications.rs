@@ -54,9 +54,9 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     let queues = &*listener.0;
     let mut failures = 0;
     let mut idle_since = None;
-    let mut over =
+    let mut note_whether_over =
         |queues: &WaitQueues| closing.is_cancelled() || note_idle(queues, &mut idle_since);
-    while !over(queues) {
+    while !note_whether_over(queues) {
         let asked = store.clone();
         let opened = Instant::now();
         let error =
@@ -73,7 +73,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
                             }
                             Ok(None) | Err(_) => break None,
                         }
-                        if over(queues) {
+                        if note_whether_over(queues) {
                             return;
                         }
                     };

@@ -7,7 +7,7 @@
 //!   While the key is held, it is at most [`MOST`] for each turn ahead, or the time for which the key has been held if
 //!   that is longer. While the key is free, it is at most [`FREE`] for each turn ahead. If pauses grew with the delays
 //!   of other processes, each delay would cause the next one, and all would stay late. If the store reports freed keys, a
-//!   pause may last [`TOLD`] for each turn, because the report ends it.
+//!   pause may last [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
@@ -36,7 +36,7 @@ const MOST: Duration = Duration::from_millis(10);
 /// The longest pause for each turn ahead on a free key, which the first process is about to acquire.
 const FREE: Duration = Duration::from_millis(5);
 /// The shortest pause for each turn up to the own one, if the store reports freed keys.
-const TOLD: Duration = Duration::from_millis(50);
+const LEAST_WITH_REPORTS: Duration = Duration::from_millis(50);
 /// A process sends its next request after this share of the expected time until its turn.
 const SHARE: f64 = 0.7;
 /// The greatest factor by which the time for each turn may grow from one refusal to the next.
@@ -121,9 +121,15 @@ impl Pace {
         each.min(longest).max(FIRST)
     }
 
-    /// The pause after the refusal of a request. `is_told` says whether the store reports freed keys. `chance` is a random
+    /// The pause after the refusal of a request. `reports_freed` says whether the store reports freed keys. `chance` is a random
     /// number from 0 to 1.
-    pub(super) fn pause(&self, held: &Held, ahead: Ahead, is_told: bool, chance: f64) -> Duration {
+    pub(super) fn pause(
+        &self,
+        held: &Held,
+        ahead: Ahead,
+        reports_freed: bool,
+        chance: f64,
+    ) -> Duration {
         let turns = u32::try_from(ahead.turns).unwrap_or(u32::MAX);
         let pause = match held.held_for() {
             None => self.turns(turns).min(FREE.saturating_mul(turns)),
@@ -137,8 +143,8 @@ impl Pace {
                 self.turns(turns).max(shares).max(least)
             }
         };
-        let least = if is_told {
-            TOLD.saturating_mul(turns.saturating_add(1))
+        let least = if reports_freed {
+            LEAST_WITH_REPORTS.saturating_mul(turns.saturating_add(1))
         } else {
             SOON
         };

@@ -38,9 +38,9 @@ pub(super) struct OwnPlace {
     pace: Pace,
     /// How many more tasks may be granted the key in this place. It is set by the grant of a shared lease that kept the
     /// place.
-    more: Option<NonZero<usize>>,
-    /// The value of `more` after a grant of the last request.
-    next: Option<NonZero<usize>>,
+    tasks_left: Option<NonZero<usize>>,
+    /// How many tasks may be granted the key in this place after a grant of the request that is under way.
+    tasks_left_after_grant: Option<NonZero<usize>>,
     /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
     stays: Duration,
     /// Whether the pause is so long that the next request has to write the place again.
@@ -71,7 +71,7 @@ pub(super) struct Refusal<'a> {
     /// The pause if no other process waits for the key.
     pub(super) otherwise: Duration,
     /// Whether the store reports freed keys.
-    pub(super) is_told: bool,
+    pub(super) reports_freed: bool,
     /// How long the answer took.
     pub(super) took: Duration,
 }
@@ -95,8 +95,8 @@ impl OwnPlace {
             kept: None,
             had_others_ahead: false,
             pace: Pace::default(),
-            more: None,
-            next: None,
+            tasks_left: None,
+            tasks_left_after_grant: None,
             stays: for_pause(retry::WAITING),
             is_due: false,
         }
@@ -107,10 +107,10 @@ impl OwnPlace {
     ///
     /// Only tasks that waited when the first of them sent its request can use the place. Tasks that come later need
     /// another place. Otherwise a process with a constant flow of readers would keep a writer from the key for ever.
-    pub(super) fn begin_turn(&mut self, beside: usize) -> InTurn {
-        let more = self.more.map_or(beside, |more| more.get() - 1);
-        self.next = NonZero::new(more.min(beside));
-        self.in_turn(self.next.is_some())
+    pub(super) fn plan_request(&mut self, beside: usize) -> InTurn {
+        let more = self.tasks_left.map_or(beside, |more| more.get() - 1);
+        self.tasks_left_after_grant = NonZero::new(more.min(beside));
+        self.in_turn(self.tasks_left_after_grant.is_some())
     }
 
     fn in_turn(&self, keeps_place: bool) -> InTurn {
@@ -130,31 +130,34 @@ impl OwnPlace {
 
     /// How many tasks of this process the place still lets in, after a grant that has kept it.
     pub(super) fn still_let_in(&self) -> usize {
-        self.more.map_or(0, NonZero::get)
+        self.tasks_left.map_or(0, NonZero::get)
     }
 
     /// The place for the request of a task that is let in while others are. A grant keeps the place.
-    pub(super) fn turn_to_be_let_in(&self) -> InTurn {
+    pub(super) fn plan_request_to_be_let_in(&self) -> InTurn {
         self.in_turn(true)
     }
 
     /// Records that such a request was granted. The place is kept for one more task at least, whose grant ends it.
     pub(super) fn let_one_in(&mut self) {
         let less = |more: NonZero<usize>| NonZero::new(more.get() - 1).unwrap_or(more);
-        self.more = self.more.map(less);
+        self.tasks_left = self.tasks_left.map(less);
     }
 
     /// Records that a request in turn was granted. `ends` says whether the grant has ended the place, unless the request
     /// was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep the place. If
     /// a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
-        self.may_be_taken &= self.next.is_some() || !ends;
+        self.may_be_taken &= self.tasks_left_after_grant.is_some() || !ends;
         // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at least.
-        let left = self.more.map_or(usize::MAX, |more| more.get() - 1).max(1);
+        let left = self
+            .tasks_left
+            .map_or(usize::MAX, |more| more.get() - 1)
+            .max(1);
         let left = NonZero::new(left);
-        let next = self.next.min(left);
+        let next = self.tasks_left_after_grant.min(left);
         let one = NonZero::<usize>::MIN;
-        self.more = next.or_else(|| self.may_be_taken.then_some(one));
+        self.tasks_left = next.or_else(|| self.may_be_taken.then_some(one));
         let kept = self.kept.take();
         let Taken { at, ahead } = self.taken.take()?;
         let passed = kept.and_then(|kept| {
@@ -228,14 +231,14 @@ impl OwnPlace {
             held,
             ahead,
             otherwise,
-            is_told,
+            reports_freed,
             took,
         } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
         self.pace.see(held, ahead.turns, now);
         let wanted = if self.had_others_ahead {
-            self.pace.pause(held, ahead, is_told, chance)
-        } else if self.pace.holders_leave() && !is_told {
+            self.pace.pause(held, ahead, reports_freed, chance)
+        } else if self.pace.holders_leave() && !reports_freed {
             otherwise.min(self.pace.until_more_leave(held))
         } else {
             otherwise

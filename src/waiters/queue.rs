@@ -99,19 +99,19 @@ impl KeyQueue {
     /// new waiter depends.
     pub(super) fn push(
         &mut self,
-        turn: Arc<Notify>,
+        wake: Arc<Notify>,
         kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Option<Weak<InlineTask>> {
         let first = self.waiters.first_work();
-        self.waiters.push(turn, kind, work);
+        self.waiters.push(wake, kind, work);
         first
     }
 
     /// Removes a waiter, if it is in the queue. If it was the last waiter in the place of this process, returns the
     /// place, which is to be given up.
-    pub(super) fn remove(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
-        if self.waiters.remove(turn)? {
+    pub(super) fn remove(&mut self, wake: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
+        if self.waiters.remove(wake)? {
             // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its
             // own request at once.
             self.request.give_up_answer(now);
@@ -124,25 +124,25 @@ impl KeyQueue {
     }
 
     /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
-    /// recent answer makes that needless, and the others give up. From `gives_up` on, a final failure ends the wait.
+    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, a final failure ends the wait.
     pub(super) fn step(
         &self,
-        turn: &Arc<Notify>,
+        wake: &Arc<Notify>,
         last_look: Option<Instant>,
-        gives_up: Option<Instant>,
+        errors_end_wait: Option<Instant>,
         now: Instant,
     ) -> Step {
         let passed = |at: Option<Instant>| at.is_some_and(|at| now >= at);
-        if self.last.is_final() && passed(gives_up) {
+        if self.last.is_final() && passed(errors_end_wait) {
             return Step::GiveUp;
         }
         let is_over = passed(last_look);
-        match self.waiters.admission(turn) {
+        match self.waiters.admission(wake) {
             Admission::LetIn => return Step::Ask,
             Admission::UnderWay => return Step::Wait(None),
             Admission::None => {}
         }
-        if !self.waiters.is_first(turn) {
+        if !self.waiters.is_first(wake) {
             return if is_over {
                 Step::GiveUp
             } else {
@@ -166,8 +166,8 @@ impl KeyQueue {
 
     /// Records that a waiter sends a request now. If a lease is offered to it, returns the offer: the request replaces
     /// that lease.
-    pub(super) fn ask(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<HandoffOffer> {
-        if self.waiters.send(turn) {
+    pub(super) fn ask(&mut self, wake: &Arc<Notify>, now: Instant) -> Option<HandoffOffer> {
+        if self.waiters.send(wake) {
             return None;
         }
         self.asked = now;
@@ -175,11 +175,11 @@ impl KeyQueue {
     }
 
     /// Plans the next request of a waiter, and returns what it says about the place of this process.
-    pub(super) fn begin_turn(&mut self, turn: &Arc<Notify>) -> InTurn {
-        if self.waiters.admission(turn) != Admission::None {
-            return self.place.turn_to_be_let_in();
+    pub(super) fn plan_request(&mut self, wake: &Arc<Notify>) -> InTurn {
+        if self.waiters.admission(wake) != Admission::None {
+            return self.place.plan_request_to_be_let_in();
         }
-        self.place.begin_turn(self.waiters.beside_first())
+        self.place.plan_request(self.waiters.beside_first())
     }
 
     /// Takes over the place of a task that has left, whose request may still take that place. Returns whether tasks
@@ -196,14 +196,14 @@ impl KeyQueue {
         false
     }
 
-    /// Records that a request was refused, and plans the next one. `is_told` says whether the store reports freed keys.
+    /// Records that a request was refused, and plans the next one. `reports_freed` says whether the store reports freed keys.
     /// If the refusal has taken a new place, returns how many processes are ahead.
     pub(super) fn refused(
         &mut self,
-        turn: &Arc<Notify>,
+        wake: &Arc<Notify>,
         held: Held,
         is_in_turn: bool,
-        is_told: bool,
+        reports_freed: bool,
         now: Instant,
     ) -> Option<usize> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
@@ -218,14 +218,14 @@ impl KeyQueue {
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
         }
-        let was_let_in = self.waiters.answered(turn);
+        let was_let_in = self.waiters.answered(wake);
         let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
-        if was_let_in || !self.waiters.is_first(turn) {
+        if was_let_in || !self.waiters.is_first(wake) {
             // This does not say when the first waiter sends its next request.
             self.last = LastAnswer::Held(held);
             return taken_behind;
         }
-        let least = if is_told { retry::SLOWEST } else { 0 };
+        let least = if reports_freed { retry::SLOWEST } else { 0 };
         let pause = self.count_pause(least, expires_in);
         let ahead = match is_in_turn {
             true => Ahead::others(&held),
@@ -235,7 +235,7 @@ impl KeyQueue {
             held: &held,
             ahead,
             otherwise: pause,
-            is_told,
+            reports_freed,
             took: now.saturating_duration_since(self.asked),
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());
@@ -253,11 +253,11 @@ impl KeyQueue {
     /// reason.
     pub(super) fn failed(
         &mut self,
-        turn: &Arc<Notify>,
+        wake: &Arc<Notify>,
         error: Error,
         now: Instant,
     ) -> (u32, Instant) {
-        if self.waiters.answered(turn) || !self.waiters.is_first(turn) {
+        if self.waiters.answered(wake) || !self.waiters.is_first(wake) {
             return (0, self.answered);
         }
         let times = self.last.fail(error);
@@ -281,7 +281,7 @@ impl KeyQueue {
     /// After a shared grant, or a grant of permits, it sends a request at once, because it may be granted the key too.
     pub(super) fn granted(
         &mut self,
-        turn: &Arc<Notify>,
+        wake: &Arc<Notify>,
         granted: Granted,
         now: Instant,
     ) -> (HandoffStreak, Option<EndedTurn>) {
@@ -303,8 +303,8 @@ impl KeyQueue {
             self.here.push(lease);
         }
         let streak = HandoffStreak::next(before, now);
-        let is_let_in = self.waiters.answered(turn);
-        if is_let_in || !self.waiters.is_first(turn) {
+        let is_let_in = self.waiters.answered(wake);
+        if is_let_in || !self.waiters.is_first(wake) {
             // A waiter that is neither let in nor the first was granted the key by an earlier request.
             if is_in_turn {
                 self.place.let_one_in();

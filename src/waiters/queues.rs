@@ -67,14 +67,14 @@ impl WaitQueues {
     pub(super) fn push(
         &self,
         key: &Key,
-        turn: Arc<Notify>,
+        wake: Arc<Notify>,
         kind: WaiterKind,
         work: Weak<InlineTask>,
     ) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
         let queue = queue.or_insert_with(|| KeyQueue::new(Instant::now()));
-        let first = queue.push(turn, kind, work.clone());
+        let first = queue.push(wake, kind, work.clone());
         drop(queues);
         let depended_on = first.map(|first| [first, work]);
         depended_on.iter().flatten().for_each(detach);
@@ -92,10 +92,10 @@ impl WaitQueues {
 
     /// Removes a waiter from the queue of a key. If it was the last waiter in the place of this process, returns the
     /// place, which is to be given up.
-    pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) -> Option<WaiterId> {
+    pub(super) fn remove(&self, key: &Key, wake: &Arc<Notify>) -> Option<WaiterId> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(key)?;
-        let left = queue.remove(turn, Instant::now());
+        let left = queue.remove(wake, Instant::now());
         if queue.is_empty() {
             queues.remove(key);
         }
@@ -132,7 +132,7 @@ impl WaitQueues {
     /// Whether the release of this lease leaves the key to other processes although this process has waiters for it,
     /// because the key was handed off often enough in a row.
     pub(crate) fn is_left_to_others(&self, key: &Key, lease: LeaseId, now: Instant) -> bool {
-        self.streak(lease).is_over(now) && self.queues.lock().contains_key(key)
+        self.streak(lease).is_exhausted(now) && self.queues.lock().contains_key(key)
     }
 
     /// Records that a lease of this process was released. The first waiter for its key sends a request at once.
@@ -198,26 +198,26 @@ impl WaitQueues {
     }
 
     /// Whether the store reports freed keys now. Waiters then send requests after a pause only in case a report is missed.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn reports_freed(&self) -> bool {
         *self.listener.lock() == ListenerState::Telling
     }
 
     /// Offers the lease to the first waiter for its key, and waits for the outcome, for at most [`OFFER_TIMEOUT`].
-    pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId) -> HandoffOutcome {
+    pub(crate) async fn offer_and_wait(&self, key: &Key, lease: LeaseId) -> HandoffOutcome {
         let Some(outcome) = self.offer(key, lease) else {
-            return HandoffOutcome::NotOver;
+            return HandoffOutcome::NotHandedOver;
         };
         match timeout(OFFER_TIMEOUT, outcome).await {
             // The sender reports an outcome when it is dropped, so the error cannot occur.
             Ok(outcome) => outcome.unwrap_or(HandoffOutcome::Unclear),
-            Err(_) if self.take_back(key, lease) => HandoffOutcome::NotOver,
+            Err(_) if self.take_back(key, lease) => HandoffOutcome::NotHandedOver,
             Err(_) => HandoffOutcome::Unclear,
         }
     }
 
     fn offer(&self, key: &Key, lease: LeaseId) -> Option<oneshot::Receiver<HandoffOutcome>> {
         let streak = self.streak(lease);
-        if streak.is_over(Instant::now()) {
+        if streak.is_exhausted(Instant::now()) {
             return None;
         }
         let (outcome, waiter) = self

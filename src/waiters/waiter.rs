@@ -37,7 +37,7 @@ pub(crate) enum WaitOutcome {
 pub(crate) struct Waiter {
     queues: Arc<WaitQueues>,
     key: Key,
-    turn: Arc<Notify>,
+    wake: Arc<Notify>,
     kind: WaiterKind,
     /// Reports the wait to telemetry. It is set when the waiter first has to wait.
     waiting: OnceLock<Waiting>,
@@ -51,12 +51,12 @@ impl Waiter {
         kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Self {
-        let turn = Arc::new(Notify::new());
-        queues.push(key, turn.clone(), kind, work);
+        let wake = Arc::new(Notify::new());
+        queues.push(key, wake.clone(), kind, work);
         Self {
             queues: queues.clone(),
             key: key.clone(),
-            turn,
+            wake,
             kind,
             waiting: OnceLock::new(),
         }
@@ -65,22 +65,22 @@ impl Waiter {
     /// Leaves the queue. If this was the last waiter in the place of this process, returns the place, which is to be
     /// given up.
     pub(crate) fn leave(&self) -> Option<WaiterId> {
-        self.queues.remove(&self.key, &self.turn)
+        self.queues.remove(&self.key, &self.wake)
     }
 
     /// Waits until this waiter is let in, or is the first and its next request is due.
     ///
     /// At `last_look` a waiter that is not the first gives up. The first waiter then sends a last request, unless the
-    /// last answer is recent and another waiter stays. From `gives_up` on, the waiter gives up as soon as another
+    /// last answer is recent and another waiter stays. From `errors_end_wait` on, the waiter gives up as soon as another
     /// waiter has [failed because no request was answered](Self::fail_waiters).
-    pub(crate) async fn turn(
+    pub(crate) async fn until_next_step(
         &self,
         last_look: Option<Instant>,
-        gives_up: Option<Instant>,
+        errors_end_wait: Option<Instant>,
     ) -> WaitOutcome {
         loop {
             let now = Instant::now();
-            let step = self.queue(|queue| queue.step(&self.turn, last_look, gives_up, now));
+            let step = self.queue(|queue| queue.step(&self.wake, last_look, errors_end_wait, now));
             // The queue exists while this waiter is in it.
             let next = match step.unwrap_or(Step::Wait(None)) {
                 Step::Ask => return WaitOutcome::Ask,
@@ -88,7 +88,7 @@ impl Waiter {
                 Step::Wait(next) => next,
             };
             self.waiting.get_or_init(|| self.begins_to_wait());
-            let called = self.turn.notified();
+            let called = self.wake.notified();
             // Whether it was notified or its time has come, the next round reads the queue.
             match next.into_iter().chain(last_look).min() {
                 Some(at) => drop(timeout_at(at, called).await),
@@ -110,11 +110,11 @@ impl Waiter {
 
     /// Plans the next request of this waiter, and returns what it says about the place of this process. `None` if the
     /// waiter does not wait in turn.
-    pub(crate) fn begin_turn(&self) -> Option<InTurn> {
+    pub(crate) fn plan_request(&self) -> Option<InTurn> {
         match self.kind {
             WaiterKind::Barging => None,
             WaiterKind::Exclusive | WaiterKind::Shared | WaiterKind::Permits => {
-                self.queue(|queue| queue.begin_turn(&self.turn))
+                self.queue(|queue| queue.plan_request(&self.wake))
             }
         }
     }
@@ -123,16 +123,17 @@ impl Waiter {
     /// that lease.
     pub(crate) fn begin_to_ask(&self) -> Option<HandoffOffer> {
         let now = Instant::now();
-        self.queue(|queue| queue.ask(&self.turn, now)).flatten()
+        self.queue(|queue| queue.ask(&self.wake, now)).flatten()
     }
 
     /// Records that a request was refused, and plans the next one. A request that replaces a lease of this process
-    /// (`is_for_a_lease`) does not wait in turn, and takes no place.
-    pub(crate) fn refused(&self, held: Held, is_for_a_lease: bool) {
-        let is_told = self.queues.is_told();
+    /// (`is_replacement`) does not wait in turn, and takes no place.
+    pub(crate) fn refused(&self, held: Held, is_replacement: bool) {
+        let reports_freed = self.queues.reports_freed();
         let now = Instant::now();
-        let in_turn = self.kind != WaiterKind::Barging && !is_for_a_lease;
-        let refused = |queue: &mut KeyQueue| queue.refused(&self.turn, held, in_turn, is_told, now);
+        let in_turn = self.kind != WaiterKind::Barging && !is_replacement;
+        let refused =
+            |queue: &mut KeyQueue| queue.refused(&self.wake, held, in_turn, reports_freed, now);
         let taken_behind = self.queue(refused);
         if let Some(ahead) = taken_behind.flatten() {
             telemetry::place_taken(&self.key, ahead);
@@ -141,7 +142,7 @@ impl Waiter {
 
     /// Records that a request failed. Returns how many have failed in a row, and when the last answer came.
     pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
-        self.queue(|queue| queue.failed(&self.turn, error, Instant::now()))
+        self.queue(|queue| queue.failed(&self.wake, error, Instant::now()))
     }
 
     /// Records that this waiter was granted the key. `in_place_of` is the lease of this process that the new lease
@@ -163,7 +164,7 @@ impl Waiter {
             ends_place,
             in_place_of,
         };
-        let granted = self.queue(|queue| queue.granted(&self.turn, granted, now));
+        let granted = self.queue(|queue| queue.granted(&self.wake, granted, now));
         let Some((streak, ended)) = granted else {
             return;
         };
@@ -193,7 +194,7 @@ impl Waiter {
             ends_place: false,
             in_place_of: None,
         };
-        self.queue(|queue| queue.granted(&self.turn, granted, now));
+        self.queue(|queue| queue.granted(&self.wake, granted, now));
     }
 
     /// The outcome of the last request for the key, whichever waiter sent it.

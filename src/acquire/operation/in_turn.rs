@@ -21,7 +21,7 @@ impl AcquireOperation {
     /// or the time is over.
     pub(super) async fn ask_in_turn(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
-        let give_up = match wait_policy {
+        let wait_ends = match wait_policy {
             // `None` if an `Instant` cannot express the end. The wait then has no bound.
             WaitPolicy::For(wait) => start.checked_add(wait),
             WaitPolicy::None | WaitPolicy::Endless => None,
@@ -34,11 +34,11 @@ impl AcquireOperation {
             (_, Access::Permits(_)) => WaiterKind::Permits,
         };
         let mut waiter = self.enter_queue(kind);
-        let mut last_look = give_up;
+        let mut last_look = wait_ends;
         // The tasks of this process that had the key from memory when its lease went back.
         let mut held_here = None;
         // Without a bound, a waiter gives up if it got nothing but errors for the whole call timeout.
-        let gives_up = match give_up {
+        let errors_end_wait = match wait_ends {
             None => start.checked_add(context.registry.call_timeout),
             Some(_) => None,
         };
@@ -47,18 +47,18 @@ impl AcquireOperation {
             let mut from = None;
             let attempt = match self
                 .calls
-                .select_response(waiter.turn(last_look, gives_up))
+                .select_response(waiter.until_next_step(last_look, errors_end_wait))
                 .await
             {
                 Some(WaitOutcome::Ask) => {
                     if context.registry.stays.is_used() {
                         // Boxed, so that the future of a waiter does not contain this one.
-                        match Box::pin(self.enter_here(&waiter, give_up)).await {
+                        match Box::pin(self.enter_here(&waiter, wait_ends)).await {
                             Here::Entered(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
                             Here::Entered(Err(held)) => {
                                 return Err(self.refusal(start.elapsed(), held));
                             }
-                            Here::Over(held) => {
+                            Here::StoreAfterQueue(held) => {
                                 waiter = self.enter_queue(kind);
                                 held_here = Some(held);
                                 continue;
@@ -66,7 +66,7 @@ impl AcquireOperation {
                             Here::Store => {}
                         }
                     }
-                    if let Some(place) = waiter.begin_turn() {
+                    if let Some(place) = waiter.plan_request() {
                         let request = Arc::make_mut(&mut self.request);
                         request.turn = Turn::InTurn(place);
                         // If no process is ahead, the request goes when the key is about to be free, so it is not
@@ -108,7 +108,7 @@ impl AcquireOperation {
                 None => self.answer().await,
             };
             let now = Instant::now();
-            let over = give_up.is_some_and(|at| now >= at);
+            let over = wait_ends.is_some_and(|at| now >= at);
             if over {
                 last_look = None;
             }
@@ -146,7 +146,7 @@ impl AcquireOperation {
                 Err(error) if error.is_retryable() => {
                     let (failures, answered) = waiter.failed(error.clone()).unwrap_or((TRIES, now));
                     let silence = now.saturating_duration_since(answered.max(start));
-                    let is_silent = give_up.is_none() && silence >= context.registry.call_timeout;
+                    let is_silent = wait_ends.is_none() && silence >= context.registry.call_timeout;
                     if is_silent && failures >= TRIES {
                         waiter.fail_waiters();
                         return Err(error);
@@ -200,14 +200,14 @@ impl AcquireOperation {
                     cleanup::give_up_place(&context, key, place);
                     // A request that is under way may take it again.
                     let again = Some(place).filter(|_| !self.calls.is_empty());
-                    self.left_place = again.or(self.left_place);
+                    self.place_left = again.or(self.place_left);
                 }
                 (self.calls.drive_while(entering).await, true)
             }
         };
         match here::entered(&context, &stay, entry, until).await {
             Some(entered) => Here::Entered(entered),
-            None if has_left => Here::Over(stay.held(Instant::now())),
+            None if has_left => Here::StoreAfterQueue(stay.held(Instant::now())),
             None => Here::Store,
         }
     }
@@ -220,5 +220,5 @@ enum Here {
     /// The store has to be asked.
     Store,
     /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile. These tasks had the key last.
-    Over(Held),
+    StoreAfterQueue(Held),
 }

@@ -23,13 +23,13 @@ fn refusal(held: &Held, processes: usize, otherwise: Duration) -> Refusal<'_> {
             turns: processes,
         },
         otherwise,
-        is_told: false,
+        reports_freed: false,
         took: Duration::ZERO,
     }
 }
 
 fn stays(place: &mut OwnPlace) -> Duration {
-    place.begin_turn(0).stays
+    place.plan_request(0).stays
 }
 
 #[test]
@@ -109,19 +109,19 @@ fn places_ahead_are_passed_if_they_had_the_free_key_for_their_time() {
 fn the_tasks_that_waited_at_the_first_grant_are_let_in_by_one_place() {
     let start = Instant::now();
     let mut place = OwnPlace::new();
-    place.begin_turn(0);
+    place.plan_request(0);
     place.refused(&held(5, 0), start);
     // Two tasks wait behind the one that sends the request, and later others come all the time.
     for (beside, is_kept) in [(2, true), (9, true), (9, false), (9, true)] {
-        assert_eq!(place.begin_turn(beside).keeps_place, is_kept);
+        assert_eq!(place.plan_request(beside).keeps_place, is_kept);
         // Only a grant counts.
-        assert_eq!(place.begin_turn(beside).keeps_place, is_kept);
+        assert_eq!(place.plan_request(beside).keeps_place, is_kept);
         place.granted(true, start);
         assert_eq!(place.may_be_taken, is_kept);
         place.may_be_taken = true;
     }
     // The tasks behind it have left meanwhile.
-    assert!(!place.begin_turn(0).keeps_place);
+    assert!(!place.plan_request(0).keeps_place);
 }
 
 /// A task may send its last request while others are let in, and be granted the key after them.
@@ -130,16 +130,16 @@ fn no_more_tasks_are_let_in_than_waited_whatever_the_order_of_the_answers() {
     let start = Instant::now();
     let mut place = OwnPlace::new();
     place.refused(&held(5, 0), start);
-    place.begin_turn(5);
+    place.plan_request(5);
     place.granted(true, start);
-    place.begin_turn(4);
+    place.plan_request(4);
     for _ in 0..3 {
-        assert!(place.turn_to_be_let_in().keeps_place);
+        assert!(place.plan_request_to_be_let_in().keeps_place);
         place.let_one_in();
     }
     place.granted(true, start);
     assert_eq!(place.still_let_in(), 1);
-    assert!(!place.begin_turn(9).keeps_place);
+    assert!(!place.plan_request(9).keeps_place);
 }
 
 /// The last task asks again after a request that was to keep the place, and the grant may be the answer to that one.
@@ -149,11 +149,14 @@ fn a_place_that_an_earlier_request_may_have_kept_is_given_up_by_the_last_task() 
         let start = Instant::now();
         let mut place = OwnPlace::new();
         place.refused(&held(5, 0), start);
-        assert!(place.begin_turn(1).keeps_place);
-        assert!(!place.begin_turn(0).keeps_place);
+        assert!(place.plan_request(1).keeps_place);
+        assert!(!place.plan_request(0).keeps_place);
         place.granted(ends, start);
         if is_left {
-            assert!(!place.begin_turn(9).keeps_place, "it is kept for one task");
+            assert!(
+                !place.plan_request(9).keeps_place,
+                "it is kept for one task"
+            );
         }
         assert_eq!(place.leave().is_some(), is_left);
     }
@@ -170,11 +173,11 @@ fn a_place_is_due_after_a_long_pause() {
         for _ in 0..2 {
             place.pause(refusal(&held, 1, otherwise), Instant::now(), 1.0);
         }
-        place.begin_turn(0).known
+        place.plan_request(0).known
     };
     assert_eq!(known(5), KnownPlace::Taken);
     assert_eq!(known(60_000), KnownPlace::Due);
-    assert_eq!(OwnPlace::new().begin_turn(0).known, KnownPlace::None);
+    assert_eq!(OwnPlace::new().plan_request(0).known, KnownPlace::None);
 }
 
 #[test]
@@ -188,7 +191,7 @@ fn a_full_queue_has_no_place() {
 #[test]
 fn the_only_process_that_waits_asks_soon_while_readers_leave() {
     let otherwise = Duration::from_millis(100);
-    for (is_told, then) in [(false, Duration::from_millis(1)), (true, otherwise)] {
+    for (reports_freed, then) in [(false, Duration::from_millis(1)), (true, otherwise)] {
         let mut place = OwnPlace::new();
         for (readers, wanted) in [(2, otherwise), (1, then), (1, otherwise)] {
             let mut reader = held(60_000, 0).holders()[0].clone();
@@ -197,7 +200,7 @@ fn the_only_process_that_waits_asks_soon_while_readers_leave() {
             let now = "2026-01-01T12:00:00Z".parse().unwrap();
             let held = Held::new(Key::new("key").unwrap(), holders, now);
             let refusal = Refusal {
-                is_told,
+                reports_freed,
                 ..refusal(&held, 0, otherwise)
             };
             assert_eq!(place.pause(refusal, Instant::now(), 1.0), wanted);

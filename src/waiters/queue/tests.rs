@@ -194,7 +194,7 @@ fn a_process_without_a_place_does_not_ask_when_the_key_is_free() {
 fn a_process_that_does_not_come_next_does_not_ask() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
-    let me = waiting.queue.begin_turn(&waiting.turns[0]).waiter;
+    let me = waiting.queue.plan_request(&waiting.turns[0]).waiter;
     let other = WaiterId::random();
     waiting.queue.freed(Some(&[other]));
     assert_eq!(waiting.step(0, start), Step::Ask, "it has no place yet");
@@ -227,7 +227,7 @@ fn an_offer_is_taken_by_the_next_request_or_taken_back() {
     let (mut outcome, _) = offer(&mut waiting.queue).unwrap();
     assert_eq!(waiting.step(0, start), Step::Ask);
     assert!(waiting.queue.take_back(lease));
-    assert_eq!(outcome.try_recv(), Ok(HandoffOutcome::NotOver));
+    assert_eq!(outcome.try_recv(), Ok(HandoffOutcome::NotHandedOver));
     assert!(waiting.ask(start).is_none());
     waiting.refuse(lease, start);
     let _outcome = offer(&mut waiting.queue).unwrap();
@@ -289,14 +289,14 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
 
 #[test]
 fn a_process_that_is_told_of_releases_asks_less_often() {
-    let due = |is_told| {
+    let due = |reports_freed| {
         let mut waiting = Waiting::of(1);
         let start = waiting.start;
         waiting.ask(start);
         let held = held(LeaseId::random()).behind(2, Duration::ZERO);
         waiting
             .queue
-            .refused(&waiting.turns[0].clone(), held, true, is_told, start);
+            .refused(&waiting.turns[0].clone(), held, true, reports_freed, start);
         waiting.due() - start
     };
     assert!(due(true) > 4 * due(false), "{:?}", [due(true), due(false)]);

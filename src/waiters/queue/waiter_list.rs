@@ -33,7 +33,7 @@ pub(super) struct WaiterList {
 
 #[derive(Debug)]
 struct ListedWaiter {
-    turn: Arc<Notify>,
+    wake: Arc<Notify>,
     kind: WaiterKind,
     /// The operation that waits. It is detached when others depend on it.
     work: Weak<InlineTask>,
@@ -61,9 +61,9 @@ impl WaiterList {
     }
 
     /// Adds a waiter at the end.
-    pub(super) fn push(&mut self, turn: Arc<Notify>, kind: WaiterKind, work: Weak<InlineTask>) {
+    pub(super) fn push(&mut self, wake: Arc<Notify>, kind: WaiterKind, work: Weak<InlineTask>) {
         self.waiters.push_back(ListedWaiter {
-            turn,
+            wake,
             kind,
             work,
             admission: Admission::None,
@@ -71,9 +71,9 @@ impl WaiterList {
     }
 
     /// Removes a waiter. Returns whether it was the first; `None` if it is not in the list.
-    pub(super) fn remove(&mut self, turn: &Arc<Notify>) -> Option<bool> {
-        let at = self.position(turn)?;
-        self.answered(turn);
+    pub(super) fn remove(&mut self, wake: &Arc<Notify>) -> Option<bool> {
+        let at = self.position(wake)?;
+        self.answered(wake);
         self.waiters.remove(at);
         let was_first = at == 0;
         if was_first {
@@ -82,8 +82,8 @@ impl WaiterList {
         Some(was_first)
     }
 
-    pub(super) fn is_first(&self, turn: &Arc<Notify>) -> bool {
-        self.first().is_some_and(|first| first.is(turn))
+    pub(super) fn is_first(&self, wake: &Arc<Notify>) -> bool {
+        self.first().is_some_and(|first| first.is(wake))
     }
 
     pub(super) fn first_kind(&self) -> Option<WaiterKind> {
@@ -97,13 +97,13 @@ impl WaiterList {
 
     pub(super) fn notify_first(&self) {
         if let Some(first) = self.first() {
-            first.turn.notify_one();
+            first.wake.notify_one();
         }
     }
 
     pub(super) fn notify_all(&self) {
-        let turns = self.waiters.iter().map(|waiter| &waiter.turn);
-        turns.for_each(|turn| turn.notify_one());
+        let wakes = self.waiters.iter().map(|waiter| &waiter.wake);
+        wakes.for_each(|wake| wake.notify_one());
     }
 
     /// Whether any of them waits in turn between processes.
@@ -132,7 +132,7 @@ impl WaiterList {
         readers.retain(|waiter| waiter.admission == Admission::None);
         for waiter in &mut readers {
             waiter.admission = Admission::LetIn;
-            waiter.turn.notify_one();
+            waiter.wake.notify_one();
         }
         self.let_in += readers.len();
     }
@@ -142,37 +142,37 @@ impl WaiterList {
         self.let_in > 0
     }
 
-    pub(super) fn admission(&self, turn: &Arc<Notify>) -> Admission {
+    pub(super) fn admission(&self, wake: &Arc<Notify>) -> Admission {
         if self.let_in == 0 {
             return Admission::None;
         }
-        let mine = self.waiters.iter().find(|waiter| waiter.is(turn));
+        let mine = self.waiters.iter().find(|waiter| waiter.is(wake));
         mine.map_or(Admission::None, |waiter| waiter.admission)
     }
 
     /// Records that a waiter sends a request. Returns whether it was let in.
-    pub(super) fn send(&mut self, turn: &Arc<Notify>) -> bool {
-        let is_let_in = self.admission(turn) != Admission::None;
+    pub(super) fn send(&mut self, wake: &Arc<Notify>) -> bool {
+        let is_let_in = self.admission(wake) != Admission::None;
         if is_let_in {
-            self.set_admission(turn, Admission::UnderWay);
+            self.set_admission(wake, Admission::UnderWay);
         }
         is_let_in
     }
 
-    /// Records that the request of a waiter was answered, or that the waiter leaves. Returns whether it was let in. The
-    /// first waiter may have waited for this.
-    pub(super) fn answered(&mut self, turn: &Arc<Notify>) -> bool {
-        let was_let_in = self.admission(turn) != Admission::None;
+    /// Records that the request of a waiter was answered, or that the waiter leaves. Returns whether it was let in. If
+    /// so, notifies the first waiter, which sends no request while waiters that were let in are not answered.
+    pub(super) fn answered(&mut self, wake: &Arc<Notify>) -> bool {
+        let was_let_in = self.admission(wake) != Admission::None;
         if was_let_in {
-            self.set_admission(turn, Admission::None);
+            self.set_admission(wake, Admission::None);
             self.let_in -= 1;
             self.notify_first();
         }
         was_let_in
     }
 
-    fn set_admission(&mut self, turn: &Arc<Notify>, admission: Admission) {
-        if let Some(mine) = self.waiters.iter_mut().find(|waiter| waiter.is(turn)) {
+    fn set_admission(&mut self, wake: &Arc<Notify>, admission: Admission) {
+        if let Some(mine) = self.waiters.iter_mut().find(|waiter| waiter.is(wake)) {
             mine.admission = admission;
         }
     }
@@ -181,13 +181,13 @@ impl WaiterList {
         self.waiters.front()
     }
 
-    fn position(&self, turn: &Arc<Notify>) -> Option<usize> {
-        self.waiters.iter().position(|waiter| waiter.is(turn))
+    fn position(&self, wake: &Arc<Notify>) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.is(wake))
     }
 }
 
 impl ListedWaiter {
-    fn is(&self, turn: &Arc<Notify>) -> bool {
-        Arc::ptr_eq(&self.turn, turn)
+    fn is(&self, wake: &Arc<Notify>) -> bool {
+        Arc::ptr_eq(&self.wake, wake)
     }
 }

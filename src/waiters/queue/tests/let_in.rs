@@ -8,7 +8,7 @@ fn readers() -> Waiting {
     let start = waiting.start;
     waiting.ask(start);
     waiting.refuse(LeaseId::random(), start);
-    waiting.queue.begin_turn(&waiting.turns[0]);
+    waiting.queue.plan_request(&waiting.turns[0]);
     waiting.ask(start);
     waiting.grant(0);
     waiting
@@ -20,7 +20,12 @@ fn readers_behind_a_granted_one_ask_at_once_but_for_the_last_which_ends_the_plac
     let start = waiting.start;
     for reader in [1, 2] {
         assert_eq!(waiting.step(reader, start), Step::Ask);
-        assert!(waiting.queue.begin_turn(&waiting.turns[reader]).keeps_place);
+        assert!(
+            waiting
+                .queue
+                .plan_request(&waiting.turns[reader])
+                .keeps_place
+        );
         waiting.queue.ask(&waiting.turns[reader].clone(), start);
         assert_eq!(waiting.step(reader, start), Step::Wait(None));
     }
@@ -35,7 +40,7 @@ fn readers_behind_a_granted_one_ask_at_once_but_for_the_last_which_ends_the_plac
     assert_eq!(waiting.step(3, start), Step::Wait(None), "one is left");
     waiting.grant(1);
     assert_eq!(waiting.step(3, start), Step::Ask);
-    assert!(!waiting.queue.begin_turn(&waiting.turns[3]).keeps_place);
+    assert!(!waiting.queue.plan_request(&waiting.turns[3]).keeps_place);
 }
 
 #[test]
@@ -44,7 +49,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         let mut waiting = readers();
         let (start, readers) = (waiting.start, [1, 2].map(|at| waiting.turns[at].clone()));
         for reader in &readers {
-            waiting.queue.begin_turn(reader);
+            waiting.queue.plan_request(reader);
             waiting.queue.ask(reader, start);
         }
         let refused = held(LeaseId::random());
@@ -66,7 +71,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         }
         assert!(is_notified());
         assert_eq!(waiting.step(1, start), Step::Ask);
-        assert!(waiting.queue.begin_turn(&readers[0]).keeps_place);
+        assert!(waiting.queue.plan_request(&readers[0]).keeps_place);
     }
 }
 
@@ -77,21 +82,21 @@ fn a_reader_that_is_let_in_already_is_not_let_in_again() {
     let start = waiting.start;
     let [one, two] = [1, 2].map(|at| waiting.turns[at].clone());
     for reader in [&one, &two] {
-        waiting.queue.begin_turn(reader);
+        waiting.queue.plan_request(reader);
         waiting.queue.ask(reader, start);
     }
     waiting.queue.failed(&one, failure(), start);
     assert_ne!(waiting.step(1, start), Step::Ask);
     let over = waiting.queue.step(&one, Some(start), None, start);
     assert_eq!(over, Step::Ask);
-    waiting.queue.begin_turn(&one);
+    waiting.queue.plan_request(&one);
     waiting.queue.ask(&one, start);
     waiting.grant(1);
     assert_eq!(waiting.step(2, start), Step::Wait(None), "it has asked");
     assert_eq!(waiting.step(3, start), Step::Wait(None));
     waiting.grant(2);
     assert_eq!(waiting.step(3, start), Step::Ask);
-    assert!(!waiting.queue.begin_turn(&waiting.turns[3]).keeps_place);
+    assert!(!waiting.queue.plan_request(&waiting.turns[3]).keeps_place);
 }
 
 /// A waiter can be granted the key by a request from before it was in the queue.
@@ -106,7 +111,7 @@ fn a_grant_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first() {
     waiting.grant(1);
     waiting.grant(2);
     let last = waiting.turns[3].clone();
-    assert!(!waiting.queue.begin_turn(&last).keeps_place);
+    assert!(!waiting.queue.plan_request(&last).keeps_place);
     waiting.queue.ask(&last, start);
     waiting.grant(5);
     assert_eq!(waiting.step(3, start), Step::Wait(None), "it has asked");
@@ -126,7 +131,7 @@ fn many_readers_are_let_in_by_groups() {
         for at in &asking {
             let turn = waiting.turns[*at].clone();
             let is_last = *at == READERS - 1;
-            assert_eq!(waiting.queue.begin_turn(&turn).keeps_place, !is_last);
+            assert_eq!(waiting.queue.plan_request(&turn).keeps_place, !is_last);
             waiting.queue.ask(&turn, start);
         }
         for at in &asking {
@@ -194,7 +199,7 @@ fn a_late_grant_of_a_shared_lease_wakes_the_first() {
 fn steps_after(kind: WaiterKind, granted: Granted) -> [Step; 3] {
     let mut waiting = Waiting::of_kinds(&[kind; 4]);
     let (start, first) = (waiting.start, waiting.turns[0].clone());
-    assert!(waiting.queue.begin_turn(&first).keeps_place);
+    assert!(waiting.queue.plan_request(&first).keeps_place);
     waiting.ask(start);
     waiting.queue.granted(&first, granted, start);
     waiting.queue.remove(&first, start);
