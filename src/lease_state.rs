@@ -65,7 +65,7 @@ pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
     /// The lease in the store, if this one was granted from memory.
-    behind: Option<BackingLease>,
+    backing: Option<BackingLease>,
     acquired_at: DateTime<Utc>,
     /// When the lease was granted, on the clock of this process. The maximum hold counts from here.
     granted_at: Instant,
@@ -112,13 +112,13 @@ impl LeaseState {
         validity: Validity,
         fence: Fence,
         (acquired_at, granted_at, since): (DateTime<Utc>, Instant, Instant),
-        behind: Option<BackingLease>,
+        backing: Option<BackingLease>,
     ) -> Self {
         let state = Status::new(validity, terms.request.access.mode(), fence);
         Self {
             number: LeaseNumber::next(),
             terms,
-            behind,
+            backing,
             acquired_at,
             granted_at,
             since,
@@ -182,27 +182,27 @@ impl LeaseState {
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
         let is_live = self.state.borrow().validity.is_live(now);
-        is_live && self.behind.as_ref().is_none_or(|it| it.is_live(now))
+        is_live && self.backing.as_ref().is_none_or(|it| it.is_live(now))
     }
 
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
         let loss = self.state.borrow().validity.loss(now);
-        loss.or_else(|| self.behind.as_ref().and_then(|it| it.loss(now)))
+        loss.or_else(|| self.backing.as_ref().and_then(|it| it.loss(now)))
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
         let remaining = self.state.borrow().validity.remaining(now);
-        match &self.behind {
+        match &self.backing {
             None => remaining,
-            Some(behind) => remaining.min(behind.remaining(now)),
+            Some(backing) => remaining.min(backing.remaining(now)),
         }
     }
 
     pub(crate) fn deadline(&self) -> Instant {
         let deadline = self.state.borrow().validity.deadline();
-        match &self.behind {
+        match &self.backing {
             None => deadline,
-            Some(behind) => deadline.min(behind.deadline()),
+            Some(backing) => deadline.min(backing.deadline()),
         }
     }
 
@@ -366,18 +366,18 @@ impl LeaseState {
     /// Reports the loss of the lease to telemetry, if the lease is lost and its loss was not reported before.
     pub(crate) fn check_loss(&self) {
         let now = Instant::now();
-        let behind = self.loss_behind(now);
+        let backing = self.loss_of_backing(now);
         let mut loss = None;
         self.state.send_if_modified(|state| {
-            loss = state.take_unreported_loss(behind, now);
+            loss = state.take_unreported_loss(backing, now);
             false
         });
         self.report_loss(loss);
     }
 
     /// Why the lease in the store is lost, if this one was granted from memory.
-    fn loss_behind(&self, now: Instant) -> Option<LossReason> {
-        self.behind.as_ref().and_then(|behind| behind.loss(now))
+    fn loss_of_backing(&self, now: Instant) -> Option<LossReason> {
+        self.backing.as_ref().and_then(|backing| backing.loss(now))
     }
 
     fn report_loss(&self, loss: Option<LossReason>) {

@@ -92,7 +92,7 @@ impl BackingLease {
 impl LeaseState {
     /// The state of a lease that is granted from memory at this instant.
     pub(crate) fn local(
-        behind: BackingLease,
+        backing: BackingLease,
         request: Arc<AcquireRequest>,
         fence: Fence,
         now: Instant,
@@ -103,21 +103,21 @@ impl LeaseState {
             clock_margin: Duration::ZERO,
             asked_once: true,
         };
-        let at = (behind.lease.server_time(now), now, now);
-        Self::with(terms, Validity::until(until), fence, at, Some(behind))
+        let at = (backing.lease.server_time(now), now, now);
+        Self::with(terms, Validity::until(until), fence, at, Some(backing))
     }
 
     /// The lease in the store: the one behind this one if this one was granted from memory.
     pub(crate) fn stored(self: &Arc<Self>) -> &Arc<Self> {
-        match &self.behind {
+        match &self.backing {
             None => self,
-            Some(behind) => &behind.lease,
+            Some(backing) => &backing.lease,
         }
     }
 
     /// Whether the lease was granted from memory.
     pub(crate) fn is_local(&self) -> bool {
-        self.behind.is_some()
+        self.backing.is_some()
     }
 
     /// Extends a lease that was granted from memory: it lives for another ttl, if the lease behind it is live. Returns
@@ -229,29 +229,29 @@ mod tests {
     #[test]
     fn it_ends_with_its_own_ttl_or_with_the_lease_behind_it() {
         let now = Instant::now();
-        let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
-        let short = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
+        let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
+        let short = LeaseState::local(backing.clone(), request(SECOND), Fence::new(1), now);
         assert!(short.is_live(now) && !short.is_live(now + SECOND));
-        let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
+        let long = LeaseState::local(backing.clone(), request(60 * SECOND), Fence::new(2), now);
         assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
         assert!(!short.extend(now + SECOND), "it stays lost");
 
-        let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
-        let kept = LeaseState::local(behind.clone(), request(SECOND), Fence::new(1), now);
+        let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
+        let kept = LeaseState::local(backing.clone(), request(SECOND), Fence::new(1), now);
         assert!(kept.extend(now) && kept.keep_local(now));
         assert!(kept.is_live(now + 9 * SECOND) && !kept.is_live(now + 10 * SECOND));
 
-        let behind = BackingLease::new(stored(10 * SECOND, now), suspension::total());
-        let long = LeaseState::local(behind.clone(), request(60 * SECOND), Fence::new(2), now);
-        behind.lease().lose(LossReason::TakenOver);
+        let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
+        let long = LeaseState::local(backing.clone(), request(60 * SECOND), Fence::new(2), now);
+        backing.lease().lose(LossReason::TakenOver);
         let loss = long.loss(now);
         assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
         assert!(!long.extend(now));
     }
 
     /// The store renews the lease.
-    fn renew(behind: &BackingLease, sent: SentAt) {
+    fn renew(backing: &BackingLease, sent: SentAt) {
         let at = DateTime::UNIX_EPOCH;
         let grant = Grant {
             fence: Fence::new(9),
@@ -260,7 +260,7 @@ mod tests {
             now: at,
         };
         let renewed = RenewAnswer::Renewed(grant);
-        behind.lease().apply_renewal(sent, Ok(renewed)).unwrap();
+        backing.lease().apply_renewal(sent, Ok(renewed)).unwrap();
     }
 
     /// The machine was suspended for longer than the lease had left, and a renewal succeeds after that.
@@ -268,17 +268,17 @@ mod tests {
     fn a_renewal_does_not_bring_a_lease_back_that_was_over() {
         let total = suspension::total();
         for (suspended, is_live) in [(600 * SECOND, true), (1_200 * SECOND, false)] {
-            let behind = BackingLease::new(stored(1_000 * SECOND, Instant::now()), total);
+            let backing = BackingLease::new(stored(1_000 * SECOND, Instant::now()), total);
             let sent = SentAt {
                 instant: Instant::now(),
                 suspended: total + suspended,
             };
-            renew(&behind, sent);
+            renew(&backing, sent);
             let now = Instant::now();
-            assert_eq!(behind.is_live(now), is_live);
-            assert_eq!(behind.loss(now).is_none(), is_live);
-            assert_eq!(behind.remaining(now) > Duration::ZERO, is_live);
-            assert_eq!(behind.deadline() > Instant::now(), is_live);
+            assert_eq!(backing.is_live(now), is_live);
+            assert_eq!(backing.loss(now).is_none(), is_live);
+            assert_eq!(backing.remaining(now) > Duration::ZERO, is_live);
+            assert_eq!(backing.deadline() > Instant::now(), is_live);
         }
     }
 
@@ -286,8 +286,8 @@ mod tests {
     fn a_suspension_since_the_grant_shortens_it() {
         let now = Instant::now();
         let at_grant = 100 * SECOND;
-        let behind = BackingLease::new(stored(10 * SECOND, now), at_grant);
-        let live = |total| behind.is_live_after(now + 3 * SECOND, total);
+        let backing = BackingLease::new(stored(10 * SECOND, now), at_grant);
+        let live = |total| backing.is_live_after(now + 3 * SECOND, total);
         assert!(live(at_grant) && live(at_grant + 6 * SECOND));
         assert!(!live(at_grant + 7 * SECOND));
     }
@@ -296,14 +296,14 @@ mod tests {
     fn a_renewal_after_a_suspension_makes_good_for_it() {
         let now = Instant::now();
         let total = suspension::total();
-        let behind = BackingLease::new(stored(10 * SECOND, now), total);
-        let live = |at: Duration, total| behind.is_live_after(now + at, total);
+        let backing = BackingLease::new(stored(10 * SECOND, now), total);
+        let live = |at: Duration, total| backing.is_live_after(now + at, total);
         assert!(live(3 * SECOND, total + 6 * SECOND));
         let sent = SentAt {
             instant: now + 3 * SECOND,
             suspended: total + 6 * SECOND,
         };
-        renew(&behind, sent);
+        renew(&backing, sent);
         assert!(live(12 * SECOND, total + 6 * SECOND));
         assert!(!live(12 * SECOND, total + 7 * SECOND));
     }

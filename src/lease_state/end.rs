@@ -35,11 +35,11 @@ impl LeaseState {
     /// As [`end`](Self::end), for a caller that has to give up the lease before the subscriber of the application, which
     /// may panic, is told. The caller passes the answer to [`report_end`](Self::report_end).
     pub(crate) fn end_without_events(&self, how: EndReason, now: Instant) -> Ended {
-        let behind = self.loss_behind(now);
+        let backing = self.loss_of_backing(now);
         let mut loss = None;
         let is_first = self.state.send_if_modified(|state| {
             // A loss by expiry is reported only when a call checks the lease, and this may be the first such call.
-            loss = state.take_unreported_loss(behind, now);
+            loss = state.take_unreported_loss(backing, now);
             let is_first = state.phase == Phase::Held;
             if is_first {
                 state.phase = match how {

@@ -161,16 +161,16 @@ impl Status {
     }
 
     /// Returns the loss if it was not reported yet, and marks it as reported. After the end of the lease no loss is
-    /// reported. `behind` is the loss of the lease in the store, if this one was granted from memory.
+    /// reported. `backing` is the loss of the lease in the store, if this one was granted from memory.
     pub(super) fn take_unreported_loss(
         &mut self,
-        behind: Option<LossReason>,
+        backing: Option<LossReason>,
         now: Instant,
     ) -> Option<LossReason> {
         if self.reported == Reported::Loss || self.phase != Phase::Held {
             return None;
         }
-        let loss = self.validity.loss(now).or(behind)?;
+        let loss = self.validity.loss(now).or(backing)?;
         self.reported = Reported::Loss;
         Some(loss)
     }

@@ -46,7 +46,7 @@ impl LeaseState {
     /// Waits until the lease is at risk, or lost.
     pub(crate) async fn at_risk(&self) {
         let mut states = self.state.subscribe();
-        let mut behind = self.behind.as_ref().map(BackingLease::subscribe);
+        let mut backing = self.backing.as_ref().map(BackingLease::subscribe);
         loop {
             if !self.is_live(Instant::now()) {
                 return;
@@ -58,18 +58,18 @@ impl LeaseState {
                     validity.deadline(),
                 )
             };
-            let behind_at = self.behind.as_ref().map(|behind| {
-                let risk = behind.risk();
-                risk.unwrap_or_else(|| behind.deadline())
+            let backing_at = self.backing.as_ref().map(|backing| {
+                let risk = backing.risk();
+                risk.unwrap_or_else(|| backing.deadline())
             });
             let at = risk.unwrap_or(deadline);
-            let at = behind_at.map_or(at, |behind| at.min(behind));
+            let at = backing_at.map_or(at, |backing| at.min(backing));
             if Instant::now() >= at {
                 return;
             }
-            let _ = timeout_at(at, watcher::changed(&mut states, behind.as_mut())).await;
-            if let Some(behind) = &mut behind {
-                behind.mark_unchanged();
+            let _ = timeout_at(at, watcher::changed(&mut states, backing.as_mut())).await;
+            if let Some(backing) = &mut backing {
+                backing.mark_unchanged();
             }
         }
     }
@@ -78,7 +78,7 @@ impl LeaseState {
     pub(crate) fn watch(&self) -> LossWatcher {
         LossWatcher {
             lease: self.state.subscribe(),
-            behind: self.behind.as_ref().map(BackingLease::subscribe),
+            backing: self.backing.as_ref().map(BackingLease::subscribe),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::model::LossReason;
 pub(crate) struct LossWatcher {
     pub(super) lease: watch::Receiver<Status>,
     /// The lease in the store, if the lease was granted from memory.
-    pub(super) behind: Option<watch::Receiver<Status>>,
+    pub(super) backing: Option<watch::Receiver<Status>>,
 }
 
 impl LossWatcher {
@@ -21,8 +21,8 @@ impl LossWatcher {
         loop {
             let (loss, mut deadline, phase) = look(&mut self.lease);
             let mut loss = loss;
-            if let Some(behind) = &mut self.behind {
-                let (its_loss, its_deadline, _) = look(behind);
+            if let Some(backing) = &mut self.backing {
+                let (its_loss, its_deadline, _) = look(backing);
                 (loss, deadline) = (loss.or(its_loss), deadline.min(its_deadline));
             }
             if loss.is_some() || phase != Phase::Held {
@@ -30,7 +30,7 @@ impl LossWatcher {
             }
             // A renewal that is under way at the deadline does not delay the loss, because its answer would come too
             // late.
-            let changed = changed(&mut self.lease, self.behind.as_mut());
+            let changed = changed(&mut self.lease, self.backing.as_mut());
             if let Ok(Err(_)) = timeout_at(deadline, changed).await {
                 return None;
             }
@@ -41,13 +41,13 @@ impl LossWatcher {
 /// Waits until one of the two changes. Fails when the state of one is gone.
 pub(super) async fn changed(
     lease: &mut watch::Receiver<Status>,
-    behind: Option<&mut watch::Receiver<Status>>,
+    backing: Option<&mut watch::Receiver<Status>>,
 ) -> Result<(), watch::error::RecvError> {
-    match behind {
+    match backing {
         None => lease.changed().await,
-        Some(behind) => tokio::select! {
+        Some(backing) => tokio::select! {
             changed = lease.changed() => changed,
-            changed = behind.changed() => changed,
+            changed = backing.changed() => changed,
         },
     }
 }

@@ -67,13 +67,15 @@ impl ReleaseRequest {
         }
     }
 
-    /// The same request, with a minimum hold of `time` after the grant, under the id `placeholder`.
+    /// The same request, with a minimum hold of `time` after the grant, under the id `placeholder`, in place of any
+    /// other kind.
     pub fn min_hold(mut self, time: Duration, placeholder: LeaseId) -> Self {
         self.kind = ReleaseKind::MinHold(MinHold { time, placeholder });
         self
     }
 
-    /// The same request, with a tick that was done under the lease and that the store keeps for `kept_for`.
+    /// The same request, with a tick that was done under the lease and that the store keeps for `kept_for`, in place of
+    /// any other kind.
     pub fn done(mut self, tick: Tick, kept_for: Duration) -> Self {
         self.kind = ReleaseKind::Done(DoneTick { tick, kept_for });
         self

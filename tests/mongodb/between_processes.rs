@@ -131,6 +131,15 @@ async fn processes_that_are_killed_while_they_wait_block_nobody() {
 }
 
 #[tokio::test]
+async fn waits_that_end_give_their_places_back() {
+    let end = async |engine| {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::waits_that_end_give_their_places_back(store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(end)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     processes::race_of_processes(&place(Engine::MongoDb)).await;
 }

@@ -55,6 +55,15 @@ async fn processes_that_are_killed_while_they_wait_block_nobody() {
 }
 
 #[tokio::test]
+async fn waits_that_end_give_their_places_back() {
+    let end = async |engine| {
+        let store = Fixture::prepared(engine).await.store();
+        processes::waits_that_end_give_their_places_back(store).await;
+    };
+    join_all(BOTH.map(end)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     for engine in BOTH {
         processes::race_of_processes(&place(engine).await).await;

@@ -111,6 +111,11 @@ async fn processes_that_are_killed_while_they_wait_block_nobody() {
 }
 
 #[tokio::test]
+async fn waits_that_end_give_their_places_back() {
+    processes::waits_that_end_give_their_places_back(store_at(&path()).await).await;
+}
+
+#[tokio::test]
 async fn a_paused_process_learns_at_once_that_it_lost() {
     let path = path();
     processes::pause_past_the_ttl(&place(&path), store_at(&path).await).await;

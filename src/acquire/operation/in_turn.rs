@@ -124,8 +124,11 @@ impl AcquireOperation {
                     // An exclusive grant ends the place whichever request it answers.
                     let is_only_request = self.request.fresh && self.calls.is_empty();
                     let ends_place = is_only_request || self.request.access == Access::Exclusive;
-                    // An earlier request, or one in place of a lease, may have come before processes that wait.
-                    let is_in_turn = is_only_request && from.is_none() && !lease.is_local();
+                    // An earlier request, one in place of a lease, and one of an owner that has the key already may have
+                    // come before processes that wait.
+                    let may_have_passed =
+                        !is_only_request || from.is_some() || self.request.reentrant;
+                    let is_in_turn = !may_have_passed && !lease.is_local();
                     if kind == WaiterKind::Shared && is_in_turn {
                         self.begin_shared_turn(now);
                     }

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{BOUND, MOMENT, TTL, processes, queue, waits};
+use super::{BOUND, MOMENT, TTL, acquired, processes, queue, waits};
 use crate::{Fate, FlakyStore};
 
 /// How long other readers of a process come before those that wait, after a reader was granted the key in its turn.
@@ -166,13 +166,9 @@ async fn in_a_shared_turn_all_others_stay_behind_those_that_wait() {
     let writing = waits(&writer).await;
     let tried = readers.try_acquire("key", TTL).shared().await.unwrap();
     assert!(matches!(tried, Attempt::Held(_)));
-    let permit = readers.acquire("key", TTL).permits(1, 9);
-    let elsewhere = other.acquire("key", TTL).shared();
-    for request in [permit.into_future(), elsewhere.into_future()] {
-        let task = tokio::spawn(request);
-        assert!(!has_read(&task).await);
-        task.abort();
-    }
+    let elsewhere = tokio::spawn(other.acquire("key", TTL).shared().into_future());
+    assert!(!has_read(&elsewhere).await);
+    elsewhere.abort();
     // A task of the same process that waits comes first.
     let own = waits(&readers).await;
     let behind = tokio::spawn(readers.acquire("key", TTL).shared().into_future());
@@ -185,14 +181,38 @@ async fn in_a_shared_turn_all_others_stay_behind_those_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_has_no_shared_turn() {
+async fn writers_and_permits_have_no_shared_turn() {
+    for asks_for_a_permit in [false, true] {
+        let (_, [readers, writer]) = processes();
+        let held = readers.acquire("key", TTL).shared().await.unwrap();
+        let writing = waits(&writer).await;
+        held.release().await.unwrap();
+        let asks = readers.acquire("key", TTL);
+        let asks = match asks_for_a_permit {
+            true => asks.permits(1, 9).into_future(),
+            false => asks.into_future(),
+        };
+        let asks = tokio::spawn(asks);
+        let _written = timeout(BOUND, writing).await.unwrap().unwrap();
+        assert!(!asks.is_finished(), "a permit: {asks_for_a_permit}");
+    }
+}
+
+/// It was granted the key because its owner has it, and not in its turn.
+#[tokio::test(start_paused = true)]
+async fn a_reentrant_reader_begins_no_shared_turn() {
     let (_, [readers, writer]) = processes();
-    let held = readers.acquire("key", TTL).shared().await.unwrap();
+    let held = writer.acquire("key", TTL).await.unwrap();
+    let read = || readers.acquire("key", TTL).shared();
+    let again = tokio::spawn(read().reentrant().into_future());
     let writing = waits(&writer).await;
+    let own = readers.try_acquire("key", TTL).barging().shared();
     held.release().await.unwrap();
-    let writes = tokio::spawn(readers.acquire("key", TTL).into_future());
-    let _written = timeout(BOUND, writing).await.unwrap().unwrap();
-    assert!(!writes.is_finished());
+    let _own = acquired(own.await.unwrap());
+    let _again = timeout(BOUND, again).await.unwrap().unwrap().unwrap();
+    let late = tokio::spawn(read().into_future());
+    assert!(!has_read(&late).await);
+    assert!(!writing.is_finished());
 }
 
 /// The key was granted to a writer meanwhile, so the turn of the readers is over.

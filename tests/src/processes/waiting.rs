@@ -1,9 +1,9 @@
-//! A process is killed while it waits for a key.
+//! Processes that are killed while they wait for a key, and waits that end.
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Leases, LockState, Store};
-use tokio::time::sleep;
+use leasehold::{Error, Leases, LockState, Store};
+use tokio::time::{Instant, sleep};
 
 use super::{LONG, PATIENCE, Place, Process, patient};
 
@@ -41,16 +41,61 @@ pub async fn waiting_processes_are_killed(place: &Place, store: Arc<dyn Store>) 
     lease.release().await.unwrap();
 }
 
-/// Waits until the state of the key is as it is wanted.
-async fn until(leases: &Leases, is_wanted: impl Fn(&LockState) -> bool) {
+/// A wait that times out or is dropped gives the place of its process back. A place also ends by itself, so what this
+/// sees counts only if the place was gone before that.
+pub async fn waits_that_end_give_their_places_back(store: Arc<dyn Store>) {
+    let [leases, waiter] = [patient(store.clone()), patient(store)];
+    let holder = leases.acquire("key", LONG).await.unwrap();
+    for times_out in [true, false] {
+        let start = Instant::now();
+        while !gives_back(&leases, &waiter, times_out).await {
+            assert!(
+                start.elapsed() < PATIENCE / 2,
+                "no place was given back, {times_out}"
+            );
+        }
+    }
+    holder.release().await.unwrap();
+}
+
+/// Whether a wait gave its place back before the place ended by itself.
+async fn gives_back(leases: &Leases, waiter: &Leases, times_out: bool) -> bool {
+    let wait = waiter.acquire("key", LONG);
+    let wait = if times_out {
+        wait.wait_for(Duration::from_millis(300))
+    } else {
+        wait
+    };
+    let wait = tokio::spawn(wait.into_future());
+    let mut ends_at = None;
+    while !wait.is_finished() {
+        let state = leases.inspect("key").await.unwrap().unwrap();
+        if let Some(place) = state.waiters.first() {
+            ends_at = Some(place.until);
+            if !times_out {
+                wait.abort();
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    if times_out {
+        let end = wait.await.unwrap();
+        assert!(matches!(end, Err(Error::WaitTimedOut { .. })), "{end:?}");
+    }
+    let state = until(leases, |state| state.waiters.is_empty()).await;
+    ends_at.is_some_and(|ends_at| state.now < ends_at)
+}
+
+/// Waits until the state of the key is as it is wanted, and returns it.
+async fn until(leases: &Leases, is_wanted: impl Fn(&LockState) -> bool) -> LockState {
     let wait = async {
         loop {
             let state = leases.inspect("key").await.unwrap();
-            if state.as_ref().is_some_and(&is_wanted) {
-                return;
+            if let Some(state) = state.filter(&is_wanted) {
+                return state;
             }
             sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap();
+    tokio::time::timeout(PATIENCE, wait).await.unwrap()
 }
