@@ -201,8 +201,8 @@ async fn writers_and_permits_have_no_shared_turn() {
 /// It was granted the key because its owner has it, and not in its turn.
 #[tokio::test(start_paused = true)]
 async fn a_reentrant_reader_begins_no_shared_turn() {
-    let (_, [readers, writer]) = processes();
-    let held = writer.acquire("key", TTL).await.unwrap();
+    let (_, [holder, readers, writer]) = processes();
+    let held = holder.acquire("key", TTL).await.unwrap();
     let read = || readers.acquire("key", TTL).shared();
     let again = tokio::spawn(read().reentrant().into_future());
     let writing = waits(&writer).await;
