@@ -85,7 +85,7 @@ pub(super) struct AcquireOperation {
     /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
     /// The place in the document that an earlier waiter of this operation was the last to wait in.
-    place_left: Option<WaiterId>,
+    place_to_give_up: Option<WaiterId>,
     options: LeaseOptions,
     /// For how long the lease stays with this process, if the store grants it. `None` if it does not stay.
     stays_for: Option<Duration>,
@@ -126,7 +126,7 @@ impl AcquireOperation {
             retries,
             ahead: None,
             waiter: None,
-            place_left: None,
+            place_to_give_up: None,
         })
     }
 
@@ -151,8 +151,8 @@ impl AcquireOperation {
             // Either no lease was granted, or one from memory, for which the requests of this acquire are not needed.
             _ => None,
         };
-        let place_left = self.waiter.take().and_then(|waiter| waiter.leave());
-        let place_left = place_left.or(self.place_left);
+        let place_to_give_up = self.waiter.take().and_then(|waiter| waiter.leave());
+        let place_to_give_up = place_to_give_up.or(self.place_to_give_up);
         // If the caller has dropped its future, `send` returns the lease, and the drop of the lease releases it.
         let ahead = self.ahead;
         let _ = reply.send(AcquireReport { outcome, ahead });
@@ -160,7 +160,7 @@ impl AcquireOperation {
         let place_if_refused = self.request.turn.waiter();
         // If the lease was granted, the grant has ended the place, whatever an earlier request did.
         let may_be_taken = state.is_none() && self.leftover == Leftover::Unclear;
-        let place = place_left.or_else(|| place_if_refused.filter(|_| may_be_taken));
+        let place = place_to_give_up.or_else(|| place_if_refused.filter(|_| may_be_taken));
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
@@ -185,18 +185,19 @@ impl AcquireOperation {
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
             WaitPolicy::For(_) | WaitPolicy::Endless => {
-                let first = self.ask_before_the_queue().await;
-                let waited = self.since.elapsed();
-                let is_over = matches!(wait_policy, WaitPolicy::For(wait) if waited >= wait);
-                match first {
-                    None => self.ask_in_turn(wait_policy).await,
-                    Some(Ok(Attempt::Held(held))) if is_over => Err(self.refusal(waited, held)),
-                    Some(Ok(Attempt::Held(_))) => self.ask_in_turn(wait_policy).await,
-                    Some(Err(error)) if error.is_retryable() && !is_over => {
-                        self.ask_in_turn(wait_policy).await
+                if let Some(first) = self.ask_before_the_queue().await {
+                    let waited = self.since.elapsed();
+                    let is_over = matches!(wait_policy, WaitPolicy::For(wait) if waited >= wait);
+                    match first {
+                        Ok(Attempt::Held(held)) if is_over => {
+                            return Err(self.refusal(waited, held));
+                        }
+                        Ok(Attempt::Held(_)) => {}
+                        Err(error) if error.is_retryable() && !is_over => {}
+                        end => return end,
                     }
-                    Some(answer) => answer,
                 }
+                self.ask_in_turn(wait_policy).await
             }
         }
     }

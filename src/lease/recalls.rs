@@ -1,5 +1,5 @@
-//! Finds out for which of the keys that stay with this process other processes wait. `looks.rs` asks the store twice a second.
-//! If the store can send notifications, a second task listens for them.
+//! Finds out for which of the keys that stay with this process other processes wait. `looks.rs` asks the store twice a
+//! second. If the store can send notifications, a second task listens for them.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -124,8 +124,8 @@ impl ReleaseJob {
     }
 }
 
-/// What the release of this lease writes besides removing it. A done tick keeps the job from running again, so the minimum hold has no
-/// use then.
+/// What the release of this lease writes besides removing it. A done tick keeps the job from running again, so a minimum
+/// hold has no use beside it.
 fn kind(state: &LeaseState) -> ReleaseKind {
     match (state.done(), state.min_hold()) {
         (Some(done), _) => ReleaseKind::Done(done),

@@ -121,8 +121,8 @@ impl Pace {
         each.min(longest).max(FIRST)
     }
 
-    /// The pause after the refusal of a request. `reports_freed` says whether the store reports freed keys. `chance` is a random
-    /// number from 0 to 1.
+    /// The pause after the refusal of a request. `reports_freed` says whether the store reports freed keys. `chance` is a
+    /// random number from 0 to 1.
     pub(super) fn pause(
         &self,
         held: &Held,

@@ -124,7 +124,8 @@ impl KeyQueue {
     }
 
     /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
-    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, a final failure ends the wait.
+    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, a final failure ends the
+    /// wait.
     pub(super) fn step(
         &self,
         wake: &Arc<Notify>,
@@ -196,8 +197,8 @@ impl KeyQueue {
         false
     }
 
-    /// Records that a request was refused, and plans the next one. `reports_freed` says whether the store reports freed keys.
-    /// If the refusal has taken a new place, returns how many processes are ahead.
+    /// Records that a request was refused, and plans the next one. `reports_freed` says whether the store reports freed
+    /// keys. If the refusal has taken a new place, returns how many processes are ahead.
     pub(super) fn refused(
         &mut self,
         wake: &Arc<Notify>,

@@ -116,9 +116,8 @@ pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcom
         let [waiter] = processes();
         refused(first, &waiting(&key, waiter)).await?;
         let told = state(first, &key).await?.waiters;
-        let stays = SHORT;
         let next = waiting(&key, waiter).shared();
-        refused(second, &next.turn(Turn::in_turn(waiter, stays))).await?;
+        refused(second, &next.turn(Turn::in_turn(waiter, SHORT))).await?;
         let seen = state(first, &key).await?;
         let [told] = &told[..] else {
             return Ok(Lived::TooShort);
@@ -144,12 +143,7 @@ pub async fn a_process_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome 
     let key = fresh_key("a writer is gone")?;
     granted(first, &request(&key, "a reader", LONG).shared()).await?;
     let [gone, reader] = processes();
-    let (waiter, stays) = (gone, SHORT);
-    refused(
-        first,
-        &waiting(&key, gone).turn(Turn::in_turn(waiter, stays)),
-    )
-    .await?;
+    refused(first, &waiting(&key, gone).turn(Turn::in_turn(gone, SHORT))).await?;
     let over = after(state(first, &key).await?.now, SHORT);
     not_after(second, &waiting(&key, reader).shared(), over).await?;
 
@@ -318,8 +312,7 @@ pub async fn a_key_has_a_bounded_number_of_places(clients: &Clients) -> Outcome 
         let (first, second) = (&clients.first, &clients.second);
         let key = fresh_key("many wait")?;
         granted(first, &request(&key, "the holder", LONG)).await?;
-        let stays = MANY_STAY;
-        let waits = |waiter| waiting(&key, waiter).turn(Turn::in_turn(waiter, stays));
+        let waits = |waiter| waiting(&key, waiter).turn(Turn::in_turn(waiter, MANY_STAY));
         let all: [_; MAX_PLACES] = processes();
         for waiter in all {
             refused(first, &waits(waiter)).await?;

@@ -56,8 +56,7 @@ pub async fn a_store_tells_which_keys_are_waited_for(clients: &Clients) -> Outco
         tells(first, &[quiet.clone(), left.clone()], &[]).await?;
 
         let [waiter] = processes();
-        let stays = SHORT;
-        let soon_over = waiting(quiet, waiter).turn(Turn::in_turn(waiter, stays));
+        let soon_over = waiting(quiet, waiter).turn(Turn::in_turn(waiter, SHORT));
         refused(second, &soon_over).await?;
         until_nobody_waits(first, quiet).await?;
         tells(first, std::slice::from_ref(quiet), &[]).await?;

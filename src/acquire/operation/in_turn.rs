@@ -203,7 +203,7 @@ impl AcquireOperation {
                     cleanup::give_up_place(&context, key, place);
                     // A request that is under way may take it again.
                     let again = Some(place).filter(|_| !self.calls.is_empty());
-                    self.place_left = again.or(self.place_left);
+                    self.place_to_give_up = again.or(self.place_to_give_up);
                 }
                 (self.calls.drive_while(entering).await, true)
             }
