@@ -140,6 +140,15 @@ async fn waits_that_end_give_their_places_back() {
 }
 
 #[tokio::test]
+async fn a_reader_comes_back_before_a_writer() {
+    let come_back = async |engine| {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::a_reader_comes_back_before_a_writer(store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(come_back)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     processes::race_of_processes(&place(Engine::MongoDb)).await;
 }

@@ -64,6 +64,15 @@ async fn waits_that_end_give_their_places_back() {
 }
 
 #[tokio::test]
+async fn a_reader_comes_back_before_a_writer() {
+    let come_back = async |engine| {
+        let store = Fixture::prepared(engine).await.store();
+        processes::a_reader_comes_back_before_a_writer(store).await;
+    };
+    join_all(BOTH.map(come_back)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     for engine in BOTH {
         processes::race_of_processes(&place(engine).await).await;

@@ -116,6 +116,11 @@ async fn waits_that_end_give_their_places_back() {
 }
 
 #[tokio::test]
+async fn a_reader_comes_back_before_a_writer() {
+    processes::a_reader_comes_back_before_a_writer(store_at(&path()).await).await;
+}
+
+#[tokio::test]
 async fn a_paused_process_learns_at_once_that_it_lost() {
     let path = path();
     processes::pause_past_the_ttl(&place(&path), store_at(&path).await).await;

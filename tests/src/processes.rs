@@ -25,7 +25,10 @@ use tokio::{
 
 pub use self::{
     takeover::{pause_past_the_ttl, takeover_from_a_killed_process},
-    waiting::{waiting_processes_are_killed, waits_that_end_give_their_places_back},
+    waiting::{
+        a_reader_comes_back_before_a_writer, waiting_processes_are_killed,
+        waits_that_end_give_their_places_back,
+    },
 };
 use super::patient;
 

@@ -14,6 +14,19 @@ use crate::{Fate, FlakyStore};
 /// How long other readers of a process come before those that wait, after a reader was granted the key in its turn.
 const SHARED_TURN: Duration = Duration::from_millis(30);
 
+type Reader = JoinHandle<Result<Lease, Error>>;
+
+/// When the readers have released the key, the writer is granted it, and after that the late reader.
+async fn writer_and_then_reader(reading: Vec<Lease>, writing: JoinHandle<Lease>, late: Reader) {
+    for lease in reading {
+        lease.release().await.unwrap();
+    }
+    let written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!late.is_finished());
+    written.release().await.unwrap();
+    let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
+}
+
 /// If readers of one process were let in singly, only one of each process would get the key between two writes.
 #[tokio::test(start_paused = true)]
 async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_are_not() {
@@ -35,13 +48,7 @@ async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_
     sleep(Duration::from_secs(3)).await;
     assert!(!late.is_finished() && !writing.is_finished());
     assert_eq!(queue(&holder).await, [Mode::Exclusive, Mode::Shared]);
-    for lease in reading {
-        lease.release().await.unwrap();
-    }
-    let written = timeout(BOUND, writing).await.unwrap().unwrap();
-    assert!(!late.is_finished());
-    written.release().await.unwrap();
-    let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
+    writer_and_then_reader(reading, writing, late).await;
 }
 
 /// If each reader asked after the answer to the one before, the last one would wait for as many answers as there are
@@ -124,7 +131,7 @@ async fn a_place_that_a_lost_request_has_kept_is_given_back() {
 }
 
 /// Waits until the task has a lease or has had time to get one.
-async fn has_read(task: &JoinHandle<Result<Lease, Error>>) -> bool {
+async fn has_read(task: &Reader) -> bool {
     sleep(Duration::from_millis(1)).await;
     task.is_finished()
 }
@@ -135,27 +142,20 @@ async fn readers_come_again_before_a_writer_until_the_shared_turn_is_over() {
     let (_, [readers, writer]) = processes();
     let read = || tokio::spawn(readers.acquire("key", TTL).shared().into_future());
     let start = Instant::now();
-    let first = readers.acquire("key", TTL).shared().await.unwrap();
+    let mut reading = vec![readers.acquire("key", TTL).shared().await.unwrap()];
     let writing = waits(&writer).await;
-    let mut reading = Vec::new();
     while start.elapsed() + Duration::from_millis(2) < SHARED_TURN {
         let again = read();
         assert!(has_read(&again).await, "{:?}", start.elapsed());
         reading.push(again.await.unwrap().unwrap());
     }
-    assert!(reading.len() > 5);
+    assert!(reading.len() > 6);
     // These grants did not prolong it.
     sleep_until(start + SHARED_TURN).await;
     let late = read();
     assert!(!has_read(&late).await);
     assert_eq!(queue(&writer).await, [Mode::Exclusive, Mode::Shared]);
-    for lease in reading.into_iter().chain([first]) {
-        lease.release().await.unwrap();
-    }
-    let written = timeout(BOUND, writing).await.unwrap().unwrap();
-    assert!(!late.is_finished());
-    written.release().await.unwrap();
-    let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
+    writer_and_then_reader(reading, writing, late).await;
 }
 
 /// The shared turn is one of readers that wait in turn.

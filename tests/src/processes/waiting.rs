@@ -1,8 +1,8 @@
-//! Processes that are killed while they wait for a key, and waits that end.
+//! Processes that are killed while they wait for a key, waits that end, and readers that come back.
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Error, Leases, LockState, Store};
+use leasehold::{Error, Leases, LockState, Mode, Store};
 use tokio::time::{Instant, sleep};
 
 use super::{LONG, PATIENCE, Place, Process, patient};
@@ -84,6 +84,36 @@ async fn gives_back(leases: &Leases, waiter: &Leases, times_out: bool) -> bool {
     }
     let state = until(leases, |state| state.waiters.is_empty()).await;
     ends_at.is_some_and(|ends_at| state.now < ends_at)
+}
+
+/// A reader of a process that was just granted the key in its turn comes before a writer of another process that waits.
+/// If this process stood still after the grant, it is too late, and tries again.
+pub async fn a_reader_comes_back_before_a_writer(store: Arc<dyn Store>) {
+    let [holder, readers, writer] = [(); 3].map(|()| patient(store.clone()));
+    let start = Instant::now();
+    loop {
+        let held = holder.acquire("key", LONG).await.unwrap();
+        let read = || readers.acquire("key", LONG).shared();
+        let first = tokio::spawn(read().into_future());
+        until(&holder, |state| state.waiters.len() == 1).await;
+        let write = writer.acquire("key", LONG).into_future();
+        let writing = tokio::spawn(async { write.await?.release().await });
+        until(&holder, |state| state.waiters.len() == 2).await;
+        held.release().await.unwrap();
+        let first = first.await.unwrap().unwrap();
+        let again = read().wait_for(Duration::from_millis(1)).await;
+        let state = holder.inspect("key").await.unwrap().unwrap();
+        first.release().await.unwrap();
+        if let Ok(again) = again {
+            again.release().await.unwrap();
+        }
+        writing.await.unwrap().unwrap();
+        let waiters: Vec<_> = state.waiters.iter().map(|place| place.mode).collect();
+        if state.holders.len() == 2 && waiters == [Mode::Exclusive] {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE / 2, "each time it was refused");
+    }
 }
 
 /// Waits until the state of the key is as it is wanted, and returns it.
