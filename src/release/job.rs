@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     coalescer::PlannedRelease,
     lease_state::LeaseState,
-    messages::{MinHold, ReleaseKind, ReleaseRequest},
+    messages::{DoneTick, MinHold, ReleaseKind, ReleaseRequest},
     model::{Fence, Key, LeaseId, Mode},
     telemetry::ReleaseFields,
 };
@@ -53,7 +53,7 @@ impl ReleaseJob {
             held: Some(HeldLease {
                 fence,
                 deadline: state.deadline(),
-                kind: kind(state),
+                kind: kind(state.done(), state.min_hold()),
                 is_awaited: state.is_awaited(),
             }),
             state: Some(state.clone()),
@@ -126,13 +126,35 @@ impl ReleaseJob {
 
 /// What the release of this lease writes besides removing it. A done tick keeps the job from running again, so a minimum
 /// hold has no use beside it.
-fn kind(state: &LeaseState) -> ReleaseKind {
-    match (state.done(), state.min_hold()) {
+fn kind(done: Option<DoneTick>, min_hold: Option<Duration>) -> ReleaseKind {
+    match (done, min_hold) {
         (Some(done), _) => ReleaseKind::Done(done),
         (None, Some(time)) => ReleaseKind::MinHold(MinHold {
             time,
             placeholder: LeaseId::random(),
         }),
         (None, None) => ReleaseKind::Plain { undoable: false },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Tick;
+
+    #[test]
+    fn a_done_tick_comes_before_a_minimum_hold() {
+        let time = Duration::from_secs(9);
+        let done = DoneTick {
+            tick: Tick::counter(7),
+            kept_for: time,
+        };
+        assert_eq!(kind(Some(done), Some(time)), ReleaseKind::Done(done));
+        assert!(matches!(
+            kind(None, Some(time)),
+            ReleaseKind::MinHold(hold) if hold.time == time
+        ));
+        let plain = ReleaseKind::Plain { undoable: false };
+        assert_eq!(kind(None, None), plain);
     }
 }
