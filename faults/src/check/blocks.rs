@@ -19,7 +19,7 @@ pub(super) struct Block {
 
 impl<'a> Blocks<'a> {
     pub(super) fn of(events: &'a [Event]) -> Self {
-        let blocks = stays(events).into_values().map(|it| {
+        let blocks = grants(events).into_values().map(|it| {
             let block = Block {
                 first: it.fence - i64::from(it.fences) + 1,
                 sent: it.sent,
@@ -51,8 +51,16 @@ pub(super) struct Stay<'a> {
     pub(super) got: Time,
 }
 
-/// The leases that stayed, by their ids. If several requests for a lease were granted, the first answer counts.
+/// The leases that stayed, by their ids. A lease that has expired may be granted again, with greater fences. Its last
+/// grant counts.
 pub(super) fn stays(events: &[Event]) -> BTreeMap<&str, Stay<'_>> {
+    let grants = grants(events).into_iter();
+    // In the order of the fences, so that the last grant of a lease is the one that stays in the map.
+    grants.map(|((lease, _), stay)| (lease, stay)).collect()
+}
+
+/// The grants of several fences, by the lease and the last fence. Of several answers with one grant the first counts.
+fn grants(events: &[Event]) -> BTreeMap<(&str, i64), Stay<'_>> {
     let mut granted = HashMap::new();
     for event in events {
         if let Event::Answered {
@@ -64,9 +72,11 @@ pub(super) fn stays(events: &[Event]) -> BTreeMap<&str, Stay<'_>> {
             granted.insert(*request, (*fence, *got));
         }
     }
-    let mut stays = BTreeMap::<_, Stay>::new();
+    let mut grants = BTreeMap::<_, Stay>::new();
+    // The store may have granted an earlier request for the lease, which was not answered.
+    let mut first_sent = HashMap::<&str, Time>::new();
     for event in events {
-        if let Event::Asked {
+        let Event::Asked {
             request,
             key,
             lease,
@@ -74,8 +84,12 @@ pub(super) fn stays(events: &[Event]) -> BTreeMap<&str, Stay<'_>> {
             sent,
             ..
         } = event
-            && let Some((fence, got)) = granted.get(request).copied()
-        {
+        else {
+            continue;
+        };
+        let first_sent = first_sent.entry(lease).or_insert(*sent);
+        *first_sent = (*first_sent).min(*sent);
+        if let Some((fence, got)) = granted.get(request).copied() {
             let stay = Stay {
                 key,
                 fence,
@@ -83,21 +97,16 @@ pub(super) fn stays(events: &[Event]) -> BTreeMap<&str, Stay<'_>> {
                 sent: *sent,
                 got,
             };
-            let known = stays.entry(lease.as_str()).or_insert(stay);
+            let known = grants.entry((lease.as_str(), fence)).or_insert(stay);
             if got < known.got {
                 *known = stay;
             }
         }
     }
-    // The store may have granted an earlier request for the lease, which was not answered.
-    for event in events {
-        if let Event::Asked { lease, sent, .. } = event
-            && let Some(stay) = stays.get_mut(lease.as_str())
-        {
-            stay.sent = stay.sent.min(*sent);
-        }
+    for ((lease, _), stay) in &mut grants {
+        stay.sent = first_sent.get(lease).copied().unwrap_or(stay.sent);
     }
-    stays
+    grants
 }
 
 /// How many grants came from memory: all grants of a lease but the first.

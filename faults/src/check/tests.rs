@@ -238,6 +238,18 @@ fn a_fence_of_a_block_stands_for_those_before_it() {
 }
 
 #[test]
+fn a_lease_that_has_expired_has_another_block_when_it_is_granted_again() {
+    let mut history = block(10, (0, 5)).to_vec();
+    history.extend(block(30, (6, 8)));
+    history.extend([
+        granted("a", Claim::All, 21, (0, 9)),
+        held(30, (7, 10)),
+        granted("a", Claim::All, 22, (11, 12)),
+    ]);
+    assert_eq!(all(&history), Violations::new());
+}
+
+#[test]
 fn a_block_may_be_that_of_an_earlier_request_which_was_not_answered() {
     let mut history = vec![held(10, (7, 8))];
     history.extend(block(10, (9, 11)));
