@@ -99,9 +99,9 @@ impl IntoFuture for TryAcquire {
 ///
 /// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out.
 /// Only the first waiter sends requests, so a thousand waiters load the store no more than one. (A
-/// [`reentrant`](Acquire::reentrant) acquire sends one request before it joins the queue, and so do readers that
-/// [come back at once](#between-processes). When a reader is granted the key, up to 32 readers behind it send their
-/// requests together.)
+/// [`reentrant`](Acquire::reentrant) acquire does not wait behind other tasks while its owner has the key: it sends
+/// its requests beside the queue. Readers that [come back at once](#between-processes) send one request before they
+/// join the queue. When a reader is granted the key, up to 32 readers behind it send their requests together.)
 ///
 /// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
 ///   32 such handoffs in a row, or 100 ms, the key is released instead, so that other processes can be granted
@@ -134,7 +134,8 @@ impl IntoFuture for TryAcquire {
 ///   the key, come before the processes that wait.
 /// - A task that holds a shared lease and requests another one of the same key waits behind a writer, which waits for
 ///   the first lease. This deadlock ends when a ttl or a [`wait_for`](Acquire::wait_for) is over. To avoid it use one
-///   lease, or make the second request [`reentrant`](Acquire::reentrant) or [`barging`](Acquire::barging).
+///   lease, or make the second request [`reentrant`](Acquire::reentrant). A [`barging`](Acquire::barging) one does not
+///   help if the writer is a task of the same process, whose tasks stay in their order.
 /// - A key has places for [`MAX_PLACES`](crate::limits::MAX_PLACES) processes. Further processes have no place, and
 ///   send a request at least every 30 s.
 ///

@@ -12,6 +12,7 @@
 //! - An acquire that begins during a close fails; a close waits for every other acquire.
 
 mod in_turn;
+mod reentrant;
 mod shared_turn;
 
 use std::{
@@ -184,35 +185,43 @@ impl AcquireOperation {
         }
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
-            WaitPolicy::For(_) | WaitPolicy::Endless => {
-                if let Some(first) = self.ask_before_the_queue().await {
-                    let waited = self.since.elapsed();
-                    let is_over = matches!(wait_policy, WaitPolicy::For(wait) if waited >= wait);
-                    match first {
-                        Ok(Attempt::Held(held)) if is_over => {
-                            return Err(self.refusal(waited, held));
-                        }
-                        Ok(Attempt::Held(_)) => {}
-                        Err(error) if error.is_retryable() && !is_over => {}
-                        end => return end,
-                    }
-                }
-                self.ask_in_turn(wait_policy).await
-            }
+            WaitPolicy::For(wait) => self.ask_until(self.since.checked_add(wait)).await,
+            WaitPolicy::Endless => self.ask_until(None).await,
         }
     }
 
-    /// Sends one request before this acquire enters the queue of the key, if it may come before those that wait.
-    async fn ask_before_the_queue(&mut self) -> Option<Result<Attempt, Error>> {
-        // A reentrant owner may hold the key already. In the queue, the acquire would wait behind waiters that wait for
-        // a release by the same owner, which would be a deadlock.
-        if self.request.reentrant {
-            return Some(self.attempt().await);
+    /// Sends requests until the key is granted or the time is over. `wait_ends` is `None` if the wait has no bound, or if
+    /// an `Instant` cannot express it.
+    async fn ask_until(&mut self, wait_ends: Option<Instant>) -> Result<Attempt, Error> {
+        let end = if self.request.reentrant {
+            self.ask_beside_the_queue(wait_ends).await
+        } else if self.enter_shared_turn() {
+            let attempt = self.ask_in_shared_turn().await;
+            self.end_of_wait(attempt, wait_ends)
+        } else {
+            None
+        };
+        match end {
+            Some(end) => end,
+            None => self.ask_in_turn(wait_ends).await,
         }
-        if self.enter_shared_turn() {
-            return Some(self.ask_in_shared_turn().await);
+    }
+
+    /// How the wait ends with this answer: with a grant, with an error that a retry cannot fix, or because the time is
+    /// over. `None` if it goes on.
+    fn end_of_wait(
+        &self,
+        attempt: Result<Attempt, Error>,
+        wait_ends: Option<Instant>,
+    ) -> Option<Result<Attempt, Error>> {
+        let now = Instant::now();
+        let is_over = wait_ends.is_some_and(|at| now >= at);
+        match attempt {
+            Ok(Attempt::Held(held)) if is_over => Some(Err(self.refusal(now - self.since, held))),
+            Ok(Attempt::Held(_)) => None,
+            Err(error) if error.is_retryable() && !is_over => None,
+            end => Some(end),
         }
-        None
     }
 
     /// Sends the request, again after an error, but does not wait until a holder releases the key.
@@ -286,7 +295,7 @@ impl AcquireOperation {
 
     async fn send(&mut self, request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
         if request.reentrant {
-            self.context.registry.enters_in_store(&request.key);
+            self.context.registry.end_stay_to_reenter(&request.key);
         }
         if self.stays_for.is_some() && self.calls.is_empty() {
             self.suspended = suspension::total();

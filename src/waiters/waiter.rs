@@ -13,7 +13,7 @@ use tokio::{
 use super::{
     handoff::{HandoffOffer, HandoffStreak},
     kind::WaiterKind,
-    place::EndedTurn,
+    place::{EndedTurn, PlaceNews},
     queue::{Granted, KeyQueue, Step},
     queues::WaitQueues,
 };
@@ -51,12 +51,28 @@ impl Waiter {
         kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Self {
-        let wake = Arc::new(Notify::new());
-        queues.push(key, wake.clone(), kind, work);
+        let waiter = Self::new(queues, key, kind);
+        queues.push(key, waiter.wake.clone(), kind, work);
+        waiter
+    }
+
+    /// Adds this operation to the queue of this key, unless other operations wait in it.
+    pub(crate) fn enter_as_first(
+        queues: &Arc<WaitQueues>,
+        key: &Key,
+        kind: WaiterKind,
+        work: Weak<InlineTask>,
+    ) -> Option<Self> {
+        let waiter = Self::new(queues, key, kind);
+        let is_first = queues.push_first(key, waiter.wake.clone(), kind, work);
+        is_first.then_some(waiter)
+    }
+
+    fn new(queues: &Arc<WaitQueues>, key: &Key, kind: WaiterKind) -> Self {
         Self {
             queues: queues.clone(),
             key: key.clone(),
-            wake,
+            wake: Arc::new(Notify::new()),
             kind,
             waiting: OnceLock::new(),
         }
@@ -134,9 +150,10 @@ impl Waiter {
         let in_turn = self.kind != WaiterKind::Barging && !is_replacement;
         let refused =
             |queue: &mut KeyQueue| queue.refused(&self.wake, held, in_turn, reports_freed, now);
-        let taken_behind = self.queue(refused);
-        if let Some(ahead) = taken_behind.flatten() {
-            telemetry::place_taken(&self.key, ahead);
+        match self.queue(refused).flatten() {
+            Some(PlaceNews::Taken { ahead }) => telemetry::place_taken(&self.key, ahead),
+            Some(PlaceNews::NoRoom) => telemetry::no_place(&self.key),
+            None => {}
         }
     }
 

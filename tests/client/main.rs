@@ -24,6 +24,7 @@ mod observe;
 mod once;
 mod queue;
 mod random;
+mod reentrant;
 mod release;
 mod renew;
 mod sets;

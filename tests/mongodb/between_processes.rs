@@ -149,6 +149,15 @@ async fn a_reader_comes_back_before_a_writer() {
 }
 
 #[tokio::test]
+async fn an_owner_comes_before_those_who_wait_for_it() {
+    let enter = async |engine| {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::an_owner_comes_before_those_who_wait_for_it(store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(enter)).await;
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     processes::race_of_processes(&place(Engine::MongoDb)).await;
 }

@@ -121,6 +121,11 @@ async fn a_reader_comes_back_before_a_writer() {
 }
 
 #[tokio::test]
+async fn an_owner_comes_before_those_who_wait_for_it() {
+    processes::an_owner_comes_before_those_who_wait_for_it(store_at(&path()).await).await;
+}
+
+#[tokio::test]
 async fn a_paused_process_learns_at_once_that_it_lost() {
     let path = path();
     processes::pause_past_the_ttl(&place(&path), store_at(&path).await).await;

@@ -9,7 +9,7 @@ use crate::{
     acquire::{attempt::Attempt, cleanup, here},
     lease::Lease,
     messages::{KnownPlace, Turn},
-    model::{Access, Error, Held, Mode, WaitPolicy},
+    model::{Access, Error, Held, Mode},
     retry::TRIES,
     sticky::Fit,
     telemetry::SentBack,
@@ -19,21 +19,17 @@ use crate::{
 impl AcquireOperation {
     /// Waits in the queue of the key, and sends a request whenever it is this waiter's turn, until the key is granted
     /// or the time is over.
-    pub(super) async fn ask_in_turn(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
+    pub(super) async fn ask_in_turn(
+        &mut self,
+        wait_ends: Option<Instant>,
+    ) -> Result<Attempt, Error> {
         let start = self.since;
-        let wait_ends = match wait_policy {
-            // `None` if an `Instant` cannot express the end. The wait then has no bound.
-            WaitPolicy::For(wait) => start.checked_add(wait),
-            WaitPolicy::None | WaitPolicy::Endless => None,
-        };
         let context = self.context.clone();
-        let kind = match (self.request.turn, self.request.access) {
-            (Turn::Barging, _) => WaiterKind::Barging,
-            (_, Access::Exclusive) => WaiterKind::Exclusive,
-            (_, Access::Shared) => WaiterKind::Shared,
-            (_, Access::Permits(_)) => WaiterKind::Permits,
+        let kind = self.waiter_kind();
+        let mut waiter = match self.waiter.clone() {
+            Some(first) => first,
+            None => self.enter_queue(),
         };
-        let mut waiter = self.enter_queue(kind);
         let mut last_look = wait_ends;
         // The tasks of this process that had the key from memory when its lease went back.
         let mut held_here = None;
@@ -59,7 +55,7 @@ impl AcquireOperation {
                                 return Err(self.refusal(start.elapsed(), held));
                             }
                             Here::StoreAfterQueue(held) => {
-                                waiter = self.enter_queue(kind);
+                                waiter = self.enter_queue();
                                 held_here = Some(held);
                                 continue;
                             }
@@ -163,11 +159,20 @@ impl AcquireOperation {
         }
     }
 
+    pub(super) fn waiter_kind(&self) -> WaiterKind {
+        match (self.request.turn, self.request.access) {
+            (Turn::Barging, _) => WaiterKind::Barging,
+            (_, Access::Exclusive) => WaiterKind::Exclusive,
+            (_, Access::Shared) => WaiterKind::Shared,
+            (_, Access::Permits(_)) => WaiterKind::Permits,
+        }
+    }
+
     /// Enters the queue of the key, at its end.
-    fn enter_queue(&mut self, kind: WaiterKind) -> Arc<Waiter> {
+    fn enter_queue(&mut self) -> Arc<Waiter> {
         let queues = &self.context.registry.queues;
-        let waiter = Waiter::enter(queues, &self.request.key, kind, self.work.clone());
-        let waiter = Arc::new(waiter);
+        let (key, kind) = (&self.request.key, self.waiter_kind());
+        let waiter = Arc::new(Waiter::enter(queues, key, kind, self.work.clone()));
         self.waiter = Some(waiter.clone());
         waiter
     }
@@ -199,7 +204,7 @@ impl AcquireOperation {
                 let stored = stay.stored();
                 waiter.record_wait_for_memory(stored.id(), stored.remaining(Instant::now()));
                 if let Some(place) = waiter.leave() {
-                    // Otherwise the place would recall the lease of its own process.
+                    // Otherwise this process would find its own place in the document, and send the lease back for it.
                     cleanup::give_up_place(&context, key, place);
                     // A request that is under way may take it again.
                     let again = Some(place).filter(|_| !self.calls.is_empty());

@@ -1,4 +1,4 @@
-//! Processes that are killed while they wait for a key, waits that end, and readers that come back.
+//! Processes that are killed while they wait for a key, waits that end, and those that come before others that wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -114,6 +114,27 @@ pub async fn a_reader_comes_back_before_a_writer(store: Arc<dyn Store>) {
         }
         assert!(start.elapsed() < PATIENCE / 2, "each time it was refused");
     }
+}
+
+/// A task holds the key, beside another process, and requests it again for itself alone. When the other process has left,
+/// the task is granted the key, although another task of its process waits for the key and came first.
+pub async fn an_owner_comes_before_those_who_wait_for_it(store: Arc<dyn Store>) {
+    let [leases, other] = [(); 2].map(|()| patient(store.clone()));
+    let mine = || leases.acquire("key", LONG).owner("me");
+    let outer = mine().shared().await.unwrap();
+    let beside = other.acquire("key", LONG).shared().await.unwrap();
+    let waiting = tokio::spawn(leases.acquire("key", LONG).into_future());
+    until(&other, |state| state.waiters.len() == 1).await;
+    let inner = tokio::spawn(mine().reentrant().into_future());
+    // The inner acquire is refused meanwhile, most likely.
+    sleep(Duration::from_millis(200)).await;
+    beside.release().await.unwrap();
+    let inner = tokio::time::timeout(PATIENCE, inner).await.unwrap();
+    let inner = inner.unwrap().unwrap();
+    assert!(!waiting.is_finished());
+    inner.release().await.unwrap();
+    outer.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// Waits until the state of the key is as it is wanted, and returns it.
