@@ -53,6 +53,6 @@ pub(crate) use self::{
         purged, released_owner, removed, store_failed,
     },
     tick::{tick_done, tick_ran, tick_running},
-    turn::{place_given_up, place_taken, places_passed, turn_came},
+    turn::{no_place, place_given_up, place_taken, places_passed, turn_came},
     words::{Outcome, SentBack},
 };

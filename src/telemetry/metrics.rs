@@ -15,6 +15,7 @@ const ACQUIRES: &str = "leasehold_acquires_total";
 const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
 const WAITERS: &str = "leasehold_waiters";
 const PLACES_TAKEN: &str = "leasehold_places_taken_total";
+const NO_PLACE: &str = "leasehold_no_place_total";
 const PLACES_AHEAD: &str = "leasehold_places_ahead";
 const TURN_WAIT: &str = "leasehold_turn_wait_seconds";
 const PLACES_PASSED: &str = "leasehold_places_passed_total";
@@ -66,6 +67,11 @@ pub fn describe_metrics() {
         PLACES_TAKEN,
         count,
         "Places taken among the processes that wait for a key"
+    );
+    describe_counter!(
+        NO_PLACE,
+        count,
+        "Waits without a place, because all places of the key were taken"
     );
     describe_histogram!(
         PLACES_AHEAD,
@@ -232,6 +238,10 @@ pub(super) fn place_taken(ahead: usize) {
 
 pub(super) fn turn_came(waited: Duration) {
     with_recorder(|recorder| record(recorder, key!(TURN_WAIT), waited));
+}
+
+pub(super) fn no_place() {
+    with_recorder(|recorder| count(recorder, key!(NO_PLACE)));
 }
 
 pub(super) fn places_passed(places: usize) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tracing::{debug, field};
+use tracing::{debug, field, warn};
 
 #[cfg(feature = "metrics")]
 use super::metrics;
@@ -14,6 +14,16 @@ pub(crate) fn place_taken(key: &Key, ahead: usize) {
     debug!(target: TARGET, key = key.as_str(), ahead, "took a place");
     #[cfg(feature = "metrics")]
     metrics::place_taken(ahead);
+}
+
+/// Reports that this process waits without a place, because all places of the key are taken.
+pub(crate) fn no_place(key: &Key) {
+    warn!(
+        target: TARGET, key = key.as_str(),
+        "has no place: all are taken, so it asks seldom and out of turn",
+    );
+    #[cfg(feature = "metrics")]
+    metrics::no_place();
 }
 
 /// Reports that a grant has ended a place, which was taken with `ahead` processes ahead.

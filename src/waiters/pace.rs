@@ -11,8 +11,8 @@
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
-//! - Many processes together send little more requests than a few. A process that is twice as far behind sends half as
-//!   many, by the speed at which the queue moves.
+//! - Many processes together send little more requests than a few, also if all of them share a turn. A process that is
+//!   twice as far behind sends half as many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
 
@@ -37,6 +37,9 @@ const MOST: Duration = Duration::from_millis(10);
 const FREE: Duration = Duration::from_millis(5);
 /// The shortest pause for each turn up to the own one, if the store reports freed keys.
 const LEAST_WITH_REPORTS: Duration = Duration::from_millis(50);
+/// So many processes that share their turn with others count as one more turn. Fewer count as none: they send their
+/// requests as early as the first of them, so that all are granted the key at the same time.
+const SHARING: usize = 4;
 /// A process sends its next request after this share of the expected time until its turn.
 const SHARE: f64 = 0.7;
 /// The greatest factor by which the time for each turn may grow from one refusal to the next.
@@ -69,6 +72,13 @@ impl Ahead {
             processes: held.ahead(),
             turns: held.turns_ahead(),
         }
+    }
+
+    /// The turns by which the pause grows. If it grew only by how often the key changes hands, the requests of many
+    /// processes that share a turn would have no bound.
+    fn counted(self) -> u32 {
+        let sharing = self.processes.saturating_sub(self.turns) / SHARING;
+        u32::try_from(self.turns.saturating_add(sharing)).unwrap_or(u32::MAX)
     }
 }
 
@@ -130,7 +140,7 @@ impl Pace {
         reports_freed: bool,
         chance: f64,
     ) -> Duration {
-        let turns = u32::try_from(ahead.turns).unwrap_or(u32::MAX);
+        let turns = ahead.counted();
         let pause = match held.held_for() {
             None => self.turns(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {
@@ -150,7 +160,7 @@ impl Pace {
         };
         let pause = pause.max(least).min(longest(ahead.processes));
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
-        let is_first = turns == 0;
+        let is_first = ahead.turns == 0;
         // The first process sends a request when a holder expires. The others send one when the places of the processes
         // ahead, for which a free key is kept, have expired.
         match held.held_for() {
@@ -289,21 +299,48 @@ mod tests {
         assert_eq!(pauses(&slow, &free(7)), [1, 5, 7, 7, 7, 7]);
     }
 
-    /// Readers behind readers send a request as early as the first of them, but not more often while a long job holds
-    /// the key.
+    /// Readers behind a few readers send a request as early as the first of them, but not more often while a long job
+    /// holds the key.
     #[test]
-    fn who_shares_a_turn_asks_with_the_first() {
-        let readers = Ahead {
-            processes: 20,
+    fn a_few_who_share_a_turn_ask_with_the_first() {
+        let readers = |processes| Ahead {
+            processes,
             turns: 0,
         };
         let pause = |held: &Held, ahead| Pace::default().pause(held, ahead, false, 1.0);
         for time in [3, 100, 1_000] {
             let held = held(time);
-            assert_eq!(pause(&held, readers), pause(&held, ahead(0)));
+            assert_eq!(pause(&held, readers(SHARING - 1)), pause(&held, ahead(0)));
+            assert!(pause(&held, readers(SHARING)) > pause(&held, ahead(0)));
         }
         let long = held(60_000);
-        assert_eq!(pause(&long, readers), pause(&long, ahead(20)));
+        assert_eq!(pause(&long, readers(20)), pause(&long, ahead(20)));
+    }
+
+    /// The requests in a second of processes that all wait for the same turn, and of as many that wait for one each.
+    #[test]
+    fn many_who_share_a_turn_send_little_more_requests_than_others() {
+        for reports_freed in [false, true] {
+            for time in [10, 100, 1_000, 10_000] {
+                let held = held(time);
+                let rate = |ahead| {
+                    let pause = Pace::default().pause(&held, ahead, reports_freed, 1.0);
+                    1.0 / pause.as_secs_f64()
+                };
+                let readers = |processes| {
+                    rate(Ahead {
+                        processes,
+                        turns: 0,
+                    })
+                };
+                let shared: f64 = (0..100).map(readers).sum();
+                let others: f64 = (0..100).map(|processes| rate(ahead(processes))).sum();
+                assert!(
+                    shared < others * 4.0,
+                    "{time} {reports_freed}: {shared} {others}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) struct OwnPlace {
     may_be_taken: bool,
     /// When a refusal took the place, and behind how many processes. `None` if no refusal has.
     taken: Option<Taken>,
+    /// Whether a refusal has said that all places are taken.
+    has_no_room: bool,
     /// Set while refusals say that the key is free and kept for processes ahead.
     kept: Option<KeptForOthers>,
     /// Whether a refusal has named processes ahead. If so, the key changes hands between processes.
@@ -45,6 +47,15 @@ pub(super) struct OwnPlace {
     stays: Duration,
     /// Whether the pause is so long that the next request has to write the place again.
     is_due: bool,
+}
+
+/// What a refusal says about the place for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlaceNews {
+    /// The refusal has taken it, behind this many processes.
+    Taken { ahead: usize },
+    /// All places are taken.
+    NoRoom,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +103,7 @@ impl OwnPlace {
             waiter: WaiterId::random(),
             may_be_taken: false,
             taken: None,
+            has_no_room: false,
             kept: None,
             had_others_ahead: false,
             pace: Pace::default(),
@@ -121,10 +133,12 @@ impl OwnPlace {
     }
 
     fn known(&self) -> KnownPlace {
-        match self.may_be_taken {
-            false => KnownPlace::None,
-            true if self.is_due => KnownPlace::Due,
-            true => KnownPlace::Taken,
+        if !self.may_be_taken {
+            KnownPlace::None
+        } else if self.is_due {
+            KnownPlace::Due
+        } else {
+            KnownPlace::Taken
         }
     }
 
@@ -173,9 +187,8 @@ impl OwnPlace {
         })
     }
 
-    /// Records that a request in turn was refused. The refusal has taken the place, if there was room for one. If the
-    /// place is new, returns how many processes are ahead.
-    pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<usize> {
+    /// Records that a request in turn was refused. The refusal has taken the place, if there was room for one.
+    pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
         let ahead = held.ahead();
         self.kept = (held.holders().is_empty() && ahead > 0).then(|| {
             self.kept.unwrap_or(KeptForOthers {
@@ -184,12 +197,16 @@ impl OwnPlace {
                 binds_for: held.binds_for(),
             })
         });
-        if self.taken.is_some() || ahead >= MAX_PLACES {
+        if self.taken.is_some() {
             return None;
+        }
+        if ahead >= MAX_PLACES {
+            let is_known = std::mem::replace(&mut self.has_no_room, true);
+            return (!is_known).then_some(PlaceNews::NoRoom);
         }
         self.may_be_taken = true;
         self.taken = Some(Taken { at: now, ahead });
-        Some(ahead)
+        Some(PlaceNews::Taken { ahead })
     }
 
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the

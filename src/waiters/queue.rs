@@ -33,7 +33,7 @@ use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
     pace::Ahead,
-    place::{EndedTurn, OwnPlace, Refusal},
+    place::{EndedTurn, OwnPlace, PlaceNews, Refusal},
 };
 use crate::{
     messages::InTurn,
@@ -198,7 +198,7 @@ impl KeyQueue {
     }
 
     /// Records that a request was refused, and plans the next one. `reports_freed` says whether the store reports freed
-    /// keys. If the refusal has taken a new place, returns how many processes are ahead.
+    /// keys. Returns what the refusal says about the place for the first time.
     pub(super) fn refused(
         &mut self,
         wake: &Arc<Notify>,
@@ -206,7 +206,7 @@ impl KeyQueue {
         is_in_turn: bool,
         reports_freed: bool,
         now: Instant,
-    ) -> Option<usize> {
+    ) -> Option<PlaceNews> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
         // A lease that is not among the holders has ended, even if its release is not known here. It may have been
@@ -220,17 +220,18 @@ impl KeyQueue {
             self.pauses = 0;
         }
         let was_let_in = self.waiters.answered(wake);
-        let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
+        let place_news = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
         if was_let_in || !self.waiters.is_first(wake) {
             // This does not say when the first waiter sends its next request.
             self.last = LastAnswer::Held(held);
-            return taken_behind;
+            return place_news;
         }
         let least = if reports_freed { retry::SLOWEST } else { 0 };
         let pause = self.count_pause(least, expires_in);
-        let ahead = match is_in_turn {
-            true => Ahead::others(&held),
-            false => Ahead::NOBODY,
+        let ahead = if is_in_turn {
+            Ahead::others(&held)
+        } else {
+            Ahead::NOBODY
         };
         let refusal = Refusal {
             held: &held,
@@ -246,7 +247,7 @@ impl KeyQueue {
         }
         self.last = LastAnswer::Held(held);
         self.request.pause_until(now + pause);
-        taken_behind
+        place_news
     }
 
     /// Records that a request failed, and plans the next one. Returns how many have failed in a row, and when the last

@@ -91,7 +91,8 @@ fn places_ahead_are_passed_if_they_had_the_free_key_for_their_time() {
     for (millis, passed) in [(1_500, false), (2_000, true)] {
         let granted = start + Duration::from_millis(millis);
         let mut place = OwnPlace::new();
-        assert_eq!(place.refused(&held(5, 3), start), Some(3));
+        let taken = PlaceNews::Taken { ahead: 3 };
+        assert_eq!(place.refused(&held(5, 3), start), Some(taken));
         assert_eq!(place.refused(&free(3, first), start), None);
         assert_eq!(place.refused(&free(1, then), start + then), None);
         let ended = place.granted(true, granted).unwrap();
@@ -183,7 +184,10 @@ fn a_place_is_due_after_a_long_pause() {
 #[test]
 fn a_full_queue_has_no_place() {
     let mut place = OwnPlace::new();
-    assert_eq!(place.refused(&held(5, MAX_PLACES), Instant::now()), None);
+    for news in [Some(PlaceNews::NoRoom), None] {
+        let full = held(5, MAX_PLACES);
+        assert_eq!(place.refused(&full, Instant::now()), news);
+    }
     assert_eq!(place.granted(true, Instant::now()), None);
     assert_eq!(place.leave(), None);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold::{
     Key, Lease, Leases, Store,
+    limits::MAX_PLACES,
     store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
 };
 use tokio::{
@@ -38,10 +39,10 @@ async fn waits(leases: &Leases) -> JoinHandle<Lease> {
     waiter
 }
 
-/// A process that takes a place and is gone.
-async fn dies_waiting(store: &FlakyStore) {
+/// A process that takes a place for a time and is gone.
+async fn dies_waiting(store: &FlakyStore, stays: Duration) {
     let key = Key::new("key").unwrap();
-    let turn = Turn::in_turn(WaiterId::random(), GONE_FOR);
+    let turn = Turn::in_turn(WaiterId::random(), stays);
     let request = AcquireRequest::exclusive(key, LeaseId::random(), "gone".into(), TTL);
     let answer = store.memory.acquire(&request.turn(turn)).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Held(_)));
@@ -97,7 +98,7 @@ async fn a_place_from_the_first_refusal_to_the_grant() {
 async fn places_of_processes_that_are_gone() {
     let (store, [leases, _], holder) = processes().await;
     for _ in 0..2 {
-        dies_waiting(&store).await;
+        dies_waiting(&store, GONE_FOR).await;
     }
     let waiter = waits(&leases).await;
     let (journal, meter) = (Journal::new(), Meter::new());
@@ -111,6 +112,29 @@ async fn places_of_processes_that_are_gone() {
     assert!(passed["fields"]["waited"].is_string());
     assert_eq!(meter.moved()["places_passed_total"], [2.0]);
     drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_without_a_place_is_reported_once() {
+    let (store, [leases, _], holder) = processes().await;
+    for _ in 0..MAX_PLACES {
+        dies_waiting(&store, TTL * 2).await;
+    }
+    let (journal, meter) = (Journal::new(), Meter::new());
+    let waiter = waits(&leases).await;
+    let entries = journal.entries();
+    let told = event(&entries, "has no place");
+    assert_eq!(told["level"], "WARN");
+    assert_eq!(told["fields"]["key"], "key");
+    assert!(events(&entries, "took a place").is_empty());
+    assert_eq!(meter.moved()["no_place_total"], [1.0]);
+    store.calls();
+    sleep(TTL + MOMENT).await;
+    assert!(!store.calls().is_empty(), "its next request is refused too");
+    assert!(events(&journal.entries(), "has no place").is_empty());
+    assert!(!meter.moved().contains_key("no_place_total"));
+    waiter.abort();
+    drop(holder);
 }
 
 #[tokio::test(start_paused = true)]

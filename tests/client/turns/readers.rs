@@ -51,6 +51,29 @@ async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_
     writer_and_then_reader(reading, writing, late).await;
 }
 
+/// All of them wait for the same turn. If each of them asked as often as the first, their requests would have no bound.
+#[tokio::test(start_paused = true)]
+async fn many_processes_that_read_ask_little_more_often_than_as_many_that_write() {
+    let asks = async |reads: bool| {
+        let store = FlakyStore::new();
+        let writer = Leases::new(store.memory.clone());
+        let held = writer.acquire("key", TTL).await.unwrap();
+        let ask = || {
+            let ask = Leases::new(store.clone()).acquire("key", TTL);
+            let ask = if reads { ask.shared() } else { ask };
+            tokio::spawn(ask.into_future())
+        };
+        let waiting: Vec<_> = (0..100).map(|_| ask()).collect();
+        sleep(TTL / 6).await;
+        let asked = store.calls().len();
+        waiting.iter().for_each(JoinHandle::abort);
+        held.release().await.unwrap();
+        asked
+    };
+    let (reads, writes) = (asks(true).await, asks(false).await);
+    assert!(reads < 3 * writes, "{reads} and {writes}");
+}
+
 /// If each reader asked after the answer to the one before, the last one would wait for as many answers as there are
 /// readers.
 #[tokio::test(start_paused = true)]
