@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{number::LeaseNumber, status::EndReason, watcher::LossWatcher};
 use self::{
-    status::{Phase, Status, Upgrades},
+    status::{Phase, Status},
     usage::KnownUsage,
     validity::{Validity, deadline, granted_at},
 };
@@ -105,8 +105,8 @@ impl LeaseState {
         Some(Self::with(terms, validity, grant.fence, at, None))
     }
 
-    /// The state of a lease that was granted at this time of the server, and this instant of this process, and whose
-    /// grant is applied `since` now.
+    /// The state of a lease that was granted at this time of the server, and this instant of this process. `since` is when
+    /// its grant is applied.
     fn with(
         terms: GrantTerms,
         validity: Validity,
@@ -177,7 +177,7 @@ impl LeaseState {
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
-        fence == state.fence || matches!(state.upgrades, Upgrades::Unanswered(_))
+        fence == state.fence || !state.upgrades.all_are_answered()
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
@@ -228,9 +228,7 @@ impl LeaseState {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let request = request.usage(self.usage.tell());
         let state = self.state.borrow();
-        if self.terms.asked_once
-            && state.mode == Mode::Exclusive
-            && state.upgrades == Upgrades::None
+        if self.terms.asked_once && state.mode == Mode::Exclusive && state.upgrades.none_was_sent()
         {
             request.known(KnownGrant {
                 fence: state.fence,
@@ -387,16 +385,24 @@ impl LeaseState {
         }
     }
 
-    /// Records that an upgrade is sent, which may give the lease another fence.
-    pub(crate) fn upgrade_sent(&self) {
+    /// Records that an upgrade is sent, which may give the lease another fence. Returns its number.
+    pub(crate) fn upgrade_sent(&self) -> u32 {
+        let mut number = 0;
         self.state
-            .send_modify(|state| state.upgrades = state.upgrades.with_one_sent());
+            .send_modify(|state| number = state.upgrades.send());
+        number
     }
 
-    /// Records that the outcome of an upgrade is known.
-    pub(crate) fn upgrade_answered(&self) {
+    /// Records that the store has answered this upgrade: the lease is exclusive.
+    pub(crate) fn upgrade_carried_out(&self, number: u32) {
         self.state
-            .send_modify(|state| state.upgrades = state.upgrades.with_one_answered());
+            .send_modify(|state| state.upgrades.carried_out(number));
+    }
+
+    /// Records that this upgrade was not carried out.
+    pub(crate) fn upgrade_refused(&self, number: u32) {
+        self.state
+            .send_modify(|state| state.upgrades.refused(number));
     }
 
     /// Applies the mode and the fence from the answer to a conversion.

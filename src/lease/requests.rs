@@ -44,10 +44,7 @@ pub(crate) async fn convert(
 ) -> Result<Option<Held>, Error> {
     // Without a runtime nothing is sent, so the call must fail before an upgrade is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    let upgrades = request.conversion == Conversion::Upgrade;
-    if upgrades {
-        state.upgrade_sent();
-    }
+    let upgrade = (request.conversion == Conversion::Upgrade).then(|| state.upgrade_sent());
     runtime::call("convert", limit, async move {
         let answer = runtime::caught(store.convert(&request)).await;
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {
@@ -61,15 +58,19 @@ pub(crate) async fn convert(
                 stay.make_shared();
             }
         }
-        let nothing_changed =
-            |error: &Error| matches!(error, Error::Unreachable { .. } | Error::Denied { .. });
-        // After any other error the upgrade may have been carried out, so its outcome stays unknown.
-        if upgrades && answer.as_ref().err().is_none_or(nothing_changed) {
-            state.upgrade_answered();
+        if let Some(number) = upgrade {
+            match &answer {
+                Ok(ConvertAnswer::Converted(_)) => state.upgrade_carried_out(number),
+                Ok(_) | Err(Error::Unreachable { .. } | Error::Denied { .. }) => {
+                    state.upgrade_refused(number);
+                }
+                // The upgrade may have been carried out, so its outcome stays unknown.
+                Err(_) => {}
+            }
         }
         match answer? {
             ConvertAnswer::Converted(_) => {
-                if !upgrades {
+                if upgrade.is_none() {
                     queues.wake_first(state.key());
                 }
                 Ok(None)

@@ -129,7 +129,7 @@ impl LeaseState {
     /// Keeps a lease that was granted from memory alive: from now on it ends with the lease behind it. Returns whether
     /// it is live.
     pub(crate) fn keep_local(&self, now: Instant) -> bool {
-        // Farther than any deadline of a lease in the store.
+        // This is later than any deadline of a lease in the store.
         const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
         self.keep(true);
         self.extend_until(now + FAR, now)

@@ -55,14 +55,12 @@ pub(super) enum Phase {
     Detached,
 }
 
-/// The upgrades of the lease that were sent. Each may have given the lease a new fence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Upgrades {
-    None,
-    /// At least one was sent, and all outcomes are known.
-    Answered,
-    /// The outcome of this many upgrades is not known. The number is not zero.
-    Unanswered(u32),
+/// The upgrades of the lease. Each may have given the lease a new fence.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Upgrades {
+    sent: u32,
+    /// The numbers of those whose outcome is not known.
+    unanswered: Vec<u32>,
 }
 
 /// What was reported to telemetry since the last renewal that succeeded.
@@ -86,21 +84,31 @@ impl Phase {
 }
 
 impl Upgrades {
-    /// The upgrades after one more was sent.
-    pub(super) fn with_one_sent(self) -> Self {
-        match self {
-            Self::None | Self::Answered => Self::Unanswered(1),
-            Self::Unanswered(before) => Self::Unanswered(before.saturating_add(1)),
-        }
+    /// Records that one more is sent, and returns its number.
+    pub(super) fn send(&mut self) -> u32 {
+        self.sent = self.sent.saturating_add(1);
+        self.unanswered.push(self.sent);
+        self.sent
     }
 
-    /// The upgrades after the outcome of one more is known.
-    pub(super) fn with_one_answered(self) -> Self {
-        match self {
-            Self::Unanswered(before) if before > 1 => Self::Unanswered(before - 1),
-            Self::Unanswered(_) | Self::Answered => Self::Answered,
-            Self::None => Self::None,
-        }
+    /// Records that this one was not carried out.
+    pub(super) fn refused(&mut self, number: u32) {
+        self.unanswered.retain(|other| *other != number);
+    }
+
+    /// Records that the store has answered this one: the lease is exclusive. Those that were sent before it have made
+    /// the lease exclusive too, or change nothing any more.
+    pub(super) fn carried_out(&mut self, number: u32) {
+        self.unanswered.retain(|other| *other > number);
+    }
+
+    pub(super) fn none_was_sent(&self) -> bool {
+        self.sent == 0
+    }
+
+    /// Whether the outcome of all is known.
+    pub(super) fn all_are_answered(&self) -> bool {
+        self.unanswered.is_empty()
     }
 }
 
@@ -131,7 +139,7 @@ impl Status {
             validity,
             mode,
             fence,
-            upgrades: Upgrades::None,
+            upgrades: Upgrades::default(),
             phase: Phase::Held,
             suspensions: Suspensions::NotCounted,
             reported: Reported::Nothing,
@@ -153,10 +161,12 @@ impl Status {
     /// the one of this lease. And after an upgrade, the answer to a renewal that was carried out before the upgrade has
     /// a smaller fence.
     pub(super) fn is_own_renewal(&self, fence: Fence) -> bool {
-        match self.upgrades {
-            Upgrades::None => fence == self.fence,
-            Upgrades::Answered => fence <= self.fence,
-            Upgrades::Unanswered(_) => true,
+        if self.upgrades.none_was_sent() {
+            fence == self.fence
+        } else if self.upgrades.all_are_answered() {
+            fence <= self.fence
+        } else {
+            true
         }
     }
 
@@ -211,12 +221,19 @@ mod tests {
         let mut status = Status::new(Validity::until(until), Mode::Shared, own);
         let is_own = |status: &Status| [less, own, more].map(|fence| status.is_own_renewal(fence));
         assert_eq!(is_own(&status), [false, true, false]);
-        status.upgrades = status.upgrades.with_one_sent().with_one_sent();
+        let sent = [(); 3].map(|()| status.upgrades.send());
         assert_eq!(is_own(&status), [true; 3]);
-        status.upgrades = status.upgrades.with_one_answered();
-        assert_eq!(is_own(&status), [true; 3], "one is unanswered");
-        status.upgrades = status.upgrades.with_one_answered();
-        assert_eq!(is_own(&status), [true, true, false]);
+        status.upgrades.refused(sent[0]);
+        assert_eq!(is_own(&status), [true; 3], "two are unanswered");
+        status.upgrades.carried_out(sent[2]);
+        assert_eq!(
+            is_own(&status),
+            [true, true, false],
+            "the last settles both"
+        );
+        let sent = [(); 2].map(|()| status.upgrades.send());
+        status.upgrades.carried_out(sent[0]);
+        assert_eq!(is_own(&status), [true; 3], "a later one is unanswered");
     }
 
     /// The answer to an earlier renewal comes after that to a later one.

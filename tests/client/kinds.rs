@@ -104,24 +104,6 @@ async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_holds_the_key_does_not_wait_behind_those_who_wait_for_it() {
-    let (_, leases) = setup();
-    let acquire = || leases.acquire("key", TTL).owner("me");
-    let outer = acquire().keep_alive().await.unwrap();
-    let waiting = tokio::spawn(leases.acquire("key", TTL).into_future());
-    sleep(MOMENT).await;
-    let inner = timeout(MOMENT, acquire().reentrant())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(inner.fence(), outer.fence());
-    inner.release().await.unwrap();
-    assert!(!waiting.is_finished());
-    outer.release().await.unwrap();
-    drop(waiting.await.unwrap().unwrap());
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_taken_of_a_set_is_kept_alive_while_the_rest_is_waited_for() {
     let (_, leases) = setup();
     let last = leases.acquire("z", TTL * 10).await.unwrap();
@@ -321,6 +303,24 @@ async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_another() {
     let renewed = lease.renew().await;
     assert!(matches!(renewed, Err(Error::Lost { .. })), "{renewed:?}");
     drop(beside);
+}
+
+/// The answer to the first request is lost. The answer to the next one says that the lease is exclusive, so the first
+/// one cannot change it any more.
+#[tokio::test(start_paused = true)]
+async fn after_a_repeated_upgrade_a_lease_that_was_granted_anew_is_another() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).shared().await.unwrap();
+    store.next([Fate::AnswerLost]);
+    store.calls();
+    assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
+    assert_eq!(store.calls(), ["convert", "convert"]);
+    let key = Key::new("key").unwrap();
+    store.memory.evict(&key).await.unwrap();
+    let late = AcquireRequest::exclusive(key, lease.id(), "a late request".into(), TTL).shared();
+    store.memory.acquire(&late).await.unwrap();
+    let renewed = lease.renew().await;
+    assert!(matches!(renewed, Err(Error::Lost { .. })), "{renewed:?}");
 }
 
 /// Two guards stand for one lease. Whichever of them is given up, and in whichever way, the other keeps the lease
