@@ -164,8 +164,7 @@ impl Leases {
                     ended_here(&registry, &request.key, ended);
                     released
                 };
-                let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
-                answer.inspect(|_| self.acquires.registry.queues.wake_first(&key))
+                call(&self.acquires.registry, "release", Some(&key), work).await
             })
             .try_buffer_unordered(MAX_CONCURRENT_RELEASES)
             .try_fold(0, async |released, answer| {
@@ -219,10 +218,7 @@ impl Leases {
             evicted
         };
         let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
-        evicted.inspect(|eviction| {
-            telemetry::evicted(&named, eviction.as_ref());
-            self.acquires.registry.queues.wake_first(&named);
-        })
+        evicted.inspect(|eviction| telemetry::evicted(&named, eviction.as_ref()))
     }
 
     /// Removes the document of a key that has no live holder, and returns whether it removed one.
@@ -304,8 +300,9 @@ impl Leases {
     }
 }
 
-/// Sees to it that nothing is granted from memory under these leases, which this process has ended in the store. This belongs
-/// to the request and not to its caller, who may not wait for the answer.
+/// Sees to it that nothing is granted from memory under these leases, which this process has ended in the store, and
+/// that a task that waits for the key asks at once. This belongs to the request and not to its caller, who may not wait
+/// for the answer.
 fn ended_here(registry: &Weak<LeaseRegistry>, key: &Key, ended: Result<Vec<LeaseId>, &Error>) {
     let Some(registry) = registry.upgrade() else {
         return;
@@ -316,6 +313,7 @@ fn ended_here(registry: &Weak<LeaseRegistry>, key: &Key, ended: Result<Vec<Lease
             leases.into_iter().for_each(ended);
         }
         Err(error) if error.is_ambiguous() => registry.ended_here(key, None),
-        Err(_) => {}
+        Err(_) => return,
     }
+    registry.queues.wake_first(key);
 }

@@ -219,6 +219,10 @@ impl Leases {
     /// [`call_timeout`](LeasesBuilder::call_timeout). With more than a thousand leases it takes longer. Put
     /// `tokio::time::timeout` around it if the program must end sooner.
     ///
+    /// Await it on a Tokio runtime. Outside of one it can send nothing: it then waits until a runtime from which leases
+    /// were acquired has sent the releases or has ended, and waits for ever if such a runtime exists but nothing drives
+    /// it.
+    ///
     /// ```
     /// # use std::time::Duration;
     /// # use leasehold::{Error, Leases, MemoryStore};

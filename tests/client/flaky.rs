@@ -338,7 +338,7 @@ impl Store for FlakyStore {
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        self.memory.evict(key).await
+        self.meet("evict", self.memory.evict(key)).await
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {

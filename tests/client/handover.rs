@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold::{Error, Lease, Leases, LossReason, store::LeaseId};
+use leasehold::{Error, Key, Lease, Leases, LossReason, Store, store::LeaseId};
 use tokio::{
     runtime,
     task::{JoinHandle, yield_now},
@@ -23,7 +23,6 @@ async fn pair(leases: &Leases) -> (Lease, JoinHandle<Result<Lease, Error>>) {
 }
 
 async fn holds(store: &FlakyStore, lease: LeaseId) -> bool {
-    use leasehold::{Key, Store};
     let state = store.memory.inspect(&Key::new("key").unwrap()).await;
     let holders = state.unwrap().unwrap().holders;
     holders.iter().any(|holder| holder.lease == lease)
@@ -121,7 +120,8 @@ async fn a_waiter_that_goes_away_in_the_middle_leaves_no_lock() {
 async fn a_lease_that_was_taken_over_is_not_handed_over() {
     let (store, leases) = setup();
     let (holder, waiter) = pair(&leases).await;
-    leases.evict("key").await.unwrap();
+    // Another process evicts it, so the waiter does not hear of it.
+    store.memory.evict(&Key::new("key").unwrap()).await.unwrap();
     let elsewhere = Leases::new(store.memory.clone());
     let other = elsewhere.acquire("key", TTL).barging().await.unwrap();
     let lost = holder.release().await.unwrap_err();

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
-use leasehold::{Attempt, Error, Lease, Leases};
+use leasehold::{Attempt, Error, Key, Lease, Leases, Store};
 use parking_lot::Mutex;
 use tokio::{
     task::{JoinHandle, yield_now},
@@ -285,13 +285,14 @@ async fn waiters_that_come_one_after_the_other_send_no_more_requests_than_one() 
 /// The waiters wait for a lease of this process. It is evicted, and another lease takes its place.
 #[tokio::test(start_paused = true)]
 async fn the_release_of_one_that_did_not_wait_wakes_the_next_too() {
-    let (_, leases) = setup();
+    let (store, leases) = setup();
     let holder = leases.acquire("key", TTL).await.unwrap();
     let first = wait(&leases).await;
     let second = wait(&leases).await;
     holder.release().await.unwrap();
     let evicted = first.await.unwrap().unwrap();
-    leases.evict("key").await.unwrap();
+    // Another process evicts it, so the waiter does not hear of it.
+    store.memory.evict(&Key::new("key").unwrap()).await.unwrap();
     let Attempt::Acquired(third) = leases.try_acquire("key", TTL * 10).await.unwrap() else {
         panic!("an evicted key is held");
     };
@@ -355,6 +356,32 @@ async fn who_waits_has_a_key_at_once_that_this_process_frees_by_force() {
         }
         let lease = waiter.await.unwrap().unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO, "evicts: {evicts}");
+        lease.release().await.unwrap();
+        holder.detach();
+    }
+}
+
+/// The caller does not wait until its request is answered.
+#[tokio::test(start_paused = true)]
+async fn who_waits_has_a_key_at_once_that_an_abandoned_request_has_freed() {
+    let (store, leases) = setup();
+    for evicts in [true, false] {
+        let other = Leases::builder(store.memory.clone()).owner("other").build();
+        let holder = other.acquire("key", TTL * 100).await.unwrap();
+        let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+        sleep(TTL).await;
+        let start = Instant::now();
+        store.next([Fate::AnswerLate(MOMENT)]);
+        let abandoned = if evicts {
+            timeout(MOMENT / 2, leases.evict("key")).await.is_err()
+        } else {
+            timeout(MOMENT / 2, leases.release_owner("other"))
+                .await
+                .is_err()
+        };
+        assert!(abandoned);
+        let lease = waiter.await.unwrap().unwrap();
+        assert!(start.elapsed() <= MOMENT, "evicts: {evicts}");
         lease.release().await.unwrap();
         holder.detach();
     }

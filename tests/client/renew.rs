@@ -70,7 +70,7 @@ async fn a_lost_lease_stays_lost() {
         assert!(!lease.is_live());
     }
     // The second renewal sends no request.
-    assert_eq!(store.calls(), ["acquire", "renew"]);
+    assert_eq!(store.calls(), ["acquire", "evict", "renew"]);
 }
 
 #[tokio::test(start_paused = true)]
