@@ -52,10 +52,13 @@ pub fn of(sources: &Sources) -> Result<Graph> {
             let Some(absolute) = scope.absolute(module, path)? else {
                 continue;
             };
-            if scope.file != "lib.rs"
-                && let [name] = &absolute[..]
-                && !scopes.contains_key(&absolute)
-            {
+            // A module of `lib.rs` itself belongs to the root too.
+            let is_of_root = |first: &String| {
+                let module = scopes.get(std::slice::from_ref(first));
+                module.is_none_or(|module| module.file == "lib.rs")
+            };
+            if scope.file != "lib.rs" && absolute.first().is_some_and(is_of_root) {
+                let name = absolute.join("::");
                 from_root.push(format!("{}: crate::{name}", scope.file));
                 continue;
             }

@@ -117,7 +117,8 @@ fn arrows_point_down() {
 
 /// The violations in a library of an upper and a lower folder.
 fn faults_of(files: &[(&str, &str)]) -> Vec<String> {
-    let root = [("lib.rs", "mod upper; mod lower; pub use crate::upper::Top;")];
+    let root = "mod upper; mod lower; pub use crate::upper::Top; pub mod tops { pub use crate::upper::Top; }";
+    let root = [("lib.rs", root)];
     let files = root.iter().chain(files);
     let sources = files
         .map(|(file, text)| (file.to_string(), text.to_string()))
@@ -161,9 +162,11 @@ fn an_arrow_upwards_is_found() {
 
 #[test]
 fn an_import_from_the_root_is_found() {
-    let upper = ("upper.rs", "pub struct Top; struct Other(crate::Top);");
-    let found = faults_of(&[upper, ("lower.rs", "")]);
-    assert_eq!(found, ["from the root: upper.rs: crate::Top"]);
+    for name in ["Top", "tops::Top"] {
+        let upper = format!("pub struct Top; struct Other(crate::{name});");
+        let found = faults_of(&[("upper.rs", &upper), ("lower.rs", "")]);
+        assert_eq!(found, [format!("from the root: upper.rs: crate::{name}")]);
+    }
 }
 
 #[test]
