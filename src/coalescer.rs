@@ -4,7 +4,8 @@
 //! another one has ended. If enough requests wait by then, they are sent in a batch.
 //!
 //! Each request or batch that is under way has a slot. A request is sent when a slot is free and not before, so that a
-//! slow store does not get more and more requests. A request that still waits can be withdrawn. It is then never sent.
+//! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots, and
+//! neither has a request outside of a runtime.) A request that still waits can be withdrawn. It is then never sent.
 //! If nothing could be sent for a while, one more request or batch is sent than there are slots. Its answer shows
 //! whether the others hang or the store is slow.
 //!

@@ -160,7 +160,8 @@ impl Cleanup {
             if self.calls.is_empty() {
                 return self.give_up_place().await;
             }
-            // Only after the answer: a release that the server carries out before the acquire frees nothing.
+            // A release that the server carries out before the acquire frees nothing. So the first release waits for the
+            // answer, or until it is late.
             let answer = if end.is_some_and(|end| Instant::now() >= end) {
                 self.calls.next_at_last().await
             } else {

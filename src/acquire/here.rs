@@ -108,7 +108,7 @@ pub(super) async fn entered(
             Some(Ok(lease))
         }
         LocalAnswer::Busy(held) => Some(Err(held)),
-        LocalAnswer::Over => {
+        LocalAnswer::StoreNeeded => {
             let why = SentBack::DocumentNeeded;
             registry.end_stay_now(stay, why, until).await;
             None

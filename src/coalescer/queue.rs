@@ -201,7 +201,7 @@ impl<W> SendQueue<W> {
         if few {
             return None;
         }
-        // There may be fewer requests by now. So this number shrinks with each batch, and `load` raises it again.
+        // There may be fewer requests by now. So this number shrinks with each batch, and `update_load` raises it again.
         self.peak -= self.peak / 8;
         Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
     }

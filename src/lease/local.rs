@@ -61,13 +61,13 @@ impl Lease {
         match stay.try_enter(request.clone(), now) {
             LocalAnswer::Granted(state) => {
                 stored.set_without_guard();
-                registry.stays_here(&stored);
+                registry.register_stay(&stored);
                 let lease = Self::local(registry.clone(), stay.clone(), state);
                 registry.begin_stay(&stay);
                 lease
             }
             // The answer took most of the ttl.
-            LocalAnswer::Busy(_) | LocalAnswer::Over => {
+            LocalAnswer::Busy(_) | LocalAnswer::StoreNeeded => {
                 stored.keep(false);
                 registry.renewals.forget(stored.number());
                 plain(registry, stored)

@@ -106,7 +106,7 @@ async fn listen(mut listening: RecallListener) {
             Ok(Some(keys)) => keys,
             Ok(None) => {
                 if let Some(registry) = listening.go_on(&mut idle_since) {
-                    registry.stays.set_silent();
+                    registry.stays.set_unsupported();
                 }
                 return;
             }

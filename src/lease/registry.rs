@@ -83,7 +83,7 @@ impl LeaseRegistry {
 
     /// Registers a lease that was granted, and stays here behind the leases that are granted from memory. It has no guard
     /// of its own.
-    pub(super) fn stays_here(&self, lease: &Arc<LeaseState>) {
+    pub(super) fn register_stay(&self, lease: &Arc<LeaseState>) {
         self.register(&mut self.held.lock(), lease);
     }
 
@@ -164,7 +164,7 @@ impl LeaseRegistry {
         // The renewal task may have ended with its runtime before it carried out its releases, so it is started again
         // here.
         let _ = self.renewals.ensure_running();
-        // Those that stay come first, because one of them may end meanwhile.
+        // The leases that stay come first, because one of them may end meanwhile.
         let stays = self.stays.all().into_iter().chain(self.stays.ended());
         for stay in stays.filter(|it| it.is_detached()) {
             stay.stored().lose(LossReason::Closed);
@@ -176,7 +176,7 @@ impl LeaseRegistry {
             lease.lose(LossReason::Closed);
             pending.extend(self.end(&lease, Instant::now()));
         }
-        // Their leases have ended above, so that nothing is left to the renewal task.
+        // The leases of the stays have ended above, so that nothing is left to the renewal task.
         self.end_all_stays(SentBack::Closed);
         // The releases are spawned on this runtime, because it is possible that no thread drives the runtime of the
         // renewal task any more.

@@ -36,7 +36,7 @@ impl LeaseRegistry {
 
     /// Ends the stay of the lease of this key, because the store is asked for a reentrant lease, which it may grant
     /// beside it. A lease whose grant is under way does not stay either.
-    pub(crate) fn enters_in_store(&self, key: &Key) {
+    pub(crate) fn end_stay_to_reenter(&self, key: &Key) {
         self.stays.recalled(key, Instant::now());
         if let Some(stay) = self.stays.get(key) {
             self.end_stay(&stay, SentBack::DocumentNeeded);

@@ -116,14 +116,14 @@ struct Exhausted {
     /// because the store may have carried it out at any time between that instant and the answer.
     certain: Instant,
     /// When the next request is sent.
-    turn: Instant,
+    next_request: Instant,
 }
 
 impl Exhausted {
     /// Moves the next request to a time before `end`, at which a caller gives up, if permits may be available by then.
     fn recheck_before(&mut self, end: Instant) {
-        if (self.certain..self.turn).contains(&end) {
-            self.turn = self.certain + (end - self.certain) / 2;
+        if (self.certain..self.next_request).contains(&end) {
+            self.next_request = self.certain + (end - self.certain) / 2;
         }
     }
 
@@ -150,7 +150,7 @@ struct FailedAttempts {
     /// The id of the request that failed, and of its retry.
     id: PermitId,
     /// When the retry is sent.
-    turn: Instant,
+    retry_at: Instant,
 }
 
 impl PermitQueue {
@@ -174,7 +174,7 @@ impl PermitQueue {
     ) -> Option<PermitAttempt> {
         let full = self.full.as_ref()?;
         let certain = permits >= full.permits && now < full.certain;
-        let certain = certain && now < full.turn;
+        let certain = certain && now < full.next_request;
         let answered = match until {
             Until::Answered => certain || self.asleep_until(now).is_some(),
             Until::Time(end) => certain && end < full.certain,
@@ -189,7 +189,7 @@ impl PermitQueue {
         let (full, first) = (self.full.as_ref()?, self.callers.values().next()?);
         // A first caller that does not wait needs an answer now.
         let waits = first.until != Until::Answered && first.permits >= full.permits;
-        (waits && now < full.turn).then_some(full.turn)
+        (waits && now < full.next_request).then_some(full.next_request)
     }
 
     /// Adds a caller to the end of the queue. Returns the number of its place, and what wakes it.
@@ -273,8 +273,8 @@ impl PermitQueue {
             return Action::Wait(None);
         }
         let answered = self.pending.as_ref().map(|pending| pending.end);
-        let again = self.failure.as_ref().map(|failure| failure.turn);
-        let again = again.filter(|turn| now < *turn);
+        let again = self.failure.as_ref().map(|failure| failure.retry_at);
+        let again = again.filter(|at| now < *at);
         if let Some(at) = answered.or(again).or_else(|| self.asleep_until(now)) {
             return Action::Wait(Some(at));
         }
@@ -363,11 +363,11 @@ impl PermitQueue {
         let certain = later(sent, retry_in);
         // The next request is counted from the same instant as `certain`, because it takes about as long to arrive as
         // this one.
-        let turn = later(certain, late).min(later(tick.now, RECHECK));
+        let next_request = later(certain, late).min(later(tick.now, RECHECK));
         let mut next = Exhausted {
             permits: request.permits,
             certain,
-            turn: turn.max(tick.now + MIN_PAUSE),
+            next_request: next_request.max(tick.now + MIN_PAUSE),
         };
         let ends = self.callers.values().filter_map(|caller| caller.end());
         ends.for_each(|end| next.recheck_before(end));
@@ -424,7 +424,7 @@ impl PermitQueue {
             times,
             since,
             id: pending.id,
-            turn: now + retry::pause(times, retry::WAITING, chance),
+            retry_at: now + retry::pause(times, retry::WAITING, chance),
         });
     }
 

@@ -62,8 +62,8 @@ impl RenewalHandle {
         Ok(())
     }
 
-    /// Waits until renewals are in time, for `limit` at most. Returns whether they were late.
-    pub(crate) async fn renewals_in_time(&self, limit: Duration) -> bool {
+    /// Waits while renewals are late, for `limit` at most. Returns whether they were late at all.
+    pub(crate) async fn wait_while_late(&self, limit: Duration) -> bool {
         let mut late = self.late.clone();
         if !*late.borrow_and_update() {
             return false;
@@ -131,7 +131,7 @@ impl RenewalHandle {
                 watcher.lost().await;
                 drop(token);
             })),
-            Err(_) if self.host.have_ended() => {}
+            Err(_) if self.host.is_parked() => {}
             Err(_) => self.state.cancel_on_loss(watcher, token),
         }
     }

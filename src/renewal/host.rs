@@ -61,7 +61,7 @@ impl Host {
     }
 
     /// Whether no runtime runs the task: none is left, or no acquire has started it yet.
-    pub(super) fn have_ended(&self) -> bool {
+    pub(super) fn is_parked(&self) -> bool {
         self.state.lock().parked.is_some()
     }
 

@@ -19,7 +19,7 @@ use crate::{
 /// The work of the task. It outlives the runtimes that the task runs on.
 ///
 /// A change of the work never waits for I/O or a task, never spawns and never panics, so that the drop of a guard can
-/// make a change, with or without a runtime. While the mutex is held, no value is dropped and no code of the
+/// make a change, with or without a runtime. While the mutex is held, no lease is dropped and no code of the
 /// application is called that could lock it again.
 pub(super) struct RenewalInbox {
     work: Mutex<RenewalWork>,

@@ -61,8 +61,9 @@ pub(crate) enum LocalAnswer {
     Granted(Arc<LeaseState>),
     /// Other tasks of this process have the key, or come first.
     Busy(Held),
-    /// The lease does not stay any more. The store has to be asked.
-    Over,
+    /// The lease cannot be granted from memory: the stay has ended, or the request does not fit under it. The store has to
+    /// be asked.
+    StoreNeeded,
 }
 
 /// How a lease under the stay is given up.
@@ -123,7 +124,7 @@ impl Stay {
         });
         match turn {
             Ok(turn) => self.grant(request, turn, now),
-            Err(_) if self.turns.is_closed() => LocalAnswer::Over,
+            Err(_) if self.turns.is_closed() => LocalAnswer::StoreNeeded,
             Err(_) => LocalAnswer::Busy(self.held(now)),
         }
     }
@@ -147,20 +148,20 @@ impl Stay {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
             let expiry = self.next_expiry(now).into_iter();
-            // The looks end what is over, but the runtime on which they run may not be driven any more.
+            // The task of `lease/looks.rs` ends leases that have expired, but its runtime may not be driven any more.
             let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
             let outcome = timeout_at(next, &mut turn).await.ok();
             let now = Instant::now();
             match outcome {
                 Some(Ok(turn)) => return self.grant(request, turn, now),
-                Some(Err(_)) => return LocalAnswer::Over,
+                Some(Err(_)) => return LocalAnswer::StoreNeeded,
                 None if until.is_some_and(|until| now >= until) => {
                     return LocalAnswer::Busy(self.held(now));
                 }
                 None => {
                     self.drop_expired(now);
                     if self.is_over(now) {
-                        return LocalAnswer::Over;
+                        return LocalAnswer::StoreNeeded;
                     }
                 }
             }
@@ -175,12 +176,12 @@ impl Stay {
         }
         let mut state = self.state.lock();
         if state.conversion != Conversions::None {
-            return Some(LocalAnswer::Over);
+            return Some(LocalAnswer::StoreNeeded);
         }
         let newest = state.holders.newest(now)?;
         let (fence, turn) = (newest.lease.fence(), newest.turn.clone());
         if turn.num_permits() < turns(request) as usize {
-            return Some(LocalAnswer::Over);
+            return Some(LocalAnswer::StoreNeeded);
         }
         let request = request.clone();
         Some(LocalAnswer::Granted(state.push(
@@ -203,14 +204,14 @@ impl Stay {
         let mut state = self.state.lock();
         let ends = state.conversion != Conversions::None || state.end != End::None;
         if ends || !is_long_enough {
-            return LocalAnswer::Over;
+            return LocalAnswer::StoreNeeded;
         }
         let fence = match &mut state.fences {
             Some(fences) => fences.take(),
             None => Some(self.stored().fence()),
         };
         let Some(fence) = fence else {
-            return LocalAnswer::Over;
+            return LocalAnswer::StoreNeeded;
         };
         let turn = Arc::new(turn);
         LocalAnswer::Granted(state.push(&self.behind, request, fence, turn, now))
@@ -223,10 +224,12 @@ impl Stay {
         let state = self.state.lock();
         let is_here = state.holders.has(lease.number());
         let now = Instant::now();
-        let is_extended = match keeps_alive {
-            _ if !is_here => false,
-            true => lease.keep_local(now),
-            false => lease.extend(now),
+        let is_extended = if !is_here {
+            false
+        } else if keeps_alive {
+            lease.keep_local(now)
+        } else {
+            lease.extend(now)
         };
         drop(state);
         if is_extended {
@@ -267,7 +270,7 @@ impl Stay {
         (left, was_there)
     }
 
-    /// From now on nothing is granted here. Returns what the caller does with the lease in the store now.
+    /// From now on nothing is granted here but to owners that enter again. Returns what the caller does with the lease in the store now.
     pub(crate) fn end(&self) -> Left {
         let mut state = self.state.lock();
         if state.end == End::None {

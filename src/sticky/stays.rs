@@ -203,7 +203,7 @@ impl Stays {
     }
 
     /// Records that the store has no stream of the keys that processes wait for.
-    pub(crate) fn set_silent(&self) {
+    pub(crate) fn set_unsupported(&self) {
         self.keys.lock().listening = Listening::Unsupported;
     }
 

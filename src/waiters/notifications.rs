@@ -48,8 +48,8 @@ pub(crate) fn ensure_listener(
 /// Wakes the waiters and the followers of the keys that the store reports. Ends when the client closes, or has had no
 /// waiter and no follower for [`LINGER`].
 ///
-/// The listener ends only between two items of the stream. If the stream were dropped while it waits for an item, a
-/// request would be cut off that the server may still answer.
+/// The listener ends only between two items of the stream, or after [`SILENCE`]. If a stream that still has items were
+/// dropped while it waits for one, a request would be cut off that the server may still answer.
 async fn listen(store: Arc<dyn Store>, listener: Listener, closing: CancellationToken) {
     let queues = &*listener.0;
     let mut failures = 0;

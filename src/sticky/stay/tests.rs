@@ -50,13 +50,16 @@ fn a_reentrant_lease_enters_until_the_lease_is_converted() {
     let second = granted(stay.try_enter(reentrant(), now));
     assert_eq!(second.fence(), first.fence());
     assert_eq!(stay.end(), Left::Nothing);
-    assert!(matches!(stay.try_enter(request(), now), LocalAnswer::Over));
+    assert!(matches!(
+        stay.try_enter(request(), now),
+        LocalAnswer::StoreNeeded
+    ));
     // Its turn is that of the first one, which goes on after the end.
     granted(stay.try_enter(reentrant(), now));
     stay.begin_to_convert();
     assert!(matches!(
         stay.try_enter(reentrant(), now),
-        LocalAnswer::Over
+        LocalAnswer::StoreNeeded
     ));
 }
 
@@ -68,7 +71,7 @@ fn nothing_enters_while_the_lease_is_converted() {
     stay.begin_to_convert();
     assert!(matches!(
         stay.try_enter(request().shared(), now),
-        LocalAnswer::Over
+        LocalAnswer::StoreNeeded
     ));
     assert!(first.is_live(now));
 }

@@ -20,9 +20,10 @@ impl MongoStore {
     /// The dialect. Asks the cluster once, if it is a sharded one.
     async fn ask_dialect(&self) -> Result<Dialect, Error> {
         if self.locks.ask_deployment().await? != Deployment::Sharded {
-            return Ok(match self.pipelines {
-                true => Dialect::Pipelines(StatementClock::Command),
-                false => Dialect::Classic,
+            return Ok(if self.pipelines {
+                Dialect::Pipelines(StatementClock::Command)
+            } else {
+                Dialect::Classic
             });
         }
         self.check_routers_when_due().await?;
@@ -33,9 +34,10 @@ impl MongoStore {
         self.ensure_one_document_a_key().await?;
         let has_pipelines =
             self.pipelines && self.has_shard_date().await? && !self.has_classic_documents().await?;
-        let dialect = match has_pipelines {
-            true => Dialect::Pipelines(StatementClock::ShardDate),
-            false => Dialect::Classic,
+        let dialect = if has_pipelines {
+            Dialect::Pipelines(StatementClock::ShardDate)
+        } else {
+            Dialect::Classic
         };
         *self.sharded.lock() = Some(dialect);
         Ok(dialect)

@@ -46,9 +46,10 @@ impl Classic<'_> {
         let may_insert = request.in_place_of.is_none();
         let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
         // No earlier request can have been granted the lease of a fresh request.
-        let how = match request.fresh && request.tick.is_none() {
-            true => Look::Unconfirmed,
-            false => Look::Confirmed,
+        let how = if request.fresh && request.tick.is_none() {
+            Look::Unconfirmed
+        } else {
+            Look::Confirmed
         };
         self.decide_after(how, id(&request.key), &request.key, may_insert, rule)
             .await?
