@@ -95,6 +95,10 @@ impl KeyQueue {
         self.waiters.is_empty()
     }
 
+    pub(super) fn is_first(&self, wake: &Arc<Notify>) -> bool {
+        self.waiters.is_first(wake)
+    }
+
     /// Adds a waiter at the end. If there are waiters before it, returns the operation of the first one, on which the
     /// new waiter depends.
     pub(super) fn push(

@@ -10,7 +10,7 @@
 //!   detach drops it, and the drop of its waiter takes the locks.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -78,24 +78,6 @@ impl WaitQueues {
         drop(queues);
         let depended_on = first.map(|first| [first, work]);
         depended_on.iter().flatten().for_each(detach);
-    }
-
-    /// Adds an operation to the queue of a key, unless other operations wait in it. Returns whether it was added.
-    pub(super) fn push_first(
-        &self,
-        key: &Key,
-        wake: Arc<Notify>,
-        kind: WaiterKind,
-        work: Weak<InlineTask>,
-    ) -> bool {
-        match self.queues.lock().entry(key.clone()) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(queue) => {
-                let queue = queue.insert(KeyQueue::new(Instant::now()));
-                queue.push(wake, kind, work);
-                true
-            }
-        }
     }
 
     /// Reads or changes the queue of a key. `None` if the key has no waiters.

@@ -51,31 +51,22 @@ impl Waiter {
         kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Self {
-        let waiter = Self::new(queues, key, kind);
-        queues.push(key, waiter.wake.clone(), kind, work);
-        waiter
-    }
-
-    /// Adds this operation to the queue of this key, unless other operations wait in it.
-    pub(crate) fn enter_as_first(
-        queues: &Arc<WaitQueues>,
-        key: &Key,
-        kind: WaiterKind,
-        work: Weak<InlineTask>,
-    ) -> Option<Self> {
-        let waiter = Self::new(queues, key, kind);
-        let is_first = queues.push_first(key, waiter.wake.clone(), kind, work);
-        is_first.then_some(waiter)
-    }
-
-    fn new(queues: &Arc<WaitQueues>, key: &Key, kind: WaiterKind) -> Self {
+        let wake = Arc::new(Notify::new());
+        queues.push(key, wake.clone(), kind, work);
         Self {
             queues: queues.clone(),
             key: key.clone(),
-            wake: Arc::new(Notify::new()),
+            wake,
             kind,
             waiting: OnceLock::new(),
         }
+    }
+
+    /// Whether this waiter is the first in its queue.
+    pub(crate) fn is_first(&self) -> bool {
+        // The queue exists while this waiter is in it.
+        let is_first = self.queue(|queue| queue.is_first(&self.wake));
+        is_first.unwrap_or(false)
     }
 
     /// Leaves the queue. If this was the last waiter in the place of this process, returns the place, which is to be

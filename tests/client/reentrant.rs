@@ -4,7 +4,10 @@
 use std::future::IntoFuture;
 
 use leasehold::{Error, Leases};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{Fate, MOMENT, TTL, setup};
 
@@ -80,6 +83,36 @@ async fn the_wait_of_an_owner_that_has_the_key_has_an_end() {
         "{inner:?}"
     );
     assert_eq!(start.elapsed(), TTL);
+    let inner = tokio::spawn(acquire().reentrant().into_future());
+    sleep(MOMENT).await;
+    store.next([Fate::Denied, Fate::Denied]);
+    let inner = timeout(TTL, inner).await.unwrap().unwrap();
+    assert!(matches!(inner, Err(Error::Denied { .. })), "{inner:?}");
     waiting.abort();
     drop((outer, beside));
+}
+
+/// The readers of the same process share the key with the owner all the time, and one of them always waits for an answer.
+#[tokio::test(start_paused = true)]
+async fn readers_that_come_and_go_do_not_keep_an_owner_from_its_key() {
+    let (store, leases) = setup();
+    let acquire = || leases.acquire("key", TTL).owner("me");
+    let outer = acquire().shared().keep_alive().await.unwrap();
+    store.next(vec![Fate::AnswerLate(MOMENT); 100_000]);
+    let mut readers = JoinSet::new();
+    for reader in 0..8 {
+        let leases = leases.clone();
+        readers.spawn(async move {
+            sleep(MOMENT * reader / 8).await;
+            loop {
+                let read = leases.acquire("key", TTL).shared().await.unwrap();
+                sleep(MOMENT).await;
+                read.release().await.unwrap();
+            }
+        });
+    }
+    sleep(MOMENT * 10).await;
+    let inner = timeout(TTL, acquire().reentrant()).await.unwrap().unwrap();
+    readers.abort_all();
+    drop((inner, outer));
 }

@@ -159,7 +159,7 @@ impl AcquireOperation {
         }
     }
 
-    pub(super) fn waiter_kind(&self) -> WaiterKind {
+    fn waiter_kind(&self) -> WaiterKind {
         match (self.request.turn, self.request.access) {
             (Turn::Barging, _) => WaiterKind::Barging,
             (_, Access::Exclusive) => WaiterKind::Exclusive,
@@ -169,7 +169,7 @@ impl AcquireOperation {
     }
 
     /// Enters the queue of the key, at its end.
-    fn enter_queue(&mut self) -> Arc<Waiter> {
+    pub(super) fn enter_queue(&mut self) -> Arc<Waiter> {
         let queues = &self.context.registry.queues;
         let (key, kind) = (&self.request.key, self.waiter_kind());
         let waiter = Arc::new(Waiter::enter(queues, key, kind, self.work.clone()));

@@ -1,29 +1,26 @@
 //! An acquire that waits, and whose owner may have the key already.
 //!
-//! In the queue of this process it would wait behind waiters that wait for a release by the same owner, and the owner
-//! waits for this acquire: a deadlock. So it enters the queue only as the first, or when its owner does not have the key.
-//! Until then it sends its requests beside the queue.
+//! It stands in the queue of this process behind waiters that may wait for a release by the same owner, and the owner
+//! waits for this acquire: a deadlock, if only the first waiter sent requests. So until an answer says that its owner does
+//! not have the key, this acquire also sends requests when it is not the first. It stands in the queue all the same: when
+//! it is the first, its place in the document keeps other processes from coming before it again and again.
 
-use std::sync::Arc;
-
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::AcquireOperation;
 use crate::{
     acquire::attempt::Attempt,
     model::{Error, Held},
     retry::{TRIES, pause_until_free},
-    waiters::Waiter,
 };
 
 impl AcquireOperation {
-    /// Sends requests beside the queue of the key, and returns how the wait ends. `None` if the acquire can wait in the
-    /// queue.
-    pub(super) async fn ask_beside_the_queue(
+    /// Sends requests, and returns how the wait ends. `None` if the acquire is to wait as others do.
+    pub(super) async fn ask_as_owner(
         &mut self,
         wait_ends: Option<Instant>,
     ) -> Option<Result<Attempt, Error>> {
-        let (mut pauses, mut failures, mut answered) = (0, 0, self.since);
+        let (mut pauses, mut failures, mut answered) = (0, 0, Instant::now());
         let mut attempt = self.attempt().await;
         loop {
             let now = Instant::now();
@@ -50,14 +47,20 @@ impl AcquireOperation {
             if let Some(end) = self.end_of_wait(attempt, wait_ends) {
                 return Some(end);
             }
-            if self.enter_queue_as_first() {
+            let waiter = match self.waiter.clone() {
+                Some(waiter) => waiter,
+                None => self.enter_queue(),
+            };
+            if waiter.is_first() {
                 return None;
             }
             let pause = pause_until_free(pauses, expires_in, fastrand::f64());
             pauses = pauses.saturating_add(1);
             let next = wait_ends.map_or(now + pause, |end| end.min(now + pause));
-            attempt = match self.calls.select_response(sleep_until(next)).await {
-                Some(()) => self.attempt().await,
+            let is_its_turn = timeout_at(next, waiter.until_next_step(None, None));
+            attempt = match self.calls.select_response(is_its_turn).await {
+                Some(Ok(_)) => return None,
+                Some(Err(_)) => self.attempt().await,
                 // An earlier request was answered meanwhile.
                 None => self.answer().await,
             };
@@ -67,14 +70,5 @@ impl AcquireOperation {
     fn has_own_holder(&self, held: &Held) -> bool {
         let owner = &self.request.owner;
         held.holders().iter().any(|holder| holder.owner == *owner)
-    }
-
-    /// Enters the queue of the key, unless other tasks wait in it.
-    fn enter_queue_as_first(&mut self) -> bool {
-        let queues = &self.context.registry.queues;
-        let (key, kind) = (&self.request.key, self.waiter_kind());
-        let first = Waiter::enter_as_first(queues, key, kind, self.work.clone());
-        self.waiter = first.map(Arc::new);
-        self.waiter.is_some()
     }
 }
