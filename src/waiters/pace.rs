@@ -4,6 +4,7 @@
 //! Invariants:
 //!
 //! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
+//!   (While the key is held, processes that share a turn count for this as a quarter of a turn each.)
 //!   While the key is held, it is at most [`MOST`] for each turn ahead, or the time for which the key has been held if
 //!   that is longer. While the key is free, it is at most [`FREE`] for each turn ahead. If pauses grew with the delays
 //!   of other processes, each delay would cause the next one, and all would stay late. If the store reports freed keys, a
@@ -140,7 +141,10 @@ impl Pace {
         reports_freed: bool,
         chance: f64,
     ) -> Duration {
-        let turns = ahead.counted();
+        let turns = match held.held_for() {
+            Some(_) => ahead.counted(),
+            None => u32::try_from(ahead.turns).unwrap_or(u32::MAX),
+        };
         let pause = match held.held_for() {
             None => self.turns(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {

@@ -162,6 +162,7 @@ impl OwnPlace {
     /// was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep the place. If
     /// a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
+        self.has_no_room = false;
         self.may_be_taken &= self.tasks_left_after_grant.is_some() || !ends;
         // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at least.
         let left = self
@@ -197,12 +198,14 @@ impl OwnPlace {
                 binds_for: held.binds_for(),
             })
         });
-        if self.taken.is_some() {
-            return None;
-        }
         if ahead >= MAX_PLACES {
+            // A place that this process had has expired.
+            self.taken = None;
             let is_known = std::mem::replace(&mut self.has_no_room, true);
             return (!is_known).then_some(PlaceNews::NoRoom);
+        }
+        if self.taken.is_some() {
+            return None;
         }
         self.may_be_taken = true;
         self.taken = Some(Taken { at: now, ahead });
@@ -236,6 +239,7 @@ impl OwnPlace {
     /// returns it, so that the caller gives it up. Later tasks use a place with another id, so that giving up this one
     /// does not end theirs.
     pub(super) fn leave(&mut self) -> Option<WaiterId> {
+        self.has_no_room = false;
         let left = self
             .may_be_taken
             .then(|| std::mem::replace(self, Self::new()));
