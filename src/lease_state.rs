@@ -20,10 +20,7 @@ mod waits;
 mod watcher;
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -38,7 +35,7 @@ use self::{
     validity::{Validity, deadline, granted_at},
 };
 use crate::{
-    messages::{AcquireRequest, DoneTick, Grant, KnownGrant, RenewAnswer, RenewRequest},
+    messages::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest},
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     runtime::suspension::{self, SentAt},
     telemetry::{self, LeaseFields},
@@ -72,21 +69,8 @@ pub(crate) struct LeaseState {
     /// When the answer with the grant was applied. The hold time that telemetry reports counts from here.
     since: Instant,
     state: Sender<Status>,
-    /// The minimum hold: how long after the grant the key stays held, even if the lease is released. It is set when the
-    /// caller gets the lease, so that the release of a lease that no caller got frees the key at once.
-    min_hold: OnceLock<Duration>,
-    /// The tick that was done under the lease. It is set before the lease is released.
-    done: OnceLock<DoneTick>,
-    /// Whether the lease is renewed in the background.
-    kept: AtomicBool,
     /// What the renewals of the lease say about the use of the key.
     usage: KnownUsage,
-    /// Whether the lease has a guard. Otherwise it stands behind leases that have one.
-    has_guard: AtomicBool,
-    /// Whether other processes wait for the release, so that a majority has to confirm it.
-    is_awaited: AtomicBool,
-    /// Whether another acquire request for the lease may still be on its way to the server.
-    maybe_in_flight: AtomicBool,
     /// The parent of all cancellation tokens of the lease. The first call that needs a token sets it.
     pub(crate) token: OnceLock<CancellationToken>,
 }
@@ -123,13 +107,7 @@ impl LeaseState {
             granted_at,
             since,
             state: Sender::new(state),
-            min_hold: OnceLock::new(),
-            done: OnceLock::new(),
-            kept: AtomicBool::new(false),
             usage: KnownUsage::default(),
-            has_guard: AtomicBool::new(true),
-            is_awaited: AtomicBool::new(false),
-            maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
         }
     }
@@ -239,15 +217,10 @@ impl LeaseState {
         }
     }
 
-    /// Whether another acquire request for the lease may still be on its way to the server.
-    pub(crate) fn maybe_in_flight(&self) -> bool {
-        self.maybe_in_flight.load(Ordering::Relaxed)
-    }
-
     /// Whether the lease is kept alive, is live, and was not given up. Only such a lease is renewed.
     pub(crate) fn is_kept_alive(&self) -> bool {
         let state = self.state.borrow();
-        self.is_kept() && state.phase == Phase::Held && state.validity.is_live(Instant::now())
+        state.is_kept && state.phase == Phase::Held && state.validity.is_live(Instant::now())
     }
 
     /// Whether the lease lasts until its maximum hold is over. If so, it is not renewed in the background, because a
@@ -259,16 +232,16 @@ impl LeaseState {
     /// Records that another acquire request for the lease may still be on its way to the server. The release is then
     /// repeated until no such request can arrive any more.
     pub(crate) fn set_maybe_in_flight(&self) {
-        self.maybe_in_flight.store(true, Ordering::Relaxed);
+        self.set_release_terms(|terms| terms.maybe_in_flight = true);
     }
 
     pub(crate) fn is_kept(&self) -> bool {
-        self.kept.load(Ordering::Relaxed)
+        self.state.borrow().is_kept
     }
 
     /// Sets whether the lease is renewed in the background.
     pub(crate) fn keep(&self, kept: bool) {
-        self.kept.store(kept, Ordering::Relaxed);
+        self.set(|state| state.is_kept = kept);
     }
 
     /// When the lease is to be renewed next: a third of its ttl after the last request that granted or renewed it was
@@ -283,19 +256,26 @@ impl LeaseState {
 
     /// How much time a lease that is kept alive has left when it counts as at risk although no renewal failed: half of
     /// what it has left when its renewal is due. `None` if the lease is not kept alive.
-    fn unrenewed(&self) -> Option<Duration> {
+    fn unrenewed(&self, state: &Status) -> Option<Duration> {
         let left = timing::after_renewal(self.ttl()).saturating_sub(self.terms.clock_margin);
-        (self.is_kept() && !self.is_local()).then_some(left / 2)
+        (state.is_kept && !self.is_local()).then_some(left / 2)
+    }
+
+    /// Changes what nothing waits for.
+    fn set(&self, change: impl FnOnce(&mut Status)) {
+        self.state.send_if_modified(|state| {
+            change(state);
+            false
+        });
     }
 
     /// Records why a renewal that is due is not sent. If the lease expires, this is the reason of its loss. The error
     /// of an earlier renewal that failed stays.
     pub(crate) fn record_delay(&self, why: impl FnOnce() -> Error) {
-        self.state.send_if_modified(|state| {
+        self.set(|state| {
             if state.validity.is_well() {
                 state.validity.failed(why(), Instant::now());
             }
-            false
         });
     }
 
@@ -366,10 +346,7 @@ impl LeaseState {
         let now = Instant::now();
         let backing = self.loss_of_backing(now);
         let mut loss = None;
-        self.state.send_if_modified(|state| {
-            loss = state.take_unreported_loss(backing, now);
-            false
-        });
+        self.set(|state| loss = state.take_unreported_loss(backing, now));
         self.report_loss(loss);
     }
 
@@ -397,6 +374,11 @@ impl LeaseState {
     pub(crate) fn upgrade_carried_out(&self, number: u32) {
         self.state
             .send_modify(|state| state.upgrades.carried_out(number));
+    }
+
+    /// Records that a downgrade is sent.
+    pub(crate) fn downgrade_sent(&self) {
+        self.set(|state| state.upgrades.downgrade());
     }
 
     /// Records that this upgrade was not carried out.

@@ -44,7 +44,13 @@ pub(crate) async fn convert(
 ) -> Result<Option<Held>, Error> {
     // Without a runtime nothing is sent, so the call must fail before an upgrade is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    let upgrade = (request.conversion == Conversion::Upgrade).then(|| state.upgrade_sent());
+    let upgrade = match request.conversion {
+        Conversion::Upgrade => Some(state.upgrade_sent()),
+        Conversion::Downgrade => {
+            state.downgrade_sent();
+            None
+        }
+    };
     runtime::call("convert", limit, async move {
         let answer = runtime::caught(store.convert(&request)).await;
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {

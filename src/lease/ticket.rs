@@ -68,7 +68,7 @@ impl Ticket {
             permits: request.access.permits(),
             fence: state.fence(),
             ttl_ms: millis(request.ttl),
-            min_hold_ms: held.min_hold().map(millis),
+            min_hold_ms: held.release_terms().min_hold.map(millis),
             max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),
         }
     }

@@ -6,10 +6,7 @@
 //!   it is kept alive.
 //! - The time in which the machine is suspended counts: the server's clock goes on meanwhile.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -84,7 +81,7 @@ impl BackingLease {
 
     pub(super) fn risk(&self) -> Option<Instant> {
         let state = self.lease.state.borrow();
-        let (ttl, unrenewed) = (self.lease.ttl(), self.lease.unrenewed());
+        let (ttl, unrenewed) = (self.lease.ttl(), self.lease.unrenewed(&state));
         state.validity.risk(ttl, unrenewed)
     }
 }
@@ -170,12 +167,12 @@ impl LeaseState {
     }
 
     pub(super) fn has_guard(&self) -> bool {
-        self.has_guard.load(Ordering::Relaxed)
+        self.state.borrow().has_guard
     }
 
     /// Records that the lease has no guard, because it stands behind leases that were granted from memory.
     pub(crate) fn set_without_guard(&self) {
-        self.has_guard.store(false, Ordering::Relaxed);
+        self.set(|state| state.has_guard = false);
     }
 
     /// Records that no task of this process uses the key.

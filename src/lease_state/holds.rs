@@ -1,46 +1,38 @@
 //! What is set after the caller has got the lease: the minimum hold and the maximum hold, the tick that was done under
 //! the lease, and whether others wait for its release.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::LeaseState;
+use super::{LeaseState, status::ReleaseTerms};
 use crate::messages::DoneTick;
 
 impl LeaseState {
-    pub(crate) fn min_hold(&self) -> Option<Duration> {
-        self.min_hold.get().copied()
+    /// What the release of the lease depends on.
+    pub(crate) fn release_terms(&self) -> ReleaseTerms {
+        self.state.borrow().release
+    }
+
+    pub(super) fn set_release_terms(&self, change: impl FnOnce(&mut ReleaseTerms)) {
+        self.set(|state| change(&mut state.release));
     }
 
     /// Sets the minimum hold that the caller requested. This is called when the caller gets the lease.
     pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
-        if let Some(min_hold) = min_hold {
-            // A lease is handed to its caller once, so the value is not set yet.
-            let _ = self.min_hold.set(min_hold);
-        }
-    }
-
-    pub(crate) fn done(&self) -> Option<DoneTick> {
-        self.done.get().copied()
+        self.set_release_terms(|terms| terms.min_hold = min_hold);
     }
 
     /// Records that a tick was done under the lease. The release of the lease writes it.
     pub(crate) fn set_done(&self, done: DoneTick) {
-        // The caller releases the lease at once, so this is called once.
-        let _ = self.done.set(done);
-    }
-
-    /// Whether other processes wait for the release.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.is_awaited.load(Ordering::Relaxed)
+        self.set_release_terms(|terms| terms.done = Some(done));
     }
 
     /// Records that other processes wait for the release, as followers wait for the release of a leader. A majority
     /// then confirms the release. If a failover undid it, there would be no leader until the ttl is over. And a change
     /// stream reports a change only when a majority has it.
     pub(crate) fn set_awaited(&self) {
-        self.is_awaited.store(true, Ordering::Relaxed);
+        self.set_release_terms(|terms| terms.is_awaited = true);
     }
 
     /// When the lease was granted, on the clock of this process.

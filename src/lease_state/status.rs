@@ -6,7 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::validity::Validity;
-use crate::model::{Fence, LossReason, Mode};
+use crate::{
+    messages::DoneTick,
+    model::{Fence, LossReason, Mode},
+};
 
 /// How a lease ended in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +29,27 @@ pub(super) struct Status {
     pub(super) fence: Fence,
     pub(super) upgrades: Upgrades,
     pub(super) phase: Phase,
+    /// Whether the lease is renewed in the background.
+    pub(super) is_kept: bool,
+    /// Whether the lease has a guard. Otherwise it stands behind leases that have one.
+    pub(super) has_guard: bool,
+    pub(super) release: ReleaseTerms,
     pub(super) suspensions: Suspensions,
     reported: Reported,
+}
+
+/// What the release of a lease depends on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReleaseTerms {
+    /// The minimum hold: how long after the grant the key stays held, even if the lease is released. It is set when the
+    /// caller gets the lease, so that the release of a lease that no caller got frees the key at once.
+    pub(crate) min_hold: Option<Duration>,
+    /// The tick that was done under the lease.
+    pub(crate) done: Option<DoneTick>,
+    /// Whether other processes wait for the release, so that a majority has to confirm it.
+    pub(crate) is_awaited: bool,
+    /// Whether another acquire request for the lease may still be on its way to the server.
+    pub(crate) maybe_in_flight: bool,
 }
 
 /// How the suspensions of the machine count for the leases that were granted from memory under this one.
@@ -61,6 +83,8 @@ pub(super) struct Upgrades {
     sent: u32,
     /// The numbers of those whose outcome is not known.
     unanswered: Vec<u32>,
+    /// The numbers of those whose outcome is not known, and that change nothing while the lease is exclusive.
+    overtaken: Vec<u32>,
 }
 
 /// What was reported to telemetry since the last renewal that succeeded.
@@ -94,12 +118,21 @@ impl Upgrades {
     /// Records that this one was not carried out.
     pub(super) fn refused(&mut self, number: u32) {
         self.unanswered.retain(|other| *other != number);
+        self.overtaken.retain(|other| *other != number);
     }
 
     /// Records that the store has answered this one: the lease is exclusive. Those that were sent before it have made
-    /// the lease exclusive too, or change nothing any more.
+    /// the lease exclusive already, or change nothing while it is.
     pub(super) fn carried_out(&mut self, number: u32) {
-        self.unanswered.retain(|other| *other > number);
+        self.refused(number);
+        let is_before = |other: &mut u32| *other < number;
+        self.overtaken
+            .extend(self.unanswered.extract_if(.., is_before));
+    }
+
+    /// Records that a downgrade is sent. After it an upgrade that is still on its way may change the lease.
+    pub(super) fn downgrade(&mut self) {
+        self.unanswered.append(&mut self.overtaken);
     }
 
     pub(super) fn none_was_sent(&self) -> bool {
@@ -141,6 +174,9 @@ impl Status {
             fence,
             upgrades: Upgrades::default(),
             phase: Phase::Held,
+            is_kept: false,
+            has_guard: true,
+            release: ReleaseTerms::default(),
             suspensions: Suspensions::NotCounted,
             reported: Reported::Nothing,
         }
@@ -234,6 +270,14 @@ mod tests {
         let sent = [(); 2].map(|()| status.upgrades.send());
         status.upgrades.carried_out(sent[0]);
         assert_eq!(is_own(&status), [true; 3], "a later one is unanswered");
+        status.upgrades.carried_out(sent[1]);
+        assert_eq!(is_own(&status), [true, true, false]);
+        status.upgrades.downgrade();
+        assert_eq!(
+            is_own(&status),
+            [true; 3],
+            "an earlier one may still arrive"
+        );
     }
 
     /// The answer to an earlier renewal comes after that to a later one.

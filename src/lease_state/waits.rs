@@ -4,7 +4,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     BackingLease, LeaseState,
-    status::{EndReason, Phase, Status},
+    status::{EndReason, Phase},
     watcher::{self, LossWatcher},
 };
 use crate::model::LossReason;
@@ -52,11 +52,9 @@ impl LeaseState {
                 return;
             }
             let (risk, deadline) = {
-                let Status { validity, .. } = &*states.borrow_and_update();
-                (
-                    validity.risk(self.ttl(), self.unrenewed()),
-                    validity.deadline(),
-                )
+                let state = &*states.borrow_and_update();
+                let risk = state.validity.risk(self.ttl(), self.unrenewed(state));
+                (risk, state.validity.deadline())
             };
             let backing_at = self.backing.as_ref().map(|backing| {
                 let risk = backing.risk();

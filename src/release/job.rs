@@ -44,17 +44,18 @@ impl ReleaseJob {
     /// The release of a lease that was held.
     pub(super) fn of(state: &Arc<LeaseState>) -> Self {
         let (mode, fence) = state.mode_and_fence();
+        let terms = state.release_terms();
         Self {
             key: state.key().clone(),
             lease: state.id(),
             ttl: state.ttl(),
             is_exclusive: mode == Mode::Exclusive,
-            maybe_in_flight: state.maybe_in_flight(),
+            maybe_in_flight: terms.maybe_in_flight,
             held: Some(HeldLease {
                 fence,
                 deadline: state.deadline(),
-                kind: kind(state.done(), state.min_hold()),
-                is_awaited: state.is_awaited(),
+                kind: kind(terms.done, terms.min_hold),
+                is_awaited: terms.is_awaited,
             }),
             state: Some(state.clone()),
         }
