@@ -5,6 +5,7 @@ mod guarded;
 mod newest;
 mod order;
 mod recalls;
+mod shared_turns;
 mod ticks;
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use self::{blocks::Blocks, newest::Newest};
+use self::{blocks::Blocks, newest::Newest, shared_turns::shared_turns};
 pub use self::{
     blocks::from_memory,
     guarded::{Guarded, guarded},
@@ -87,6 +88,14 @@ type Keys<'a> = BTreeMap<&'a str, Vec<Grant<'a>>>;
 
 /// The answers that name holders of a key, and the blocks of fences.
 type Tolds<'a> = (&'a [Told<'a>], &'a Blocks<'a>);
+
+/// All violations that the histories of all processes show.
+pub fn all_processes(processes: &[Vec<Event>]) -> Violations {
+    let mut violations = all(&processes.concat());
+    let shared_turns = processes.iter().flat_map(|it| shared_turns(it));
+    violations.extend(shared_turns);
+    violations
+}
 
 /// All violations that a history alone shows.
 pub fn all(events: &[Event]) -> Violations {

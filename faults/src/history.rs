@@ -254,11 +254,13 @@ pub fn read(path: &Path) -> Result<Vec<Event>> {
     lines.collect::<Result<_>>().context("a history")
 }
 
-/// Reads all files of a folder.
+/// Reads all files of a folder. Each of them is the history of one process.
+pub fn read_each(folder: &Path) -> Result<Vec<Vec<Event>>> {
+    let files = std::fs::read_dir(folder)?;
+    files.map(|file| read(&file?.path())).collect()
+}
+
+/// The events of all files of a folder.
 pub fn read_all(folder: &Path) -> Result<Vec<Event>> {
-    let mut events = Vec::new();
-    for file in std::fs::read_dir(folder)? {
-        events.extend(read(&file?.path())?);
-    }
-    Ok(events)
+    Ok(read_each(folder)?.concat())
 }

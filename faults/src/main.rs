@@ -217,7 +217,8 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
 }
 
 fn check(folder: &Path) -> Result<Violations> {
-    let events = history::read_all(folder).with_context(|| folder.display().to_string())?;
+    let processes = history::read_each(folder).with_context(|| folder.display().to_string())?;
+    let events = processes.concat();
     let (orders, ticks) = (check::orders(&events).judged, check::ticks(&events));
     let guarded = check::guarded(&events);
     println!(
@@ -232,7 +233,7 @@ fn check(folder: &Path) -> Result<Violations> {
         guarded.refused,
         guarded.late_without,
     );
-    Ok(check::all(&events))
+    Ok(check::all_processes(&processes))
 }
 
 async fn survive(engine: &[String], kills: u64, seed: u64, wrong: bool) -> Violations {

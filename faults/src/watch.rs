@@ -100,7 +100,7 @@ impl Watch {
 
     /// The violations that the histories and the ledger show.
     pub fn found(&self) -> Result<Violations> {
-        let mut violations = check::all(&history::read_all(&self.histories)?);
+        let mut violations = check::all_processes(&history::read_each(&self.histories)?);
         let lost = self.ledger.accounts().lost;
         if lost > 0 {
             violations.push(Kind::LostWrite.of(format!("{lost} writes were lost")));
