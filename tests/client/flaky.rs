@@ -77,6 +77,8 @@ pub enum News {
 pub struct FlakyStore {
     pub memory: MemoryStore,
     fates: Arc<Mutex<VecDeque<Fate>>>,
+    /// The fate of the next change of this name.
+    named: Arc<Mutex<Option<(&'static str, Fate)>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     /// How many requests each batch had.
     pub batched: Arc<Mutex<Vec<usize>>>,
@@ -99,6 +101,7 @@ impl FlakyStore {
             at_once: usize::MAX,
             memory: MemoryStore::new(),
             fates: Arc::default(),
+            named: Arc::default(),
             calls: Arc::default(),
             batched: Arc::default(),
             undoable: Arc::default(),
@@ -140,6 +143,11 @@ impl FlakyStore {
         self.fates.lock().extend(fates);
     }
 
+    /// Lets the next change of this name meet a fate.
+    pub fn next_of(&self, call: &'static str, fate: Fate) {
+        *self.named.lock() = Some((call, fate));
+    }
+
     /// Replaces the fates that are still to come by these.
     pub fn fates_now(&self, fates: impl IntoIterator<Item = Fate>) {
         *self.fates.lock() = fates.into_iter().collect();
@@ -167,7 +175,9 @@ impl FlakyStore {
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         self.calls.lock().push(call);
-        let fate = self.fates.lock().pop_front();
+        let named = self.named.lock().take_if(|(name, _)| *name == call);
+        let named = named.map(|(_, fate)| fate);
+        let fate = named.or_else(|| self.fates.lock().pop_front());
         self.gates.pass().await;
         let answer = self.carry_out(fate, work).await;
         self.gates.pass().await;

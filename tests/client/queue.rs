@@ -371,7 +371,8 @@ async fn who_waits_has_a_key_at_once_that_an_abandoned_request_has_freed() {
         let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
         sleep(TTL).await;
         let start = Instant::now();
-        store.next([Fate::AnswerLate(MOMENT)]);
+        let call = if evicts { "evict" } else { "release" };
+        store.next_of(call, Fate::AnswerLate(MOMENT));
         let abandoned = if evicts {
             timeout(MOMENT / 2, leases.evict("key")).await.is_err()
         } else {
