@@ -261,7 +261,7 @@ impl LeaseState {
         (state.is_kept && !self.is_local()).then_some(left / 2)
     }
 
-    /// Changes what nothing waits for.
+    /// Changes the status without waking the tasks that wait for a change of it.
     fn set(&self, change: impl FnOnce(&mut Status)) {
         self.state.send_if_modified(|state| {
             change(state);

@@ -1,9 +1,9 @@
 //! An acquire that waits, and whose owner may have the key already.
 //!
 //! It stands in the queue of this process behind waiters that may wait for a release by the same owner, and the owner
-//! waits for this acquire: a deadlock, if only the first waiter sent requests. So until an answer says that its owner does
-//! not have the key, this acquire also sends requests when it is not the first. It stands in the queue all the same: when
-//! it is the first, its place in the document keeps other processes from coming before it again and again.
+//! waits for this acquire: a deadlock, if only the first waiter sent requests. So until an answer says that its owner
+//! does not have the key, this acquire also sends requests when it is not the first. It stands in the queue all the
+//! same: when it is the first, its place in the document keeps other processes from coming before it again and again.
 
 use tokio::time::{Instant, timeout_at};
 
