@@ -286,7 +286,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// A time to live whose end a property waits for. No property depends on how fast a client acts after a grant.
 const SHORT: Duration = Duration::from_millis(300);
 /// How long a property waits for something that must happen. The limit only ends a wait that would never end.
-const PATIENCE: Duration = Duration::from_secs(400);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The first time to live that a property tries for a lease that must stay live during its steps.
 const FIRST_TTL: Duration = Duration::from_secs(1);
 /// The pause between two checks.

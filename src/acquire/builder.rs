@@ -100,8 +100,9 @@ impl IntoFuture for TryAcquire {
 /// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out.
 /// Only the first waiter sends requests, so a thousand waiters load the store no more than one. (A
 /// [`reentrant`](Acquire::reentrant) acquire sends requests also when it is not the first, until an answer says that its
-/// owner does not have the key: those before it may wait for that owner. Readers that [come back at once](#between-processes) send one request before they
-/// join the queue. When a reader is granted the key, up to 32 readers behind it send their requests together.)
+/// owner does not have the key: those before it may wait for that owner. Readers that
+/// [come back at once](#between-processes) send one request before they join the queue. When a reader is granted the
+/// key, up to 32 readers behind it send their requests together.)
 ///
 /// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
 ///   32 such handoffs in a row, or 100 ms, the key is released instead, so that other processes can be granted

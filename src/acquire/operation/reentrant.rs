@@ -33,7 +33,7 @@ impl AcquireOperation {
                     (failures, answered) = (0, now);
                     expires_in = Some(held.expires_in());
                 }
-                // Nobody knows whether the owner has the key.
+                // After an error it is not known whether the owner has the key.
                 Err(_) => {
                     failures += 1;
                     let silence = now.saturating_duration_since(answered);
