@@ -45,12 +45,8 @@ impl Way {
         })
     }
 
-    /// Waits for an exclusive lease of the key.
-    pub async fn acquire(self, leases: &Leases, key: &str, ttl: Duration) -> Result<Lease> {
-        self.acquire_as(leases, key, ttl, false).await
-    }
-
-    async fn acquire_as(
+    /// Waits for a lease of the key: a shared or an exclusive one.
+    pub async fn acquire_as(
         self,
         leases: &Leases,
         key: &str,

@@ -158,6 +158,15 @@ async fn an_owner_comes_before_those_who_wait_for_it() {
 }
 
 #[tokio::test]
+async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction() {
+    // The metrics of this thread count one process at a time.
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::a_process_without_a_place_is_reported_and_woken_by_an_eviction(store).await;
+    }
+}
+
+#[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     processes::race_of_processes(&place(Engine::MongoDb)).await;
 }

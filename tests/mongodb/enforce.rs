@@ -1,13 +1,14 @@
 //! Leases in the transactions of an application.
 
 mod refused;
+mod upgrades;
 
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use leasehold::{
     Attempt, Error, Key, Lease, Leases, LossReason, MongoStore, Store, Upgrade,
-    store::{AcquireRequest, ReleaseAnswer, ReleaseRequest},
+    store::{ReleaseAnswer, ReleaseRequest},
 };
 use mongodb::{
     ClientSession, Collection,
@@ -398,24 +399,6 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
         assert!(!fresh.contains_key("touched"), "{fresh}");
         next.release().await.unwrap();
     }
-}
-
-/// An upgrade was refused before. A grant with another fence is another lease all the same.
-#[tokio::test]
-async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_not_enforced() {
-    let app = App::new().await;
-    let lease = app.leases.acquire("key", LONG).shared().await.unwrap();
-    let beside = app.leases.acquire("key", LONG).shared().await.unwrap();
-    let refused = lease.upgrade().await.unwrap();
-    assert!(matches!(refused, Upgrade::Held(_)), "{refused:?}");
-    let key = Key::new("key").unwrap();
-    app.store.evict(&key).await.unwrap();
-    let late = AcquireRequest::exclusive(key, lease.id(), "a late request".into(), LONG).shared();
-    app.store.acquire(&late).await.unwrap();
-    let mut session = app.transaction().await;
-    let enforced = lease.enforce(&mut session).await;
-    assert!(matches!(enforced, Err(Error::Lost { .. })), "{enforced:?}");
-    drop(beside);
 }
 
 /// `enforce` finds the store behind a wrapper that passes the question on, and behind the type that shares it.

@@ -126,6 +126,12 @@ async fn an_owner_comes_before_those_who_wait_for_it() {
 }
 
 #[tokio::test]
+async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction() {
+    let store = store_at(&path()).await;
+    processes::a_process_without_a_place_is_reported_and_woken_by_an_eviction(store).await;
+}
+
+#[tokio::test]
 async fn a_paused_process_learns_at_once_that_it_lost() {
     let path = path();
     processes::pause_past_the_ttl(&place(&path), store_at(&path).await).await;

@@ -25,6 +25,10 @@ pub trait Layer: fmt::Debug + Send + Sync + 'static {
         self.inner().renew(requests).await
     }
 
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.inner().convert(request).await
+    }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         self.inner().release(request).await
     }
@@ -81,7 +85,7 @@ impl<L: Layer> Store for Layered<L> {
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        self.0.inner().convert(request).await
+        self.0.convert(request).await
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {

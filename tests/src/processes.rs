@@ -4,6 +4,7 @@
 //! `between_processes::the_work_of_a_process`, which does the task.
 
 pub mod fencing;
+mod full_queue;
 pub mod limits;
 mod takeover;
 mod waiting;
@@ -24,6 +25,7 @@ use tokio::{
 };
 
 pub use self::{
+    full_queue::a_process_without_a_place_is_reported_and_woken_by_an_eviction,
     takeover::{pause_past_the_ttl, takeover_from_a_killed_process},
     waiting::{
         a_reader_comes_back_before_a_writer, an_owner_comes_before_those_who_wait_for_it,

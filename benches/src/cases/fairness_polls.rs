@@ -34,17 +34,34 @@ enum Held {
     ByAnother,
     /// Each process that is granted the key holds it for this many milliseconds, releases it, and waits again.
     For(u64),
+    /// A writer does so, with this many milliseconds. The processes are readers, and each holds the key for [`READ`].
+    ByWriter(u64),
+}
+
+/// How long a reader holds the key.
+const READ: Duration = Duration::from_millis(5);
+
+impl Held {
+    /// How long the first process holds the key, and how long the others do; `None` if another client has it.
+    fn times(self) -> Option<[Duration; 2]> {
+        match self {
+            Self::ByAnother => None,
+            Self::For(millis) => Some([Duration::from_millis(millis); 2]),
+            Self::ByWriter(millis) => Some([Duration::from_millis(millis), READ]),
+        }
+    }
 }
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     let about = "The commands of 1, 10 and 100 handles that wait for one key. Each handle has a \
                  queue and a place of its own, as a process has. Another client holds the key all \
                  the time, or each handle that is granted the key holds it for a while, releases \
-                 it, and waits again. Acquires and releases are counted. Commands that read change \
+                 it, and waits again. `readers` share the key for 5 ms each, and wait for a writer, \
+                 which is one more handle and does the same. Acquires and releases are counted. Commands that read change \
                  streams are not; the column `of streams/s` has them. `leasehold` waits in turn, \
                  and `leasehold-barging` with `.barging()`.";
     let mut result = CaseResult::new("fairness-polls", mongo.engine.name(), about);
-    for held in [Held::ByAnother, Held::For(50), Held::For(5)] {
+    for held in [Held::ByAnother, Held::For(50), Held::For(5), Held::ByWriter(100)] {
         for handles in [1, 10, 100] {
             let mut sides = Vec::new();
             for way in [Way::Barging, Way::InTurn] {
@@ -53,6 +70,7 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
             let name = match held {
                 Held::ByAnother => format!("{handles}, held"),
                 Held::For(millis) => format!("{handles}, {millis} ms"),
+                Held::ByWriter(millis) => format!("{handles} readers, {millis} ms"),
             };
             result.add(name, sides);
         }
@@ -68,7 +86,8 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
 
     let mut counts = Vec::new();
     let mut all = Vec::new();
-    for number in 0..handles {
+    let writers = usize::from(matches!(held, Held::ByWriter(_)));
+    for number in 0..handles + writers {
         if number % HANDLES == 0 {
             let (handler, commands, streams) = counted::commands_and_streams();
             let client = connect(&mongo.uri, mongo.database.name(), Some(handler)).await?;
@@ -82,14 +101,16 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
     }
     let (grants, is_over) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
-    for leases in &all {
+    for (number, leases) in all.iter().enumerate() {
         let (leases, grants, is_over) = (leases.clone(), grants.clone(), is_over.clone());
+        let time = held.times().map(|times| times[number.min(1)]);
+        let reads = writers > 0 && number > 0;
         tasks.spawn(async move {
             while !is_over.load(Ordering::Relaxed) {
-                let lease = way.acquire(&leases, KEY, LONG).await?;
+                let lease = way.acquire_as(&leases, KEY, LONG, reads).await?;
                 grants.fetch_add(1, Ordering::Relaxed);
-                if let Held::For(millis) = held {
-                    tokio::time::sleep(Duration::from_millis(millis)).await;
+                if let Some(time) = time {
+                    tokio::time::sleep(time).await;
                 }
                 lease.release().await?;
             }
@@ -99,10 +120,10 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
     let (settles, time) = match held {
         // The warm-up is long enough for the pauses to reach their full length.
         Held::ByAnother => (8, 10),
-        Held::For(_) => (3, 6),
+        Held::For(_) | Held::ByWriter(_) => (3, 6),
     };
     let mut kept = Some(guard);
-    if let Held::For(_) = held
+    if held.times().is_some()
         && let Some(guard) = kept.take()
     {
         guard.release().await?;
@@ -129,7 +150,7 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
     let commands = per_second(before.0, after.0) - streams;
     let granted = per_second(before.2, after.2);
     let mut figures = vec![("commands/s", commands), ("of streams/s", streams)];
-    if let Held::For(_) = held {
+    if held.times().is_some() {
         figures.extend([
             ("grants/s", granted),
             ("commands/grant", commands / granted),
