@@ -47,7 +47,8 @@ mongod_command() {
     fi
     command=()
     if ! mongod_is_native; then
-        command=("$home/qemu-aarch64-static")
+        # It was built for this processor. Newer ones, as qemu emulates otherwise, take more time.
+        command=("$home/qemu-aarch64-static" -cpu cortex-a72)
         for setting in "${settings[@]}"; do command+=(-E "$setting"); done
     elif ((${#settings[@]})); then
         command=(env "${settings[@]}")
