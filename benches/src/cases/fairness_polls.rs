@@ -22,9 +22,9 @@ use crate::{
     waiting::Way,
 };
 
-/// The number of handles that share a client. Each change stream occupies a connection, and a client does not have
-/// enough connections for the streams and requests of a hundred handles.
-const HANDLES: usize = 10;
+/// The number of handles that share a client. A client has ten connections, and a change stream occupies one of them, so
+/// that each handle has a second one for its requests.
+const HANDLES: usize = 5;
 const KEY: &str = "wanted";
 
 /// How long each holder holds the key.
@@ -61,7 +61,12 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
                  streams are not; the column `of streams/s` has them. `leasehold` waits in turn, \
                  and `leasehold-barging` with `.barging()`.";
     let mut result = CaseResult::new("fairness-polls", mongo.engine.name(), about);
-    for held in [Held::ByAnother, Held::For(50), Held::For(5), Held::ByWriter(100)] {
+    for held in [
+        Held::ByAnother,
+        Held::For(50),
+        Held::For(5),
+        Held::ByWriter(100),
+    ] {
         for handles in [1, 10, 100] {
             let mut sides = Vec::new();
             for way in [Way::Barging, Way::InTurn] {
