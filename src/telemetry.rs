@@ -1,7 +1,8 @@
 //! Spans and events of `tracing`, and metrics.
 //!
-//! The rest of the crate calls one function of this module for each thing that happens. The function makes the event
-//! and the metric. `docs/observability.md` lists all of them.
+//! The client calls one function of this module for each thing that happens. The function makes the event and the
+//! metric. (The stores are below this module. Of them only `store/listing.rs` makes an event, by itself.)
+//! `docs/observability.md` lists all of them.
 //!
 //! Invariants:
 //!
@@ -17,10 +18,10 @@
 macro_rules! span {
     ($($fields:tt)*) => {
         if tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {
-tracing::debug_span!(target: TARGET, $($fields)*)
-} else {
-tracing::Span::none()
-}
+            tracing::debug_span!(target: TARGET, $($fields)*)
+        } else {
+            tracing::Span::none()
+        }
     };
 }
 
@@ -49,8 +50,8 @@ pub(crate) use self::{
     limiter::PermitSpan,
     sticky::{granted_from_memory, stay_ended, stays},
     store::{
-        call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
-        purged, released_owner, removed, store_failed,
+        KeyStream, call, called, close, evicted, listener_failed, listener_opened,
+        listener_unsupported, purged, released_owner, removed, store_failed,
     },
     tick::{tick_done, tick_ran, tick_running},
     turn::{no_place, place_given_up, place_taken, places_passed, turn_came},

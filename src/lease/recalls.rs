@@ -15,7 +15,7 @@ use crate::{
     messages::MAX_RENEWALS,
     model::{Error, Key},
     retry, runtime,
-    telemetry::{self, SentBack},
+    telemetry::{self, KeyStream, SentBack},
 };
 
 /// How long the stream of a store may be silent. It has an item every few seconds, so one that is silent for longer has
@@ -111,14 +111,22 @@ async fn listen(mut listening: RecallListener) {
                 return;
             }
             Err(error) => {
-                telemetry::listener_failed(&error);
+                telemetry::listener_failed(KeyStream::Awaited, &error);
                 pause(failures).await;
                 failures = failures.saturating_add(1);
                 continue;
             }
         };
-        telemetry::listener_opened();
-        while let Ok(Some(Ok(keys))) = timeout(SILENCE, keys.next()).await {
+        telemetry::listener_opened(KeyStream::Awaited);
+        while let Ok(Some(next)) = timeout(SILENCE, keys.next()).await {
+            let keys = match next {
+                Ok(keys) => keys,
+                Err(error) => {
+                    telemetry::store_failed("awaited", None, &error);
+                    telemetry::listener_failed(KeyStream::Awaited, &error);
+                    break;
+                }
+            };
             failures = 0;
             let Some(registry) = listening.go_on(&mut idle_since) else {
                 return;

@@ -126,9 +126,23 @@ pub(crate) fn close() -> Span {
     span!("leasehold.close")
 }
 
-/// Reports that the listener has opened the stream of freed keys.
-pub(crate) fn listener_opened() {
-    debug!(target: TARGET, "the store tells of keys that become free");
+/// A stream of a store that a listener reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyStream {
+    /// The keys that become free.
+    Freed,
+    /// The keys for which a process begins to wait.
+    Awaited,
+}
+
+/// Reports that a listener has opened its stream.
+pub(crate) fn listener_opened(stream: KeyStream) {
+    match stream {
+        KeyStream::Freed => debug!(target: TARGET, "the store tells of keys that become free"),
+        KeyStream::Awaited => {
+            debug!(target: TARGET, "the store tells of processes that begin to wait");
+        }
+    }
 }
 
 /// Reports that the store has no stream of freed keys.
@@ -136,7 +150,14 @@ pub(crate) fn listener_unsupported() {
     debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
 }
 
-/// Reports that the listener has lost its stream by an error. It will open the stream again.
-pub(crate) fn listener_failed(error: &Error) {
-    warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
+/// Reports that a listener has lost its stream by an error. It will open the stream again.
+pub(crate) fn listener_failed(stream: KeyStream, error: &Error) {
+    match stream {
+        KeyStream::Freed => {
+            warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
+        }
+        KeyStream::Awaited => {
+            warn!(target: TARGET, %error, "no recalls from the store; it is asked twice a second who waits");
+        }
+    }
 }

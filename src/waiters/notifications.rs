@@ -8,7 +8,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::queues::{ListenerState, WaitQueues};
-use crate::{retry, runtime, store::Store, telemetry};
+use crate::{
+    retry, runtime,
+    store::Store,
+    telemetry::{self, KeyStream},
+};
 
 /// How long the listener runs after the last waiter or follower has left. Another one may come soon.
 const LINGER: Duration = Duration::from_secs(30);
@@ -63,7 +67,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
             match runtime::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
                 Ok(Some(mut keys)) => {
                     queues.set_listener(ListenerState::Telling);
-                    telemetry::listener_opened();
+                    telemetry::listener_opened(KeyStream::Freed);
                     let error = loop {
                         match timeout(SILENCE, keys.next()).await {
                             Ok(Some(Ok(keys))) => keys.iter().for_each(|freed| queues.freed(freed)),
@@ -94,7 +98,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
             if !error.is_retryable() {
                 pause = REFUSED;
             }
-            telemetry::listener_failed(&error);
+            telemetry::listener_failed(KeyStream::Freed, &error);
         }
         tokio::select! {
             () = sleep(pause) => {}

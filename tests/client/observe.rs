@@ -8,6 +8,7 @@ mod counted;
 mod documented;
 mod overload;
 pub mod panics;
+mod streams;
 mod terms;
 mod told;
 mod turns;

@@ -1,0 +1,54 @@
+//! What is reported of the streams of a store.
+
+use async_trait::async_trait;
+use futures::{StreamExt, stream};
+use leasehold::{
+    Error, Leases, MemoryStore, Store,
+    store::{AwaitedKeys, Cause},
+};
+use leasehold_tests::layer::{Layer, Layered};
+use tokio::time::sleep;
+
+use super::journal::{Journal, event, events};
+use crate::{MOMENT, TTL};
+
+/// Its stream of keys for which processes begin to wait breaks at once.
+#[derive(Debug)]
+struct BreaksOff(MemoryStore);
+
+#[async_trait]
+impl Layer for BreaksOff {
+    fn inner(&self) -> &dyn Store {
+        &self.0
+    }
+
+    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
+        let error = Error::Interrupted {
+            store: "a store",
+            source: Cause::text("the stream breaks"),
+        };
+        Ok(Some(stream::iter([Err(error)]).boxed()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_keys_that_are_waited_for() {
+    let journal = Journal::new();
+    let leases = Leases::new(Layered(BreaksOff(MemoryStore::new())));
+    let lease = leases.acquire("key", TTL).sticky(TTL).await.unwrap();
+    lease.release().await.unwrap();
+    let mut entries = Vec::new();
+    while events(&entries, "no recalls from the store").is_empty() {
+        sleep(MOMENT / 2).await;
+        entries.extend(journal.entries());
+    }
+    let opened = event(&entries, "the store tells of processes that begin to wait");
+    assert_eq!(opened["level"], "DEBUG");
+    let failed = event(&entries, "a call to the store failed");
+    assert_eq!(failed["fields"]["operation"], "awaited");
+    let told = event(&entries, "no recalls from the store");
+    assert_eq!(told["level"], "WARN");
+    assert!(told["fields"]["error"].is_string());
+    assert!(events(&entries, "the store tells of keys").is_empty());
+    assert!(events(&entries, "no wake-ups").is_empty());
+}
