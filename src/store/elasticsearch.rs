@@ -214,7 +214,9 @@ impl<C: Transport> Store for IndexStore<C> {
                 return Err(self.other_index(&index, problem));
             }
             // The next page is requested by the sort value, so the key is read from there and not from the id.
-            let key = Key::new(hit["sort"][0].as_str().unwrap_or_default())?;
+            let Ok(key) = Key::new(hit["sort"][0].as_str().unwrap_or_default()) else {
+                continue;
+            };
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
                 // The keys are in order: after the first key without the prefix no key has it, so this page is the
                 // last.
@@ -272,7 +274,7 @@ impl<C: Transport> Store for IndexStore<C> {
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         self.located().await?;
         self.ask(&self.statements.refresh()).await?;
-        // The search of a `_delete_by_query` may run on a replica, and then uses the clock of that node.
+        // The search of an `_update_by_query` may run on a replica, and then uses the clock of that node.
         let retention = retention.saturating_add(CLOCK_MARGIN);
         let answer = self.ask(&self.statements.purge(retention)).await?;
         match answer["deleted"].as_u64() {

@@ -1,7 +1,7 @@
 //! What is stored, and what else may be in the index.
 
 use elasticsearch::http::Method::{Get, Post, Put};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     TryStreamExt,
@@ -123,6 +123,42 @@ async fn a_part_is_judged_alike_on(engine: Engine, documents: &[(Verdict, Value)
     let taken = are_judged_alike(&store, documents, put, get).await;
     are_not_purged(&store, documents, put, get).await;
     taken
+}
+
+/// Documents that somebody else has written into the index.
+#[tokio::test]
+async fn a_document_with_a_key_that_is_none_hides_no_lock() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        for (id, key) in [("empty", String::new()), ("long", "a".repeat(600))] {
+            let document = json!({ "key": key, "schema": SCHEMA, "fence": 7 });
+            let path = format!("{}/_doc/{id}", fixture.alias);
+            let stored = fixture.ask(Put, &path, document).await;
+            assert_eq!(stored["error"], Value::Null);
+        }
+        let leases = leases(fixture.store());
+        let _held = leases.acquire("key", LONG).await.unwrap();
+        let listed: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(leases.release_owner("nobody").await.unwrap(), 0);
+    }
+}
+
+/// Its fence counts as 0.
+#[tokio::test]
+async fn a_purge_removes_a_free_lock_without_a_fence() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let path = format!("{}/_doc/key", fixture.alias);
+        let long_ago = chrono::Utc::now().timestamp_millis() - 60_000;
+        let document = json!({ "key": "key", "schema": SCHEMA, "released_at": long_ago });
+        let stored = fixture.ask(Put, &path, document).await;
+        assert_eq!(stored["error"], Value::Null);
+        let refreshed = format!("{}/_refresh", fixture.alias);
+        fixture.ask(Post, &refreshed, Value::Null).await;
+        let purged = leases(fixture.store()).purge(Duration::ZERO).await;
+        assert_eq!(purged.unwrap(), 1);
+    }
 }
 
 #[tokio::test]

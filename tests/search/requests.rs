@@ -312,7 +312,22 @@ async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
     }
 }
 
-/// The reason is that of the test before.
+/// The key has a second holder, which is a reentrant lease of the same owner.
+#[tokio::test]
+async fn a_repeated_grant_of_one_of_several_leases_is_written_again() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let (store, request) = (fixture.store(), ask());
+        let first = granted(&store, &request).await;
+        granted(&store, &ask().reentrant()).await;
+        let before = number(&fixture).await;
+        let again = granted(&store, &request).await;
+        assert_eq!(number(&fixture).await, before + 1);
+        assert_eq!(first.fence, again.fence);
+    }
+}
+
+/// The reason is that of the first test.
 #[tokio::test]
 async fn a_repeated_conversion_is_written_again_and_a_refused_one_is_not() {
     for engine in BOTH {

@@ -30,7 +30,7 @@ pub const KEY: &str = "key";
 pub const LEASE: &str = "11111111-1111-4111-8111-111111111111";
 const OTHER: &str = "22222222-2222-4222-8222-222222222222";
 /// The owner of both leases, and of the requests.
-const OWNER: &str = "they";
+pub const OWNER: &str = "they";
 const TTL: Duration = Duration::from_secs(600);
 /// The greatest fence.
 const LAST_FENCE: i64 = (1 << 53) - 1;

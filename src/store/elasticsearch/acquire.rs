@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
-    answer::ChangeOutcome,
+    answer::{ChangeOutcome, Effect},
     index_store::IndexStore,
     statements::{self, ScriptedUpdate},
     transport::Transport,
@@ -72,15 +72,21 @@ impl<C: Transport> IndexStore<C> {
         at: Option<DateTime<Utc>>,
         outcome: Option<ChangeOutcome>,
     ) -> Result<AcquireAnswer, Error> {
+        let is_written = outcome
+            .as_ref()
+            .is_some_and(|outcome| outcome.effect == Effect::Written);
         let (record, now) = self.judged(request, at, outcome)?;
         let Decision { write, answer } = rules::acquire(record.as_ref(), request, now);
+        let is_confirmed = is_written || !matches!(answer, Ok(AcquireAnswer::Granted(_)));
         match write {
-            Write::Keep => answer,
-            // The rule would change the document now, so the request is sent again, to the script that knows all rules
-            // and whose answer contains the time. There are three reasons. The lean script has refused a process that
-            // has to take a place. Or it has refused because of places that no longer count. Or the estimated time
-            // differs from the node's, for example because the last holder expires at about this moment.
-            Write::Put(_) | Write::Remove => {
+            Write::Keep if is_confirmed => answer,
+            // The request is sent again, to the script that knows all rules and whose answer contains the time. There are
+            // four reasons. The rule would change the document now: the lean script has refused a process that has to
+            // take a place, or it has refused because of places that no longer count, or the estimated time differs from
+            // the node's, for example because the last holder expires at about this moment. Or the lease was granted
+            // before, beside others. The lean script does not write such a document again, and only what is written is
+            // confirmed by the replicas.
+            Write::Keep | Write::Put(_) | Write::Remove => {
                 let change = self.statements.acquire_in_full(request);
                 let outcome = self.change(&request.key, change).await?;
                 match self.judged(request, None, outcome)? {

@@ -40,6 +40,7 @@ use crate::store::clock::ServerClock;
 ///   `_index`, by the next process that starts, and by [`check`](IndexStore::check). A running process does not notice
 ///   a pipeline that changes only the fields of a lock, because the answer shows the document as the script left it.
 ///   Then locks can be granted twice. Any user with the right to change the settings of the index can cause that.
+///
 /// # What it guarantees
 ///
 /// - Every operation is one scripted update of one document, in one request. The primary shard runs the script on the

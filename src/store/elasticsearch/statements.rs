@@ -217,8 +217,8 @@ impl Statements {
         self.change(key, &INSPECT, json!({}))
     }
 
-    /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the deletion,
-    /// if a request asks for a document that its script deletes.
+    /// A release that writes a done tick. The caller needs only whether something was written, so the answer does not
+    /// have the document.
     fn release_done(&self, request: &ReleaseRequest, done: DoneTick) -> ScriptedUpdate {
         let params = json!({
             "schema": SCHEMA,
@@ -232,6 +232,8 @@ impl Statements {
             .showing(json!(false))
     }
 
+    /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the deletion,
+    /// if a request asks for a document that its script deletes.
     pub(crate) fn remove_expired(&self, key: &Key) -> ScriptedUpdate {
         self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }))
             .showing(json!(false))

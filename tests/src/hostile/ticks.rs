@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Has, Last, Mine, OTHER,
-    Verdict::{self, Lock},
+    Has, LEASE, Last, Mine, OTHER,
+    Verdict::{self, Lock, NoLock, OtherVersion},
     shapes::{at, flat, free, several, with, without},
 };
 
@@ -108,5 +108,28 @@ pub fn tick_shapes() -> Vec<(Verdict, Value)> {
             (Lock(has), with(lock.clone(), json!({ "done": done })))
         })
     });
-    shapes.collect()
+    shapes.chain(no_locks()).collect()
+}
+
+/// Documents of other versions, and damaged ones, in which the tick of the requests was done a moment ago by [`LEASE`].
+fn no_locks() -> impl Iterator<Item = (Verdict, Value)> {
+    let done = json!({ "done": changed(json!({ "at": at(-1), "lease": LEASE })) });
+    let documents = [
+        (
+            OtherVersion,
+            flat(),
+            json!({ "schema": "leasehold.lock.2" }),
+        ),
+        (
+            OtherVersion,
+            free(),
+            json!({ "schema": "leasehold.lock.2" }),
+        ),
+        (NoLock, free(), json!({ "fence": 1_i64 << 53 })),
+        (NoLock, flat(), json!({ "lease": "they" })),
+        (NoLock, several(), json!({ "holders": [] })),
+    ];
+    let shapes =
+        documents.map(|(verdict, lock, change)| (verdict, with(with(lock, change), done.clone())));
+    shapes.into_iter()
 }

@@ -102,11 +102,10 @@ impl Statements {
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
         let since = format!("now-{seconds}s");
         let dead = json!({ "bool": {
-            "filter": [
-                { "term": { "schema": SCHEMA } },
-                { "range": { "fence.time": { "lt": since } } },
-            ],
+            "filter": [{ "term": { "schema": SCHEMA } }],
+            // A field that is missing keeps nothing.
             "must_not": [
+                { "range": { "fence.time": { "gte": since } } },
                 { "range": { "expires_at": { "gt": since } } },
                 { "range": { "released_at": { "gt": since } } },
             ],
