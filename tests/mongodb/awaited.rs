@@ -73,6 +73,22 @@ async fn each_place_is_told_when_it_is_taken_and_nothing_else_is() {
     assert_eq!(next(&mut awaited).await, ["one"], "a second place");
 }
 
+/// The new place stands in the list where the old one was.
+#[tokio::test]
+async fn a_place_that_comes_after_a_dead_one_is_told() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let store = fixture.store().await;
+    let mut awaited = store.awaited().await.unwrap().unwrap();
+    let leases = Leases::new(store.clone());
+    leases.acquire("key", LONG).await.unwrap().detach();
+    let dies = InTurn::new(WaiterId::random(), Duration::from_millis(1));
+    refused(&store, ask("key").turn(Turn::InTurn(dies))).await;
+    assert_eq!(next(&mut awaited).await, ["key"]);
+    sleep(STAYS / 5).await;
+    refused(&store, wait("key", WaiterId::random(), KnownPlace::None)).await;
+    assert_eq!(next(&mut awaited).await, ["key"]);
+}
+
 /// A store that is never asked which keys are waited for, so that only the stream can tell.
 #[derive(Clone, Debug)]
 struct Unasked(MongoStore);

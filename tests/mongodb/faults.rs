@@ -181,6 +181,16 @@ async fn a_primary_that_steps_down_is_waited_for() {
     lease.release().await.unwrap();
 }
 
+/// `killOp` ends one operation, and the client goes on.
+#[tokio::test]
+async fn an_operation_that_an_operator_ends_is_tried_again() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (_client, store) = failing(&fixture, 1, doc! { "errorCode": 11_601 }).await;
+    let lease = Leases::new(store).acquire("key", LONG).await.unwrap();
+    lease.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_write_without_a_majority_is_ambiguous_and_leaves_no_lock() {
     let _turn = FAIL_POINT.lock().await;

@@ -146,13 +146,13 @@ fn pipeline() -> [Document; 2] {
     ]
 }
 
-/// Selects the events in which a place was added to the queue of a key.
+/// Selects the events in which a place was added to the queue of a key, also where a dead one was.
 fn places_pipeline() -> [Document; 2] {
     let fields = doc! { "$objectToArray": "$updateDescription.updatedFields" };
     let is_new = doc! { "$anyElementTrue": { "$map": {
         // Without the default, an event without the fields would end the stream with an error.
         "input": { "$ifNull": [fields, []] },
-        "in": { "$regexMatch": { "input": "$$this.k", "regex": r"^waiters(\.[0-9]+)?$" } },
+        "in": { "$regexMatch": { "input": "$$this.k", "regex": r"^waiters(\.[0-9]+(\.waiter)?)?$" } },
     } } };
     [
         doc! { "$match": { "operationType": "update", "$expr": is_new } },
@@ -186,22 +186,23 @@ fn has_room() -> Document {
             "regex": r"^(lease|holders(\.[0-9]+\.(lease|mode))?)$",
         } },
     } } };
-    // A downgrade and a reentrant grant of a sole holder both write a list and remove `lease`. Of the two, only the
-    // downgrade makes room, and the first holder of its list is shared.
+    // A downgrade, a reentrant grant of a sole holder, and a grant of a shared lease or of permits in the place of an
+    // exclusive one write a list and remove `lease`. Of these, only the reentrant grant makes no room, and the first
+    // holder of its list is exclusive. A grant writes a fence.
     let first = doc! { "$arrayElemAt": ["$updateDescription.updatedFields.holders.mode", 0] };
     let removed = list("$updateDescription.removedFields".into());
-    let renamed = doc! { "$and": [renamed, { "$or": [
-        { "$not": [{ "$in": ["lease", removed] }] },
-        { "$eq": [first, Mode::Shared.as_str()] },
-    ] }] };
+    let is_sole_no_more = doc! { "$in": ["lease", removed] };
+    let admits = [Mode::Shared, Mode::Permits].map(|mode| Bson::from(mode.as_str()));
+    let opened = doc! { "$and": [is_sole_no_more.clone(), { "$in": [first, admits.to_vec()] }] };
+    let renamed = doc! { "$and": [renamed, { "$not": [is_sole_no_more] }] };
     let shorter = list("$updateDescription.truncatedArrays.field".into());
     let fewer = doc! { "$in": ["holders", shorter] };
     doc! { "$cond": [
         { "$eq": ["$operationType", "update"] },
-        { "$and": [
+        { "$or": [opened, { "$and": [
             { "$eq": [{ "$type": "$updateDescription.updatedFields.fence" }, "missing"] },
             { "$or": [fewer, renamed] },
-        ] },
+        ] }] },
         // The event of a replacement does not show what was there before, so it is sent for each lock without a sole
         // holder. Replacements are rare, and an unnecessary hint is harmless.
         { "$and": [

@@ -188,14 +188,26 @@ async fn refused(
 ) -> Result<Option<DocumentAt>, Error> {
     let found = locks.find_one(doc! { "_id": id.clone() }).await;
     match found.map_err(classify)? {
-        Some(found) if !found.get_str("schema").is_ok_and(|it| it == CLASSIC_SCHEMA) => {
-            Err(Error::NotALock {
+        Some(found) => match found.get_str("schema") {
+            Ok(CLASSIC_SCHEMA) => Ok(None),
+            Ok(schema) if is_other_version(schema) => Err(Error::UnsupportedSchema {
+                key: key.clone(),
+                found: schema.to_owned(),
+            }),
+            _ => Err(Error::NotALock {
                 key: key.clone(),
                 problem: "it is none of the classic dialect".to_owned(),
-            })
-        }
-        _ => Ok(None),
+            }),
+        },
+        None => Ok(None),
     }
+}
+
+/// Whether this is the schema of the classic dialect in another version.
+fn is_other_version(schema: &str) -> bool {
+    let version = CLASSIC_SCHEMA.trim_end_matches(|it: char| it.is_ascii_digit());
+    let other = schema.strip_prefix(version);
+    other.is_some_and(|other| !other.is_empty() && other.bytes().all(|it| it.is_ascii_digit()))
 }
 
 fn seen(document: RawDocumentBuf, key: &Key) -> Result<DocumentAt, Error> {

@@ -41,11 +41,12 @@ const WITHOUT_JOURNAL: &str = "does not have journaling enabled";
 /// Unauthorized, and authentication failed.
 const DENIED: [i32; 2] = [13, 18];
 /// The primary stepped down or is shutting down, the network between the servers failed, or time ran out. These are the
-/// driver's own list of errors that a retry may fix, and the time limits; and a router's errors for a shard without a
-/// primary (133) and for documents that move to another shard (63, 150, 13,388).
-const INTERRUPTED: [i32; 20] = [
-    6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602,
-    13_388, 13_435, 13_436,
+/// driver's own list of errors that a retry may fix, and the time limits; a router's errors for a shard without a
+/// primary (133) and for documents that move to another shard (63, 150, 13,388); and the end of a single operation by
+/// an operator (11,601).
+const INTERRUPTED: [i32; 21] = [
+    6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_601,
+    11_602, 13_388, 13_435, 13_436,
 ];
 
 /// The server's number for the error, if the error came from the server.

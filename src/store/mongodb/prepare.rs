@@ -172,7 +172,7 @@ impl MongoStore {
             .find_one_and_update(doc! { "_id": { "leasehold": "clock" } }, update)
             .await;
         match tried.map_err(classify) {
-            // A user who may only read does without.
+            // A user who may only read is refused this update. Such a user may use the store all the same.
             Ok(_) | Err(Error::Denied { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -279,13 +279,13 @@ fn refuses_locks(index: &IndexModel) -> Option<String> {
     let options = index.options.as_ref()?;
     let refuses = options.unique == Some(true)
         && !index.keys.contains_key("_id")
-        && !leaves_us_out(&index.keys, options);
+        && !excludes_store_documents(&index.keys, options);
     refuses.then(|| options.name.clone().unwrap_or_default())
 }
 
 /// Whether none of our documents is in an index: it is sparse, and they have none of its fields, or its filter is for
-/// a field that they have not. Of other filters it is not asked what they let pass.
-fn leaves_us_out(keys: &Document, options: &IndexOptions) -> bool {
+/// a field that they have not. Other filters are not evaluated.
+fn excludes_store_documents(keys: &Document, options: &IndexOptions) -> bool {
     if options.sparse == Some(true) && keys.keys().all(|field| is_foreign(field)) {
         return true;
     }
@@ -309,7 +309,7 @@ fn requires(condition: &Bson) -> bool {
             operators.get_bool("$exists").is_ok_and(|exists| exists)
                 || operators.contains_key("$type")
         }
-        // An equality; that with null holds for what is missing.
+        // An equality. Equality with null is also true for a document without the field.
         value => *value != Bson::Null,
     }
 }

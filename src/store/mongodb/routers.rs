@@ -26,6 +26,7 @@ use crate::model::Error;
 
 /// How long a router may take to say to which cluster it belongs. One that is being replaced may never answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
 impl MongoStore {
     /// Asks the routers to which cluster they belong, if that is due. After a failure the next operation asks again.
     pub(super) async fn check_routers_when_due(&self) -> Result<(), Error> {
@@ -46,8 +47,8 @@ impl MongoStore {
         checked
     }
 
-    /// A router whose cluster cannot be told is left out: it cannot be reached, or the user may not read
-    /// `config.version`.
+    /// Checks that all routers that the driver knows belong to one cluster. A router whose cluster cannot be told is
+    /// left out: it cannot be reached, or the user may not read `config.version`.
     ///
     /// # Errors
     ///

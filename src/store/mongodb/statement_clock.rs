@@ -6,7 +6,6 @@
 //!
 //! Such an expression has another value each time it is evaluated, so an update binds it to a variable once. The time
 //! in the answer is later by as long as the server takes for the update.
-//! that an answer shows is later by as long as the server takes for the update.
 
 use mongodb::bson::{Bson, Document, doc};
 

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::{self, Bson, Document, RawDocument, doc, oid::ObjectId};
+use mongodb::bson::{self, Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId};
 
 use crate::{
     messages::AcquireRequest,
@@ -66,7 +66,8 @@ fn gone(kept: &Document) -> Document {
     gone.map(|field| ((*field).to_owned(), "".into())).collect()
 }
 
-/// The grant of an exclusive request on a free document, as a filter and an update.
+/// The grant of an exclusive request on a free document, as a filter and an update. The filter lets nothing pass that
+/// cannot be [read](ClassicForm::read).
 pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     let fences = i64::from(request.fences.get());
     let filter = doc! {
@@ -75,7 +76,8 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
         "free": true,
         // There are enough fences left. (A new document is not free, because its first fence has to come from the
         // clock.)
-        "fence": { "$lt": FENCE_END - fences },
+        "fence": { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END - fences },
+        "released_at": { "$type": "date" },
     };
     let mut fields = doc! {
         "lease": request.lease.to_string(),
@@ -107,12 +109,17 @@ pub(super) fn with_waiters(keys: &[Key]) -> Document {
     }
 }
 
-/// The release of a stamped lease, as a filter and an update.
+/// The release of a stamped lease, as a filter and an update. The filter lets nothing pass that cannot be
+/// [read](ClassicForm::read).
 pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document) {
     let filter = doc! {
         "_id": key.as_str(),
         "schema": CLASSIC_SCHEMA,
         "lease": lease.to_string(),
+        "fence": { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END },
+        "ttl": { "$type": "long", "$gte": 0_i64 },
+        "acquired_at": { "$type": "date" },
+        "renewed_at": { "$type": "date" },
     };
     let mut gone = gone(&doc! { "free": true });
     gone.remove("released_at");
@@ -126,14 +133,15 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
 
 impl ClassicForm for LockRecord {
     fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error> {
-        if let Ok(state) = document.get_document("state") {
+        let wrong = |field: &str| Error::NotALock {
+            key: key.clone(),
+            problem: makes_no_sense(field),
+        };
+        if let Some(state) = field(document, "state") {
+            let state = state.as_document().ok_or_else(|| wrong("state"))?;
             return decode::found(state, key)?.at(now).map(Some);
         }
         let fence = document.get_i64("fence").unwrap_or(-1);
-        let wrong = |field: &str| Error::NotALock {
-            key: key.clone(),
-            problem: format!("its field {field} makes no sense"),
-        };
         let date = |field: &str| {
             let date = document.get_datetime(field).ok();
             date.and_then(utc).ok_or_else(|| wrong(field))
@@ -249,10 +257,14 @@ fn place(place: &Place) -> Document {
 
 impl ClassicForm for LimiterRecord {
     fn read(document: &RawDocument, key: &Key, _: DateTime<Utc>) -> Result<Option<Self>, Error> {
-        let state = document.get_document("state").ok();
-        state
-            .map(|state| decode::limiter_document(state, key))
-            .transpose()
+        let Some(state) = field(document, "state") else {
+            return Ok(None);
+        };
+        let state = state.as_document().ok_or_else(|| Error::NotALimiter {
+            key: key.clone(),
+            problem: makes_no_sense("state"),
+        })?;
+        decode::limiter_document(state, key).map(Some)
     }
 
     fn fields(&self, _: &RawDocument) -> (Document, i64) {
@@ -266,6 +278,15 @@ impl ClassicForm for LimiterRecord {
         };
         (doc! { "state": state }, 0)
     }
+}
+
+/// A field of a document. A malformed field counts as missing.
+fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
+    document.get(name).ok().flatten()
+}
+
+fn makes_no_sense(field: &str) -> String {
+    format!("its field {field} makes no sense")
 }
 
 fn date_of(time: DateTime<Utc>) -> bson::DateTime {

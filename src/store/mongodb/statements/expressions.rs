@@ -116,6 +116,7 @@ pub(super) fn make_sense(holders: &str) -> Document {
         { "$in": ["$$this.mode", modes()] },
         { "$in": [{ "$type": "$$this.permits" }, ["int", "long"]] },
         { "$lt": ["$$this.fence", FENCE_END] },
+        { "$gt": ["$$this.fence", Bson::MinKey] },
         { "$eq": [{ "$type": "$$this.expires_at" }, "date"] },
     ] };
     doc! { "$and": [
