@@ -180,7 +180,8 @@ pub(crate) fn long_enough(stays: Duration) -> Duration {
     stays.saturating_sub(WORTH_A_WRITE).max(stays * 2 / 3)
 }
 
-/// Removes the place of a process.
+/// Removes the place of a process, and with it the places that no longer count. Writes nothing if the process has no
+/// place.
 pub fn leave(record: Option<&LockRecord>, waiter: WaiterId, now: DateTime<Utc>) -> Decision<()> {
     let mine = |place: &Place| place.waiter == waiter;
     let write = match record.filter(|record| record.waiters.iter().any(mine)) {

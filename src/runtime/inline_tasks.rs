@@ -33,12 +33,12 @@ pub(crate) struct InlineTasks(Mutex<Entries>);
 #[derive(Debug, Default)]
 struct Entries {
     tasks: HashMap<u64, (Weak<InlineTask>, Instant)>,
-    /// The name of the next entry.
+    /// The number of the next entry.
     next: u64,
     /// When a sweeper last looked through the list, or started; `None` if the list was empty then.
     swept: Option<Instant>,
     /// The runtimes that have a sweeper. Each has at most one, because on a runtime that is blocked or not driven no
-    /// sweeper ends, and the sweepers would become more and more.
+    /// sweeper ends, and the sweepers would accumulate.
     sweeping: HashSet<Id>,
 }
 

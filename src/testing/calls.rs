@@ -25,8 +25,8 @@ impl Calls {
         Self { shared, group }
     }
 
-    /// The next `calls` of these calls fail. Ends a [hang](Self::hang), and takes the place of what was said of
-    /// failures before.
+    /// The next `calls` of these calls fail. Ends a [hang](Self::hang), and replaces the failures that the test
+    /// has set before.
     ///
     /// The client repeats what may be repeated: a test that wants to see the error of an acquire lets three requests
     /// fail.
@@ -120,7 +120,7 @@ impl Calls {
         async move { shared.until(|plans| plans.any_hangs(group)).await }
     }
 
-    /// The answers to these calls come so much later, errors too. The calls are carried out at once. A delay of zero
+    /// Delays the answers to these calls by this time, errors included. The calls are carried out at once. A delay of zero
     /// ends the fault.
     ///
     /// The delay is on tokio's clock, and takes no time where that is paused. It is for calls that begin from now on.

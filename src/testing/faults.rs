@@ -128,7 +128,7 @@ impl Faults {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`] for what is no key.
+    /// [`Error::InvalidKey`] if the key is empty or too long.
     pub fn lose(&self, key: impl AsRef<str>) -> Result<(), Error> {
         let key = Key::new(key)?;
         self.shared.change(|plans| plans.lost.push_back(key));

@@ -4,15 +4,15 @@
 //! Invariants:
 //!
 //! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
-//!   (While the key is held, processes that share a turn count for this as a quarter of a turn each.)
-//!   While the key is held, it is at most [`MOST`] for each turn ahead, or the time for which the key has been held if
-//!   that is longer. While the key is free, it is at most [`FREE`] for each turn ahead. If pauses grew with the delays
-//!   of other processes, each delay would cause the next one, and all would stay late. If the store reports freed keys, a
-//!   pause may last [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
+//!   While the key is held, a pause is at most [`MOST`] for each turn ahead, or the time for which the key has been held
+//!   if that is longer. (For this, a process that shares its turn counts as a quarter of a turn.) While the key is free, a
+//!   pause is at most [`FREE`] for each turn ahead. If pauses grew with the delays of other processes, each delay would
+//!   cause the next one, and all would stay late. If the store reports freed keys, a pause may last
+//!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
-//! - Many processes together send little more requests than a few, also if all of them share a turn. A process that is
+//! - Many processes together send hardly more requests than a few do, also if all of them share a turn. A process that is
 //!   twice as far behind sends half as many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
@@ -38,7 +38,7 @@ const MOST: Duration = Duration::from_millis(10);
 const FREE: Duration = Duration::from_millis(5);
 /// The shortest pause for each turn up to the own one, if the store reports freed keys.
 const LEAST_WITH_REPORTS: Duration = Duration::from_millis(50);
-/// So many processes that share their turn with others count as one more turn. Fewer count as none: they send their
+/// This many processes that share their turn count as one more turn. Fewer count as none: they send their
 /// requests as early as the first of them, so that all are granted the key at the same time.
 const SHARING: usize = 4;
 /// A process sends its next request after this share of the expected time until its turn.

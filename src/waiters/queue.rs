@@ -161,10 +161,11 @@ impl KeyQueue {
                 Step::Ask
             };
         }
-        // The answer to a waiter that was let in may be lost.
-        let beside = self.let_in_at + retry::WAITING;
-        if self.waiters.is_letting_in() && now < beside {
-            return Step::Wait(Some(beside));
+        // The first waiter waits for the answers to those that were let in, but at most for a second, because an answer
+        // may be lost.
+        let answered_by = self.let_in_at + retry::WAITING;
+        if self.waiters.is_letting_in() && now < answered_by {
+            return Step::Wait(Some(answered_by));
         }
         self.request.step(now)
     }
