@@ -404,8 +404,16 @@ async fn send_alone<A>(
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
-    /// Whether the request was answered; `None` if it has not ended.
-    end: Option<bool>,
+    end: End,
+}
+
+/// How what has a slot ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It has not ended: the permit is dropped with the runtime of the request.
+    None,
+    Failed,
+    Answered,
 }
 
 impl InFlightPermit {
@@ -414,24 +422,24 @@ impl InFlightPermit {
         Self {
             coalescer,
             number,
-            end: None,
+            end: End::None,
         }
     }
 
     /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
     /// slot.
     fn end(mut self, answered: bool) {
-        self.end = Some(answered);
+        self.end = if answered { End::Answered } else { End::Failed };
     }
 }
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let answered = self.end == Some(true);
+        let answered = self.end == End::Answered;
         self.coalescer.queue.lock().ended(self.number, answered);
         // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
         // requests look for a slot themselves.
-        if self.end.is_some() {
+        if self.end != End::None {
             self.coalescer.dispatch();
         }
     }

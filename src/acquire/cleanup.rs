@@ -222,7 +222,6 @@ impl Cleanup {
             is_exclusive: self.request.access == Access::Exclusive,
             maybe_in_flight: self.leftover == Leftover::Unclear,
             held: None,
-            state: None,
         }
     }
 }

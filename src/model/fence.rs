@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 /// eviction, or the clean-up of the lock's document. Only a [reentrant](crate::Acquire::reentrant) lease has the fence
 /// of the lease that its owner holds already.
 ///
+/// A store never grants a fence beyond 2^53 − 1, so that JavaScript and JSON parsers that read numbers as doubles hold
+/// each of them exactly.
+///
 /// serde writes a fence as a plain 64-bit integer, which can be stored beside the data or sent with a request.
 /// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. For documents in MongoDB, Elasticsearch and
 /// OpenSearch this crate has the check: `GuardedCollection`, `Lease::enforce`, `GuardedIndex`.

@@ -24,13 +24,13 @@ pub(crate) struct ReleaseJob {
     pub(crate) maybe_in_flight: bool,
     /// `None` if no caller got the lease.
     pub(crate) held: Option<HeldLease>,
-    /// The lease, which is told of the first answer. `None` if no caller got it.
-    pub(crate) state: Option<Arc<LeaseState>>,
 }
 
 /// What the holder knew about the lease.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct HeldLease {
+    /// The lease, which is told of the first answer.
+    pub(super) state: Arc<LeaseState>,
     pub(super) fence: Fence,
     /// The local deadline.
     pub(super) deadline: Instant,
@@ -52,12 +52,12 @@ impl ReleaseJob {
             is_exclusive: mode == Mode::Exclusive,
             maybe_in_flight: terms.maybe_in_flight,
             held: Some(HeldLease {
+                state: state.clone(),
                 fence,
                 deadline: state.deadline(),
                 kind: kind(terms.done, terms.min_hold),
                 is_awaited: terms.is_awaited,
             }),
-            state: Some(state.clone()),
         }
     }
 
@@ -66,7 +66,7 @@ impl ReleaseJob {
         ReleaseFields {
             key: &self.key,
             lease: self.lease,
-            fence: self.held.map(|held| held.fence),
+            fence: self.held.as_ref().map(|held| held.fence),
             waited_for,
         }
     }
@@ -77,8 +77,12 @@ impl ReleaseJob {
     /// to write that into the document. And if a late acquire request may be granted the lease again, the lease is
     /// released more than once. If other processes wait for the release, the key goes to one of them.
     pub(super) fn can_hand_off(&self) -> bool {
-        let is_awaited = self.held.is_some_and(|held| held.is_awaited);
-        self.is_exclusive && !is_awaited && self.undoable_until().is_some()
+        self.is_exclusive && !self.is_awaited() && self.undoable_until().is_some()
+    }
+
+    /// Whether other processes wait for the release.
+    fn is_awaited(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.is_awaited)
     }
 
     /// Until when a failover may undo the release, so that a majority need not confirm it: until the local deadline of
@@ -93,21 +97,20 @@ impl ReleaseJob {
     /// lease again, or no caller got the lease, because then it is not known how long the key would stay held.
     fn undoable_until(&self) -> Option<Instant> {
         let is_plain = |held: &HeldLease| matches!(held.kind, ReleaseKind::Plain { .. });
-        let held = self.held.filter(is_plain)?;
+        let held = self.held.as_ref().filter(|held| is_plain(held))?;
         (!self.maybe_in_flight).then_some(held.deadline)
     }
 
     /// The first request.
     pub(crate) fn first_request(&self) -> PlannedRelease {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
-        if let Some(held) = self.held {
+        if let Some(held) = &self.held {
             request.kind = held.kind;
         }
         request.likely_sole = self.is_exclusive;
-        let is_awaited = self.held.is_some_and(|held| held.is_awaited);
         PlannedRelease {
             request,
-            undoable_until: self.undoable_until().filter(|_| !is_awaited),
+            undoable_until: self.undoable_until().filter(|_| !self.is_awaited()),
             is_repeated: false,
         }
     }

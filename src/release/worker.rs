@@ -134,7 +134,7 @@ impl Releaser {
                         self.queues.released(&job.key, job.lease);
                     }
                     if is_first {
-                        job.state.iter().for_each(|state| state.mark_released());
+                        job.held.iter().for_each(|held| held.state.mark_released());
                         telemetry::released(job.fields(waited_for), answer.into());
                     }
                     let first = *first_answer.get_or_insert(Instant::now());

@@ -27,6 +27,8 @@ impl<C: Transport> IndexStore<C> {
     /// [`check`](IndexStore::check) says, or if the aliases are on several indices. Those indices are left unchanged.
     /// Otherwise the error with which the cluster answers; see [`Error`].
     ///
+    /// # Cancel safety
+    ///
     /// The future may be dropped at any point. What was created up to then stays, and a repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         if self.statements.uses_stored_scripts() {
