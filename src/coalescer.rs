@@ -102,7 +102,7 @@ struct SlotWait {
 
 impl Route {
     /// Whether the request may have to be sent again: one that is sent alone at once never is.
-    fn waits(&self, repeats: Repeats) -> bool {
+    fn may_be_repeated(&self, repeats: Repeats) -> bool {
         matches!(self, Self::Later(_)) && repeats == Repeats::Once
     }
 }
@@ -140,7 +140,7 @@ impl Coalescer {
         repeats: Repeats,
     ) -> Call<AcquireAnswer> {
         let route = self.route(|| QueuedRequest::Acquire(request.clone()));
-        let repeat = route.waits(repeats).then(|| {
+        let repeat = route.may_be_repeated(repeats).then(|| {
             let mut again = request.clone();
             let coalescer = self.clone();
             Repeat::new("acquire", &request.key, request.lease, move || {
@@ -164,7 +164,7 @@ impl Coalescer {
         repeats: Repeats,
     ) -> Call<ReleaseAnswer> {
         let route = self.route(|| QueuedRequest::Release(release.clone()));
-        let repeat = route.waits(repeats).then(|| {
+        let repeat = route.may_be_repeated(repeats).then(|| {
             let (key, lease) = (&release.request.key, release.request.lease);
             let again = PlannedRelease {
                 is_repeated: true,

@@ -183,7 +183,7 @@ impl Cleanup {
     /// Releases in another task what may have been granted, so that this task can still release a late grant as soon as
     /// the answer comes.
     fn release_aside(&self, end: Option<Instant>) {
-        let at_work = self.context.registry.lifecycle.at_work();
+        let at_work = self.context.registry.lifecycle.register_operation();
         let releases = self.context.registry.releaser.clone();
         let job = ReleaseJob {
             maybe_in_flight: true,

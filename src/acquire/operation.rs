@@ -313,7 +313,7 @@ impl AcquireOperation {
         attempt
     }
 
-    fn failed(&self, error: Error) -> Error {
+    fn report_failure(&self, error: Error) -> Error {
         let about = (&self.request.key, self.request.lease);
         telemetry::store_failed("acquire", Some(about), &error);
         error
@@ -324,8 +324,8 @@ impl AcquireOperation {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
 
-    /// If other processes use the key too, the lease does not stay here.
-    fn refused_by(&mut self, held: &Held) {
+    /// Records a refusal. If other processes use the key too, the lease does not stay here.
+    fn stop_staying_if_contended(&mut self, held: &Held) {
         if self.stays_for.is_none() {
             return;
         }
@@ -348,15 +348,15 @@ impl AcquireOperation {
         // A request that waits to be sent is dropped, because the next attempt sends the same request.
         self.calls.stop_sending();
         let Some((sent, answer)) = answered else {
-            return Err(self.failed(too_late(limit)));
+            return Err(self.report_failure(too_late(limit)));
         };
         if let Err(error) = &answer {
             self.leftover = self.leftover.max(Leftover::of_error(error));
         }
-        let grant = match answer.map_err(|error| self.failed(error))? {
+        let grant = match answer.map_err(|error| self.report_failure(error))? {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => {
-                self.refused_by(&held);
+                self.stop_staying_if_contended(&held);
                 self.ahead.get_or_insert(held.ahead());
                 return Ok(Attempt::Held(held));
             }
@@ -372,7 +372,7 @@ impl AcquireOperation {
         };
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             self.leftover = self.leftover.max(Leftover::Granted);
-            return Err(self.failed(too_late(limit)));
+            return Err(self.report_failure(too_late(limit)));
         };
         if self.leftover == Leftover::Unclear {
             state.set_maybe_in_flight();

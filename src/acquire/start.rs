@@ -106,7 +106,7 @@ fn begin(
 ) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
     // The token is taken before the check for a close (in `AcquireOperation::new`). So a close either waits for this
     // acquire, or the check sees the close.
-    let at_work = options.context.registry.lifecycle.at_work();
+    let at_work = options.context.registry.lifecycle.register_operation();
     let work = InlineTask::new()?;
     let acquisition = AcquireOperation::new(options, key?, retries, since, &work)?;
     // Boxed here, because every future that takes this one by value would grow by its size.

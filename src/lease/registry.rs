@@ -125,7 +125,7 @@ impl LeaseRegistry {
     /// Gives up a lease, and returns its pending release. `None` if another call gave up the lease before.
     pub(super) fn end(&self, lease: &Arc<LeaseState>, now: Instant) -> Option<PendingRelease> {
         // The token is taken first, so that a close which does not find the lease any more waits for its release.
-        let at_work = self.lifecycle.at_work();
+        let at_work = self.lifecycle.register_operation();
         self.forget(lease);
         let is_first = lease.end(EndReason::Released, now);
         is_first.then(|| PendingRelease::new(lease.clone(), self.queues.clone(), at_work))

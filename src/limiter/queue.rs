@@ -67,7 +67,7 @@ pub(super) struct LimiterConfig {
     pub(super) key: Key,
     pub(super) quota: Quota,
     /// How long an answer may take before the request is sent again.
-    pub(super) limit: Duration,
+    pub(super) response_timeout: Duration,
     /// How long all answers may be errors before a caller whose wait has no bound gets the error.
     pub(super) call_timeout: Duration,
 }
@@ -262,7 +262,7 @@ impl PermitQueue {
         {
             let late = Error::TimedOut {
                 operation: "permit",
-                limit: self.config.limit,
+                limit: self.config.response_timeout,
             };
             self.failed(&late, tick);
         }
@@ -282,7 +282,7 @@ impl PermitQueue {
         let request = self.request(caller.permits, id.unwrap_or_else(PermitId::random));
         self.pending = Some(PendingRequest {
             id: request.id,
-            end: now + self.config.limit,
+            end: now + self.config.response_timeout,
             next: self.next,
         });
         Action::Ask(Arc::new(request))

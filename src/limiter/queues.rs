@@ -72,7 +72,7 @@ pub(crate) struct LimiterQueue {
     context: Arc<LimiterContext>,
     name: (Key, Quota),
     /// How long an answer may take before the request is sent again.
-    limit: Duration,
+    response_timeout: Duration,
     queue: Mutex<PermitQueue>,
     /// The last request, while its caller waits for it.
     request: Mutex<Weak<InlineTask>>,
@@ -85,17 +85,17 @@ impl LimiterQueue {
         let known = queues.entry(name.clone()).or_default();
         known.upgrade().unwrap_or_else(|| {
             let call_timeout = context.call_timeout;
-            let limit = call_timeout.min(quota.window().max(MIN_RESPONSE_TIMEOUT));
+            let response_timeout = call_timeout.min(quota.window().max(MIN_RESPONSE_TIMEOUT));
             let config = LimiterConfig {
                 key,
                 quota,
-                limit,
+                response_timeout,
                 call_timeout,
             };
             let this = Arc::new(Self {
                 context: context.clone(),
                 name,
-                limit,
+                response_timeout,
                 queue: Mutex::new(PermitQueue::new(config)),
                 request: Mutex::default(),
             });
@@ -271,12 +271,12 @@ impl LimiterQueue {
         Box::pin(asked)
     }
 
-    /// Sends the request to the store. Waits for the answer even after the limit, because a late answer may [still
+    /// Sends the request to the store. Waits for the answer even after the time-out, because a late answer may [still
     /// count](PermitQueue::complete).
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let failed = |error: &Error| telemetry::store_failed("permit", None, error);
         let mut call = pin!(runtime::caught(self.context.store.permit(request)));
-        let limit = self.limit;
+        let limit = self.response_timeout;
         let outcome = match timeout(limit, call.as_mut()).await {
             Ok(outcome) => outcome,
             Err(_) => {

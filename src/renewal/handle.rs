@@ -139,6 +139,6 @@ impl RenewalHandle {
 
 impl Drop for RenewalHandle {
     fn drop(&mut self) {
-        self.state.change(|work| work.is_last = true);
+        self.state.change(|work| work.handle_dropped = true);
     }
 }

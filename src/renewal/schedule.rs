@@ -256,7 +256,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     fn has_slot(&self, is_repeat: bool) -> bool {
-        has_slot(&self.under_way, is_repeat, self.window.under_way())
+        has_slot(&self.under_way, is_repeat, self.window.max_batches())
     }
 
     fn set_state(&mut self, id: LeaseNumber, state: RenewalState, due: Instant) {

@@ -32,7 +32,7 @@ pub(super) struct RenewalWork {
     /// Whether releases are dropped instead of carried out, because the client closes and no runtime is left.
     drops_releases: bool,
     /// Whether the handle was dropped, so that no more work comes.
-    pub(super) is_last: bool,
+    pub(super) handle_dropped: bool,
 }
 
 /// The work that the task carries out as soon as it can.
@@ -52,7 +52,7 @@ impl RenewalInbox {
             schedule: Schedule::new(),
             todo: Todo::default(),
             drops_releases: false,
-            is_last: false,
+            handle_dropped: false,
         };
         Arc::new(Self {
             work: Mutex::new(work),

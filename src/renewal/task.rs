@@ -65,9 +65,9 @@ impl RenewalTask {
 
     /// Carries out the work that is due now. Returns whether more work may come.
     fn carry_out(&mut self, now: Instant) -> bool {
-        let (todo, due, is_last) = self.state.with(|work| {
+        let (todo, due, handle_dropped) = self.state.with(|work| {
             let due = work.schedule.take_due(now);
-            (mem::take(&mut work.todo), due, work.is_last)
+            (mem::take(&mut work.todo), due, work.handle_dropped)
         });
         let Todo {
             releases,
@@ -90,7 +90,7 @@ impl RenewalTask {
             .state
             .with(|work| self.overload.update(&work.schedule, now));
         findings.report();
-        !is_last
+        !handle_dropped
     }
 
     fn renew(&self, due: Due<Weak<LeaseState>>, now: Instant) {

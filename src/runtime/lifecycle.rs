@@ -34,7 +34,7 @@ impl Lifecycle {
     }
 
     /// The token of one more operation. A [close](Lifecycle::finish) waits until the token is dropped.
-    pub(crate) fn at_work(&self) -> TaskTrackerToken {
+    pub(crate) fn register_operation(&self) -> TaskTrackerToken {
         self.at_work.token()
     }
 

@@ -122,7 +122,7 @@ impl Stays {
                 keys.add_ended(stay);
             }
         }
-        self.counted(&keys);
+        self.update_count(&keys);
         ended
     }
 
@@ -130,7 +130,7 @@ impl Stays {
     pub(crate) fn remove(&self, stay: &Arc<Stay>) -> bool {
         let mut keys = self.keys.lock();
         let was_there = keys.remove(stay);
-        self.counted(&keys);
+        self.update_count(&keys);
         was_there
     }
 
@@ -151,7 +151,7 @@ impl Stays {
             stays.retain(|stay| !stay.stored().is_given_back());
             !stays.is_empty()
         });
-        self.counted(&keys);
+        self.update_count(&keys);
     }
 
     /// Plans the next check of the keys, and returns the time until then. It is the shortest time for which an idle key
@@ -222,7 +222,7 @@ impl Stays {
         self.keys.lock().recalled.may_stay(key, now)
     }
 
-    fn counted(&self, keys: &Keys) {
+    fn update_count(&self, keys: &Keys) {
         let count = keys.stays.len() + keys.ended.len();
         self.count.store(count, Ordering::Release);
     }

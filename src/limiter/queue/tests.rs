@@ -60,7 +60,7 @@ impl Bench {
         let config = LimiterConfig {
             key: Key::new("k").unwrap(),
             quota: Quota::fixed(10, SECOND).unwrap(),
-            limit: LIMIT,
+            response_timeout: LIMIT,
             call_timeout: CALL_TIMEOUT,
         };
         let start = Instant::now();

@@ -49,7 +49,7 @@ impl SendWindow {
     }
 
     /// How many batches may be under way.
-    pub(super) fn under_way(&self) -> usize {
+    pub(super) fn max_batches(&self) -> usize {
         (self.window / self.size()).clamp(LEAST_UNDER_WAY, MOST_UNDER_WAY)
     }
 
@@ -108,7 +108,7 @@ mod tests {
     const TARGET: Duration = Duration::from_secs(1);
 
     fn places(window: &SendWindow) -> (usize, usize) {
-        (window.under_way(), window.size())
+        (window.max_batches(), window.size())
     }
 
     #[test]
