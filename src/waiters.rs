@@ -20,7 +20,7 @@ mod waiter;
 
 pub(crate) use self::{
     followers::Follower,
-    handoff::{HandoffOffer, HandoffOutcome},
+    handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
     notifications::ensure_listener,
     queues::WaitQueues,

@@ -9,11 +9,11 @@ use crate::{
     acquire::{attempt::Attempt, cleanup, here},
     lease::Lease,
     messages::{KnownPlace, Turn},
-    model::{Access, Error, Held, Mode},
+    model::{Access, Error, Held, LeaseId, Mode},
     retry::TRIES,
     sticky::Fit,
     telemetry::SentBack,
-    waiters::{WaitOutcome, Waiter, WaiterKind, ensure_listener},
+    waiters::{HandoffOffer, HandoffStreak, WaitOutcome, Waiter, WaiterKind, ensure_listener},
 };
 
 impl AcquireOperation {
@@ -25,7 +25,6 @@ impl AcquireOperation {
     ) -> Result<Attempt, Error> {
         let start = self.since;
         let context = self.context.clone();
-        let kind = self.waiter_kind();
         let mut waiter = match self.waiter.clone() {
             Some(first) => first,
             None => self.enter_queue(),
@@ -62,22 +61,8 @@ impl AcquireOperation {
                             Here::Store => {}
                         }
                     }
-                    if let Some(place) = waiter.plan_request() {
-                        let request = Arc::make_mut(&mut self.request);
-                        request.turn = Turn::InTurn(place);
-                        // If no process is ahead, the request goes when the key is about to be free, so it is not
-                        // likely to be refused. If the place is due to be written again, a read alone is not enough.
-                        let is_behind = |held: &Held| held.turns_ahead() > 0;
-                        let last = waiter.last_answer();
-                        request.likely_held = place.known != KnownPlace::Due
-                            && last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
-                    }
-                    // The holder that offers its lease waits for the answer to exactly this request. While earlier
-                    // requests are under way, the next answer may be to one of those, so no offer is taken. A request
-                    // for a tick takes none either: it may find the tick done, and then does not end the holder's lease.
-                    let offer = waiter
-                        .begin_to_ask()
-                        .filter(|_| self.calls.is_empty() && self.request.tick.is_none());
+                    self.plan_request(&waiter);
+                    let offer = self.begin_to_ask(&waiter);
                     from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
                     match offer {
                         Some(offer) => self.take(offer).await,
@@ -85,20 +70,7 @@ impl AcquireOperation {
                     }
                 }
                 Some(WaitOutcome::GiveUp) => {
-                    let waited = start.elapsed();
-                    return Err(match waiter.last_answer() {
-                        Some(Ok(held)) => self.refusal(waited, held),
-                        Some(Err(error)) => error,
-                        // The first waiter waits for a task that has the key from memory, or this one has waited for it.
-                        None => {
-                            let stay = context.registry.stays.get(&self.request.key);
-                            let held = stay.map(|stay| stay.held(Instant::now()));
-                            match held.or(held_here) {
-                                Some(held) => self.refusal(waited, held),
-                                None => too_late(waited),
-                            }
-                        }
-                    });
+                    return Err(self.error_of_giving_up(&waiter, held_here));
                 }
                 // An earlier request was answered meanwhile.
                 None => self.answer().await,
@@ -110,25 +82,7 @@ impl AcquireOperation {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
-                    // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, as
-                    // after a grant to a reader, and gets its turn from memory.
-                    let mode = if lease.is_local() {
-                        Mode::Shared
-                    } else {
-                        lease.mode()
-                    };
-                    // An exclusive grant ends the place whichever request it answers.
-                    let is_only_request = self.request.fresh && self.calls.is_empty();
-                    let ends_place = is_only_request || self.request.access == Access::Exclusive;
-                    // An earlier request, one in place of a lease, and one of an owner that has the key already may have
-                    // come before processes that wait.
-                    let may_have_passed =
-                        !is_only_request || from.is_some() || self.request.reentrant;
-                    let is_in_turn = !may_have_passed && !lease.is_local();
-                    if kind == WaiterKind::Shared && is_in_turn {
-                        self.begin_shared_turn(now);
-                    }
-                    waiter.granted(lease.id(), mode, lease.remaining(), from, ends_place);
+                    self.record_grant(&waiter, &lease, from, now);
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
@@ -143,10 +97,8 @@ impl AcquireOperation {
                     }
                 }
                 Err(error) if error.is_retryable() => {
-                    let (failures, answered) = waiter.failed(error.clone()).unwrap_or((TRIES, now));
-                    let silence = now.saturating_duration_since(answered.max(start));
-                    let is_silent = wait_ends.is_none() && silence >= context.registry.call_timeout;
-                    if is_silent && failures >= TRIES {
+                    let is_silent = self.record_error(&waiter, &error, now);
+                    if is_silent && wait_ends.is_none() {
                         waiter.fail_waiters();
                         return Err(error);
                     }
@@ -157,6 +109,88 @@ impl AcquireOperation {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Prepares the request for its next sending: what it says about the place of this process, and whether it is likely
+    /// to be refused.
+    fn plan_request(&mut self, waiter: &Waiter) {
+        let Some(place) = waiter.plan_request() else {
+            return;
+        };
+        let request = Arc::make_mut(&mut self.request);
+        request.turn = Turn::InTurn(place);
+        // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused. If
+        // the place is due to be written again, a read alone is not enough.
+        let is_behind = |held: &Held| held.turns_ahead() > 0;
+        let last = waiter.last_answer();
+        request.likely_held = place.known != KnownPlace::Due
+            && last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
+    }
+
+    /// Records that the request is sent now. Returns the lease of this process that it may replace.
+    ///
+    /// The holder that offers its lease waits for the answer to exactly this request. While earlier requests are under
+    /// way, the next answer may be to one of those, so no offer is taken. A request for a tick takes none either: it may
+    /// find the tick done, and then does not end the holder's lease.
+    fn begin_to_ask(&self, waiter: &Waiter) -> Option<HandoffOffer> {
+        let offer = waiter.begin_to_ask();
+        offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none())
+    }
+
+    /// The error of a waiter that gives up. `held_here` are the tasks of this process that had the key from memory when
+    /// its lease went back.
+    fn error_of_giving_up(&self, waiter: &Waiter, held_here: Option<Held>) -> Error {
+        let waited = self.since.elapsed();
+        match waiter.last_answer() {
+            Some(Ok(held)) => self.refusal(waited, held),
+            Some(Err(error)) => error,
+            // The first waiter waits for a task that has the key from memory, or this one has waited for it.
+            None => {
+                let stay = self.context.registry.stays.get(&self.request.key);
+                let held = stay.map(|stay| stay.held(Instant::now()));
+                match held.or(held_here) {
+                    Some(held) => self.refusal(waited, held),
+                    None => too_late(waited),
+                }
+            }
+        }
+    }
+
+    /// Reports a grant to the queue. `from` is the lease of this process that the request asked to replace, and the
+    /// streak of that lease.
+    fn record_grant(
+        &self,
+        waiter: &Waiter,
+        lease: &Lease,
+        from: Option<(LeaseId, HandoffStreak)>,
+        now: Instant,
+    ) {
+        // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, as after a grant
+        // to a reader, and gets its turn from memory.
+        let mode = if lease.is_local() {
+            Mode::Shared
+        } else {
+            lease.mode()
+        };
+        // An exclusive grant ends the place whichever request it answers.
+        let is_only_request = self.request.fresh && self.calls.is_empty();
+        let ends_place = is_only_request || self.request.access == Access::Exclusive;
+        // An earlier request, one in place of a lease, and one of an owner that has the key already may have come before
+        // processes that wait.
+        let may_have_passed = !is_only_request || from.is_some() || self.request.reentrant;
+        let is_in_turn = !may_have_passed && !lease.is_local();
+        if self.waiter_kind() == WaiterKind::Shared && is_in_turn {
+            self.begin_shared_turn(now);
+        }
+        waiter.granted(lease.id(), mode, lease.remaining(), from, ends_place);
+    }
+
+    /// Reports an error to the queue. Returns whether all requests have failed for the whole call timeout, and not only
+    /// a few of them.
+    fn record_error(&self, waiter: &Waiter, error: &Error, now: Instant) -> bool {
+        let (failures, answered) = waiter.failed(error.clone()).unwrap_or((TRIES, now));
+        let silence = now.saturating_duration_since(answered.max(self.since));
+        silence >= self.context.registry.call_timeout && failures >= TRIES
     }
 
     fn waiter_kind(&self) -> WaiterKind {
