@@ -71,8 +71,6 @@ pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
     /// The next request. After a failed request it is not `fresh`, because the failed request may have been granted.
     request: Arc<AcquireRequest>,
-    /// Whether the acquire waits while renewals are late.
-    waits_for_renewals: bool,
     /// When the caller began to wait.
     since: Instant,
     calls: InFlight<AcquireAnswer>,
@@ -116,7 +114,6 @@ impl AcquireOperation {
         Ok(Self {
             context,
             request: Arc::new(request),
-            waits_for_renewals: options.waits_for_renewals,
             since,
             options,
             stays_for,
@@ -179,7 +176,7 @@ impl AcquireOperation {
     }
 
     async fn ask(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
-        if self.waits_for_renewals {
+        if self.options.waits_for_renewals {
             let (context, key, ttl) = (&self.context, &self.request.key, self.request.ttl);
             wait_for_renewals(context, key, ttl, wait_policy, self.since).await;
         }
