@@ -238,3 +238,18 @@ async fn two_processes_share_a_key_that_both_want() {
         assert!(here + there > 15_000 / 6 / 3, "{case}");
     }
 }
+
+/// The first request of the inner acquire was granted, and its answer is lost. A repeated grant changes nothing, so it
+/// does not end the outer lease, which is released by itself.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_handed_to_a_request_that_may_have_been_granted() {
+    let (store, leases) = setup();
+    let acquire = || leases.acquire("key", TTL).owner("me");
+    let outer = acquire().await.unwrap();
+    store.next([Fate::AnswerLost, Fate::AnswerLost]);
+    let inner = tokio::spawn(acquire().reentrant().into_future());
+    sleep(Duration::from_millis(1)).await;
+    outer.release().await.unwrap();
+    inner.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(until_free(&store).await, Duration::ZERO);
+}

@@ -131,10 +131,11 @@ impl AcquireOperation {
     ///
     /// The holder that offers its lease waits for the answer to exactly this request. While earlier requests are under
     /// way, the next answer may be to one of those, so no offer is taken. A request for a tick takes none either: it may
-    /// find the tick done, and then does not end the holder's lease.
+    /// find the tick done, and then does not end the holder's lease. Nor does one after a failed request, which may have
+    /// been granted: a repeated grant changes nothing, and so does not end the holder's lease.
     fn begin_to_ask(&self, waiter: &Waiter) -> Option<HandoffOffer> {
         let offer = waiter.begin_to_ask();
-        offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none())
+        offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none() && self.request.fresh)
     }
 
     /// The error of a waiter that gives up. `held_here` are the tasks of this process that had the key from memory when
