@@ -229,8 +229,8 @@ impl AcquireOperation {
         if context.likely_held.contains(&self.request.key, start) {
             Arc::make_mut(&mut self.request).likely_held = true;
         }
+        let mut attempt = self.attempt().await;
         loop {
-            let attempt = self.attempt().await;
             match &attempt {
                 Ok(Attempt::Held(held)) => {
                     let now = Instant::now();
@@ -250,7 +250,11 @@ impl AcquireOperation {
                 }
                 Err(error) => match tries.pause_after(&error) {
                     Some(pause) => {
-                        self.calls.select_response(sleep(pause)).await;
+                        attempt = match self.calls.select_response(sleep(pause)).await {
+                            Some(()) => self.attempt().await,
+                            // An earlier request was answered meanwhile.
+                            None => self.answer().await,
+                        };
                     }
                     None => return Err(error),
                 },

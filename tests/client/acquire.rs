@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt, future::poll_immediate};
-use leasehold::{Error, Leases};
+use leasehold::{Attempt, Error, Leases};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, is_free, setup, until_free};
@@ -228,4 +228,17 @@ async fn a_waiter_whose_time_is_over_ends_with_the_first_error() {
     let late = leases.acquire("key", TTL).wait_for(wait).await;
     assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
     assert_eq!(start.elapsed(), LIMIT, "the first request is waited for");
+}
+
+/// The answer to the first request comes during the pause before the next one.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_answered_late_sends_no_other_request() {
+    let (store, leases) = setup();
+    let other = Leases::new(store.memory.clone());
+    let _holder = other.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLate(LIMIT + Duration::from_millis(5))]);
+    let attempt = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
+    sleep(LIMIT).await;
+    assert_eq!(store.calls(), ["acquire"]);
 }
