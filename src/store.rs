@@ -292,8 +292,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Each item has the keys that became free since the previous item. While the server answers, an item, perhaps an
     /// empty one, comes at least every 10 s, so that a reader can stop between two items without dropping a request that
-    /// is under way. The client takes a stream without an item for 30 s for broken, and opens another one. After an error or the end, the stream gives nothing more. Another one may then be
-    /// opened.
+    /// is under way. The client takes a stream without an item for 30 s for broken, and opens another one. After an error
+    /// or the end, the stream gives nothing more. Another one may then be opened.
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         Ok(None)
     }

@@ -125,7 +125,7 @@ async fn a_part_is_judged_alike_on(engine: Engine, documents: &[(Verdict, Value)
     taken
 }
 
-/// Documents that somebody else has written into the index.
+/// Another application has written the documents into the index.
 #[tokio::test]
 async fn a_document_with_a_key_that_is_none_hides_no_lock() {
     for engine in BOTH {
