@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     messages::AcquireRequest,
-    model::{Fence, LossReason, Mode, after},
+    model::{Fence, Held, Holder, LossReason, Mode, after},
     runtime::suspension,
 };
 
@@ -154,6 +154,23 @@ impl LeaseState {
             self.acquired_at,
             now.saturating_duration_since(self.granted_at),
         )
+    }
+
+    /// The lease as an answer of the store would show it. `at` is the time of the server now.
+    pub(crate) fn shown(&self, at: DateTime<Utc>, now: Instant) -> Holder {
+        let request = self.request();
+        let until = after(at, self.remaining(now));
+        let (owner, since) = (request.owner.clone(), self.acquired_at());
+        let mut holder = Holder::exclusive(request.lease, owner, self.fence(), since, until);
+        holder.mode = self.mode();
+        holder.note = request.note.clone();
+        holder
+    }
+
+    /// The refusal that another request is answered with while this lease holds the key, as far as this process can tell.
+    pub(crate) fn refusal(&self, now: Instant) -> Held {
+        let at = self.server_time(now);
+        Held::new(self.key().clone(), vec![self.shown(at, now)], at)
     }
 
     /// Sets the mode, and the fence of an upgrade, after a conversion of the lease in the store.

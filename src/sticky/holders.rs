@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
-    model::{Holder, LossReason, after},
+    model::LossReason,
 };
 
 /// The leases under a stay, the newest at the end.
@@ -81,17 +80,6 @@ impl Holders {
     pub(super) fn next_expiry(&self, now: Instant) -> Option<Instant> {
         self.leases().map(|it| it.deadline().max(now)).min()
     }
-}
-
-/// A lease as an answer of the store would show it. `at` is the time of the server now.
-pub(super) fn shown(lease: &LeaseState, at: DateTime<Utc>, now: Instant) -> Holder {
-    let request = lease.request();
-    let until = after(at, lease.remaining(now));
-    let (owner, since) = (request.owner.clone(), lease.acquired_at());
-    let mut holder = Holder::exclusive(request.lease, owner, lease.fence(), since, until);
-    holder.mode = lease.mode();
-    holder.note = request.note.clone();
-    holder
 }
 
 /// Records the loss of holders that have outlived their ttl, and then gives their turns to others. From now on their

@@ -29,7 +29,7 @@ pub(crate) use self::state::Left;
 use self::state::{Conversions, End, StayState};
 use super::{
     fences::Fences,
-    holders::{Holders, lose, shown},
+    holders::{Holders, lose},
 };
 use crate::{
     lease_state::{BackingLease, LeaseNumber, LeaseState},
@@ -398,7 +398,7 @@ impl Stay {
         let state = self.state.lock();
         let at = self.stored().server_time(now);
         let leases = state.holders.leases().filter(|it| which(it));
-        let holders = leases.map(|it| shown(it, at, now)).collect();
+        let holders = leases.map(|it| it.shown(at, now)).collect();
         Held::new(self.key().clone(), holders, at)
     }
 }

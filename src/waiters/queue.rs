@@ -72,6 +72,8 @@ pub(super) struct Granted {
     /// Whether the grant has ended the place, unless its request was to keep it. An earlier request of the waiter, which
     /// was to keep the place, may have been granted instead.
     pub(super) ends_place: bool,
+    /// What other requests are refused with from now on; `None` for a grant from memory.
+    pub(super) refusal: Option<Held>,
     /// The lease of this process that it replaces, if it replaces one.
     pub(super) in_place_of: Option<(LeaseId, HandoffStreak)>,
 }
@@ -297,11 +299,12 @@ impl KeyQueue {
             mode,
             remaining,
             is_in_turn,
+            refusal,
             in_place_of,
             ends_place,
         } = granted;
         self.answered = now;
-        self.last = LastAnswer::Unknown;
+        self.last = refusal.map_or(LastAnswer::Unknown, LastAnswer::Granted);
         let replaces = in_place_of.is_some();
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
@@ -406,6 +409,11 @@ impl KeyQueue {
     /// The outcome of the last request, whichever waiter sent it.
     pub(super) fn last(&self) -> Option<Result<Held, Error>> {
         self.last.outcome()
+    }
+
+    /// What other requests are refused with after a grant to a waiter of this process, if that was the last answer.
+    pub(super) fn last_grant(&self) -> Option<Held> {
+        self.last.grant()
     }
 
     /// Plans the next request after an answer: as a kept report says, or else after a pause. The pause is at least the

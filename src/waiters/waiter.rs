@@ -153,13 +153,15 @@ impl Waiter {
         self.queue(|queue| queue.failed(&self.wake, error, Instant::now()))
     }
 
-    /// Records that this waiter was granted the key. `in_place_of` is the lease of this process that the new lease
-    /// replaces, if it replaces one.
+    /// Records that this waiter was granted the key. `refusal` is what other requests are refused with from now on; `None`
+    /// for a lease from memory. `in_place_of` is the lease of this process that the new lease replaces, if it replaces
+    /// one.
     pub(crate) fn granted(
         &self,
         lease: LeaseId,
         mode: Mode,
         remaining: Duration,
+        refusal: Option<Held>,
         in_place_of: Option<(LeaseId, HandoffStreak)>,
         ends_place: bool,
     ) {
@@ -170,6 +172,7 @@ impl Waiter {
             remaining,
             is_in_turn: self.kind != WaiterKind::Barging,
             ends_place,
+            refusal,
             in_place_of,
         };
         let granted = self.queue(|queue| queue.granted(&self.wake, granted, now));
@@ -200,6 +203,7 @@ impl Waiter {
             remaining,
             is_in_turn: false,
             ends_place: false,
+            refusal: None,
             in_place_of: None,
         };
         self.queue(|queue| queue.granted(&self.wake, granted, now));
@@ -208,6 +212,11 @@ impl Waiter {
     /// The outcome of the last request for the key, whichever waiter sent it.
     pub(crate) fn last_answer(&self) -> Option<Result<Held, Error>> {
         self.queue(|queue| queue.last()).flatten()
+    }
+
+    /// What other requests are refused with after a grant to a waiter of this process, if that was the last answer.
+    pub(crate) fn last_grant(&self) -> Option<Held> {
+        self.queue(|queue| queue.last_grant()).flatten()
     }
 
     fn queue<A>(&self, look: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {

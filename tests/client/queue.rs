@@ -387,3 +387,30 @@ async fn who_waits_has_a_key_at_once_that_an_abandoned_request_has_freed() {
         holder.detach();
     }
 }
+
+/// The last answer before its end is the grant to another task of its process.
+#[tokio::test(start_paused = true)]
+async fn whose_time_ends_after_a_handoff_is_told_who_has_the_key() {
+    let (_, leases) = setup();
+    let holder = leases.acquire("key", TTL).await.unwrap();
+    let wait = || leases.acquire("key", TTL).owner("next").into_future();
+    let second = tokio::spawn(wait());
+    sleep(MOMENT).await;
+    let _third = tokio::spawn(wait());
+    sleep(MOMENT).await;
+    let fourth = leases.acquire("key", TTL).wait_for(MOMENT * 5);
+    let fourth = tokio::spawn(fourth.into_future());
+    sleep(MOMENT).await;
+    holder.release().await.unwrap();
+    let next = second.await.unwrap().unwrap();
+    match fourth.await.unwrap() {
+        Err(Error::WaitTimedOut { held, .. }) => {
+            let [holder] = held.holders() else {
+                panic!("{held:?}");
+            };
+            assert_eq!((holder.lease, holder.fence), (next.id(), next.fence()));
+            assert_eq!(&*holder.owner, "next");
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+}

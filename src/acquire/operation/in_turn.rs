@@ -145,11 +145,12 @@ impl AcquireOperation {
         match waiter.last_answer() {
             Some(Ok(held)) => self.refusal(waited, held),
             Some(Err(error)) => error,
-            // The first waiter waits for a task that has the key from memory, or this one has waited for it.
+            // The first waiter waits for a task that has the key from memory, or this one has waited for it. Or the key
+            // was granted to a waiter of this process.
             None => {
                 let stay = self.context.registry.stays.get(&self.request.key);
                 let held = stay.map(|stay| stay.held(Instant::now()));
-                match held.or(held_here) {
+                match held.or(held_here).or_else(|| waiter.last_grant()) {
                     Some(held) => self.refusal(waited, held),
                     None => too_late(waited),
                 }
@@ -183,7 +184,9 @@ impl AcquireOperation {
         if self.waiter_kind() == WaiterKind::Shared && is_in_turn {
             self.begin_shared_turn(now);
         }
-        waiter.granted(lease.id(), mode, lease.remaining(), from, ends_place);
+        let refusal = (!lease.is_local()).then(|| lease.state().refusal(now));
+        let remaining = lease.remaining();
+        waiter.granted(lease.id(), mode, remaining, refusal, from, ends_place);
     }
 
     /// Reports an error to the queue. Returns whether all requests have failed for the whole call timeout, and not only

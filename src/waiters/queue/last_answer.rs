@@ -5,9 +5,11 @@ use crate::model::{Error, Held};
 /// The outcome of the last request.
 #[derive(Debug)]
 pub(super) enum LastAnswer {
-    /// There was no answer yet, or the key was granted since the last one.
+    /// There was no answer yet, or the key was granted from memory since the last one.
     Unknown,
     Held(Held),
+    /// The key was granted to a waiter of this process, which other requests are refused for as this says.
+    Granted(Held),
     /// The last `times` requests have failed, the last one with this error. If `is_final`, no request was answered for
     /// the whole call timeout, and a waiter has given up.
     Failed {
@@ -24,7 +26,7 @@ impl LastAnswer {
             Self::Failed {
                 times, is_final, ..
             } => (times, is_final),
-            Self::Unknown | Self::Held(_) => (0, false),
+            Self::Unknown | Self::Held(_) | Self::Granted(_) => (0, false),
         };
         let times = before.saturating_add(1);
         *self = Self::Failed {
@@ -43,15 +45,24 @@ impl LastAnswer {
     pub(super) fn ahead(&self) -> usize {
         match self {
             Self::Held(held) => held.ahead(),
-            Self::Unknown | Self::Failed { .. } => 0,
+            Self::Unknown | Self::Granted(_) | Self::Failed { .. } => 0,
         }
     }
 
+    /// The last refusal or error; `None` if the key was granted since.
     pub(super) fn outcome(&self) -> Option<Result<Held, Error>> {
         match self {
-            Self::Unknown => None,
+            Self::Unknown | Self::Granted(_) => None,
             Self::Held(held) => Some(Ok(held.clone())),
             Self::Failed { error, .. } => Some(Err(error.clone())),
+        }
+    }
+
+    /// What other requests are refused with after a grant to a waiter of this process, if that was the last answer.
+    pub(super) fn grant(&self) -> Option<Held> {
+        match self {
+            Self::Granted(held) => Some(held.clone()),
+            Self::Unknown | Self::Held(_) | Self::Failed { .. } => None,
         }
     }
 }

@@ -87,6 +87,7 @@ fn granted(lease: LeaseId, mode: Mode) -> Granted {
         remaining: TTL,
         is_in_turn: true,
         ends_place: true,
+        refusal: None,
         in_place_of: None,
     }
 }
