@@ -8,7 +8,7 @@ pub(super) enum LastAnswer {
     /// There was no answer yet, or the key was granted from memory since the last one.
     Unknown,
     Held(Held),
-    /// The key was granted to a waiter of this process, which other requests are refused for as this says.
+    /// The key was granted to a waiter of this process. Other requests are refused with this.
     Granted(Held),
     /// The last `times` requests have failed, the last one with this error. If `is_final`, no request was answered for
     /// the whole call timeout, and a waiter has given up.

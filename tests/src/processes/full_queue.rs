@@ -23,7 +23,7 @@ use super::{
 /// which the key is held.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Requests of a process that waits.
+/// A store that records the requests of a process that waits.
 #[derive(Debug)]
 struct Watched {
     store: Arc<dyn Store>,
@@ -95,7 +95,7 @@ pub async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction(stor
         waiting.abort();
         leases.close().await;
         drop(holder);
-        // Otherwise a place was free again.
+        // If it was not refused for this reason, a place was free again, and what was seen does not count.
         if refused.has_no_room {
             assert_eq!(reported, 1);
             if woken.at - refused.at < paused / 2 {
