@@ -9,6 +9,8 @@
 //! - No event is made under the lock of the status, because the subscriber is code of the application.
 
 mod backing;
+mod conversions;
+mod convert;
 mod end;
 mod holds;
 mod number;
@@ -155,7 +157,7 @@ impl LeaseState {
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
-        fence == state.fence || !state.upgrades.all_are_answered()
+        fence == state.fence || state.conversions.upgrade_is_unanswered()
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
@@ -206,8 +208,8 @@ impl LeaseState {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let request = request.usage(self.usage.tell());
         let state = self.state.borrow();
-        if self.terms.asked_once && state.mode == Mode::Exclusive && state.upgrades.none_was_sent()
-        {
+        let is_unchanged = state.mode == Mode::Exclusive && state.conversions.no_upgrade_was_sent();
+        if self.terms.asked_once && is_unchanged {
             request.known(KnownGrant {
                 fence: state.fence,
                 acquired_at: self.acquired_at,
@@ -360,42 +362,6 @@ impl LeaseState {
         if let Some(reason) = loss.filter(|_| self.has_guard()) {
             telemetry::lost(self.fields(), &reason);
         }
-    }
-
-    /// Records that an upgrade is sent, which may give the lease another fence. Returns its number.
-    pub(crate) fn upgrade_sent(&self) -> u32 {
-        let mut number = 0;
-        self.state
-            .send_modify(|state| number = state.upgrades.send());
-        number
-    }
-
-    /// Records that the store has answered this upgrade: the lease is exclusive.
-    pub(crate) fn upgrade_carried_out(&self, number: u32) {
-        self.state
-            .send_modify(|state| state.upgrades.carried_out(number));
-    }
-
-    /// Records that a downgrade is sent.
-    pub(crate) fn downgrade_sent(&self) {
-        self.set(|state| state.upgrades.downgrade());
-    }
-
-    /// Records that this upgrade was not carried out.
-    pub(crate) fn upgrade_refused(&self, number: u32) {
-        self.state
-            .send_modify(|state| state.upgrades.refused(number));
-    }
-
-    /// Applies the mode and the fence from the answer to a conversion.
-    pub(crate) fn converted(&self, mode: Mode, fence: Fence) {
-        self.state.send_modify(|state| {
-            // Answers may arrive in any order. The fence shows in which order the conversions were carried out: each
-            // upgrade has a greater fence, and of two answers with the same fence the downgrade came after the upgrade.
-            if fence > state.fence || fence == state.fence && mode == Mode::Shared {
-                (state.mode, state.fence) = (mode, fence);
-            }
-        });
     }
 
     /// Records that the lease is lost, by the answer of the server or the close of the client. Returns the first reason

@@ -49,6 +49,7 @@
 
 mod batch;
 mod cleanup;
+mod conversions;
 mod crowd;
 mod exclusion;
 mod expiry;
@@ -81,6 +82,7 @@ pub use self::{
         clean_up_racing_with_takeover_removes_no_live_lock, purge_removes_only_what_is_long_dead,
         remove_expired_removes_only_what_is_dead,
     },
+    conversions::a_late_conversion_undoes_no_later_one,
     crowd::a_key_has_a_bounded_number_of_holders,
     exclusion::{
         a_loser_never_extends_the_expiry, a_loser_writes_nothing,
@@ -215,6 +217,7 @@ macro_rules! conformance_suite {
             permits_are_never_more_than_there_are
             an_owner_enters_again
             leases_are_upgraded_and_downgraded
+            a_late_conversion_undoes_no_later_one
             several_keys_are_taken_all_or_none
             a_set_waits_in_turn_for_one_key_at_a_time
             opposite_orders_do_not_deadlock

@@ -94,6 +94,9 @@ impl Resume {
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
+        if self.ticket.is_converting() {
+            state.set_converting();
+        }
         state.set_min_hold(self.ticket.min_hold());
         state.set_max_hold(self.ticket.max_hold(), state.granted_at());
         let loss = state.loss(Instant::now());

@@ -1,11 +1,16 @@
 //! Conversions: a shared lease becomes exclusive, or an exclusive one shared.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::{guard::Lease, requests};
+use super::{
+    guard::Lease,
+    requests::{self, Converted},
+};
 use crate::{
-    messages::ConvertRequest,
+    lease_state::LeaseState,
     model::{Conversion, Error, Held, Mode},
     retry::Tries,
     telemetry::{self, Outcome},
@@ -48,15 +53,16 @@ impl Lease {
     ///
     /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
     /// error that [is ambiguous](Error::is_ambiguous) the lease may be exclusive in the store although
-    /// [`mode`](Lease::mode) says that it is shared: repeat the call.
+    /// [`mode`](Lease::mode) says that it is shared: repeat the call, or [downgrade](Lease::downgrade) it.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future does not stop an upgrade that was sent. [`mode`](Lease::mode) changes when the
-    /// upgrade is answered.
+    /// upgrade is answered. A conversion that is carried out late undoes no later one that was answered. For that, after
+    /// a downgrade without an answer, this call carries out the downgrade first, and another process may read before the
+    /// upgrade.
     pub async fn upgrade(&self) -> Result<Upgrade, Error> {
-        let request = ConvertRequest::upgrade(self.key().clone(), self.id());
-        Ok(match self.convert(request).await? {
+        Ok(match self.convert(Conversion::Upgrade).await? {
             None => Upgrade::Exclusive,
             Some(held) => Upgrade::Held(held),
         })
@@ -78,10 +84,10 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop a downgrade that was sent. [`mode`](Lease::mode) changes when the
-    /// downgrade is answered.
+    /// downgrade is answered. A conversion that is carried out late undoes no later one that was answered. For that,
+    /// after an upgrade without an answer, this call carries out the upgrade first, and the fence is a new one.
     pub async fn downgrade(&self) -> Result<(), Error> {
-        let request = ConvertRequest::downgrade(self.key().clone(), self.id());
-        match self.convert(request).await? {
+        match self.convert(Conversion::Downgrade).await? {
             None => Ok(()),
             // Other holders never refuse a downgrade. Only a lease of permits cannot become shared.
             Some(_) => Err(Error::InvalidConversion),
@@ -90,10 +96,10 @@ impl Lease {
 
     /// Converts the lease, and reports the outcome to telemetry. `Some` with the other holders if they prevent the
     /// conversion.
-    async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
-        let mode = request.conversion.mode();
+    async fn convert(&self, wanted: Conversion) -> Result<Option<Held>, Error> {
+        let mode = wanted.mode();
         let span = telemetry::convert(self.state.fields(), mode);
-        let converted = self.try_to_convert(request).instrument(span.clone()).await;
+        let converted = self.try_to_convert(wanted).instrument(span.clone()).await;
         let (outcome, error) = match &converted {
             Ok(None) => (Outcome::Granted, None),
             Ok(Some(_)) => (Outcome::Held, None),
@@ -103,7 +109,7 @@ impl Lease {
         converted
     }
 
-    async fn try_to_convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
+    async fn try_to_convert(&self, wanted: Conversion) -> Result<Option<Held>, Error> {
         if self.mode() == Mode::Permits {
             return Err(Error::InvalidConversion);
         }
@@ -111,7 +117,7 @@ impl Lease {
             return Err(self.state.lost_error(reason));
         }
         if let Some(stay) = &self.stay {
-            if request.conversion == Conversion::Upgrade {
+            if wanted == Conversion::Upgrade {
                 // A downgrade that was not waited for may have made the lease in the store shared.
                 if self.mode() == Mode::Exclusive && !stay.may_be_converted() {
                     return Ok(None);
@@ -125,7 +131,7 @@ impl Lease {
         let stored = self.take_stored();
         // No other lease enters from now on. One may have entered until now.
         if let Some(held) = self.others_here() {
-            if request.conversion == Conversion::Upgrade {
+            if wanted == Conversion::Upgrade {
                 return Ok(Some(held));
             }
             // The others are reentrant leases. If one is exclusive, the lease in the store has to be.
@@ -137,6 +143,16 @@ impl Lease {
         if let Some(stay) = &self.stay {
             stay.conversion_sent();
         }
+        self.convert_stored(&stored, wanted).await
+    }
+
+    /// Converts the lease in the store, by as many requests as it takes until it has the wanted mode and no earlier
+    /// conversion can take it away again.
+    async fn convert_stored(
+        &self,
+        stored: &Arc<LeaseState>,
+        wanted: Conversion,
+    ) -> Result<Option<Held>, Error> {
         let mut tries = Tries::default();
         loop {
             if let Some(reason) = self.state.loss(Instant::now()) {
@@ -145,14 +161,22 @@ impl Lease {
             let limit = self.registry.call_timeout.min(self.remaining());
             let of = (self.registry.store.clone(), self.registry.queues.clone());
             let states = (stored.clone(), self.state(), self.stay.clone());
-            let outcome = requests::convert(of, states, request.clone(), limit).await;
-            let error = match outcome {
-                Err(error) => error,
-                converted => return converted,
-            };
-            match tries.pause_after(&error) {
-                Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
-                None => return Err(error),
+            let request = stored.next_conversion(wanted);
+            let is_wanted = request.conversion == wanted;
+            match requests::convert(of, states, request, limit).await {
+                // A downgrade that is sent after this upgrade has the last word.
+                Ok(Converted::Yes) if is_wanted && wanted == Conversion::Upgrade => {
+                    return Ok(None);
+                }
+                Ok(Converted::Yes) if is_wanted && !stored.may_be_upgraded() => return Ok(None),
+                Ok(Converted::Yes | Converted::OtherFence) => {}
+                Ok(Converted::Held(held)) if is_wanted => return Ok(Some(held)),
+                // The opposite of a downgrade is refused, so the lease is shared.
+                Ok(Converted::Held(_)) => return Ok(None),
+                Err(error) => match tries.pause_after(&error) {
+                    Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
+                    None => return Err(error),
+                },
             }
         }
     }

@@ -34,23 +34,27 @@ pub(crate) async fn renew_now(
     outcome
 }
 
+/// What came of a conversion.
+pub(crate) enum Converted {
+    /// The lease has the mode that the request asks for.
+    Yes,
+    /// Other holders prevent it.
+    Held(Held),
+    /// The lease has another fence than the one that the request names, because of another conversion.
+    OtherFence,
+}
+
 /// Converts one lease in the store, and the guard's lease with it, which is another one if it was granted from memory.
-/// `Some` with the other holders if they prevent the conversion. Waits at most `limit` for the answer.
+/// Waits at most `limit` for the answer.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
     (state, guarded, stay): (Arc<LeaseState>, Arc<LeaseState>, Option<Arc<Stay>>),
     request: ConvertRequest,
     limit: Duration,
-) -> Result<Option<Held>, Error> {
-    // Without a runtime nothing is sent, so the call must fail before an upgrade is counted as sent.
+) -> Result<Converted, Error> {
+    // Without a runtime nothing is sent, so the call must fail before the conversion is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    let upgrade = match request.conversion {
-        Conversion::Upgrade => Some(state.upgrade_sent()),
-        Conversion::Downgrade => {
-            state.downgrade_sent();
-            None
-        }
-    };
+    state.conversion_sent(&request);
     runtime::call("convert", limit, async move {
         let answer = runtime::caught(store.convert(&request)).await;
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {
@@ -64,26 +68,30 @@ pub(crate) async fn convert(
                 stay.make_shared();
             }
         }
-        if let Some(number) = upgrade {
-            match &answer {
-                Ok(ConvertAnswer::Converted(_)) => state.upgrade_carried_out(number),
-                Ok(_) | Err(Error::Unreachable { .. } | Error::Denied { .. }) => {
-                    state.upgrade_refused(number);
-                }
-                // The upgrade may have been carried out, so its outcome stays unknown.
-                Err(_) => {}
-            }
+        // After another error the conversion may have been carried out, or may be carried out later.
+        if let Ok(_) | Err(Error::Unreachable { .. } | Error::Denied { .. }) = &answer {
+            state.conversion_answered(&request);
         }
+        let lost = |reason| Err(state.lost_error(state.lose(reason)));
         match answer? {
             ConvertAnswer::Converted(_) => {
-                if upgrade.is_none() {
+                if request.conversion == Conversion::Downgrade {
                     queues.wake_first(state.key());
                 }
-                Ok(None)
+                Ok(Converted::Yes)
             }
-            ConvertAnswer::Held(held) => Ok(Some(held)),
-            ConvertAnswer::Expired => Err(state.lost_error(state.lose(LossReason::Expired))),
-            ConvertAnswer::TakenOver => Err(state.lost_error(state.lose(LossReason::TakenOver))),
+            ConvertAnswer::Held(held) => Ok(Converted::Held(held)),
+            ConvertAnswer::OtherFence(grant) => {
+                let is_own = request.fence != Some(state.fence())
+                    || state.adopt(request.conversion.opposite().mode(), grant.fence);
+                if is_own {
+                    Ok(Converted::OtherFence)
+                } else {
+                    lost(LossReason::TakenOver)
+                }
+            }
+            ConvertAnswer::Expired => lost(LossReason::Expired),
+            ConvertAnswer::TakenOver => lost(LossReason::TakenOver),
         }
     })
     .await

@@ -42,6 +42,9 @@ pub struct Ticket {
     min_hold_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_hold_ms: Option<u64>,
+    /// Whether a conversion of the lease has no answer, so that it may still be carried out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_converting: bool,
 }
 
 impl Ticket {
@@ -53,6 +56,11 @@ impl Ticket {
     /// For how long, counted from the grant, the lease is held at most.
     pub(crate) fn max_hold(&self) -> Option<Duration> {
         self.max_hold_ms.map(Duration::from_millis)
+    }
+
+    /// Whether a conversion of the lease had no answer.
+    pub(crate) fn is_converting(&self) -> bool {
+        self.is_converting
     }
 
     /// The ticket of this lease in the store. The holds are those of `held`, which is another lease if the holder was
@@ -70,6 +78,7 @@ impl Ticket {
             ttl_ms: millis(request.ttl),
             min_hold_ms: held.release_terms().min_hold.map(millis),
             max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),
+            is_converting: state.is_converting(),
         }
     }
 

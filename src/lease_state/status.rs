@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::validity::Validity;
+use super::{conversions::Conversions, validity::Validity};
 use crate::{
     messages::DoneTick,
     model::{Fence, LossReason, Mode},
@@ -27,7 +27,7 @@ pub(super) struct Status {
     /// The mode and the fence change with a conversion.
     pub(super) mode: Mode,
     pub(super) fence: Fence,
-    pub(super) upgrades: Upgrades,
+    pub(super) conversions: Conversions,
     pub(super) phase: Phase,
     /// Whether the lease is renewed in the background.
     pub(super) is_kept: bool,
@@ -77,16 +77,6 @@ pub(super) enum Phase {
     Detached,
 }
 
-/// The upgrades of the lease. Each may have given the lease a new fence.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Upgrades {
-    sent: u32,
-    /// The numbers of those whose outcome is not known.
-    unanswered: Vec<u32>,
-    /// The numbers of those whose outcome is not known, and that change nothing while the lease is exclusive.
-    overtaken: Vec<u32>,
-}
-
 /// What was reported to telemetry since the last renewal that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
@@ -104,44 +94,6 @@ impl Phase {
             Self::Releasing | Self::Released => Some(EndReason::Released),
             Self::Detached => Some(EndReason::Detached),
         }
-    }
-}
-
-impl Upgrades {
-    /// Records that one more is sent, and returns its number.
-    pub(super) fn send(&mut self) -> u32 {
-        self.sent = self.sent.saturating_add(1);
-        self.unanswered.push(self.sent);
-        self.sent
-    }
-
-    /// Records that this one was not carried out.
-    pub(super) fn refused(&mut self, number: u32) {
-        self.unanswered.retain(|other| *other != number);
-        self.overtaken.retain(|other| *other != number);
-    }
-
-    /// Records that the store has answered this one: the lease is exclusive. Those that were sent before it have made
-    /// the lease exclusive already, or change nothing while it is.
-    pub(super) fn carried_out(&mut self, number: u32) {
-        self.refused(number);
-        let is_before = |other: &mut u32| *other < number;
-        self.overtaken
-            .extend(self.unanswered.extract_if(.., is_before));
-    }
-
-    /// Records that a downgrade is sent. After it an upgrade that is still on its way may change the lease.
-    pub(super) fn downgrade(&mut self) {
-        self.unanswered.append(&mut self.overtaken);
-    }
-
-    pub(super) fn none_was_sent(&self) -> bool {
-        self.sent == 0
-    }
-
-    /// Whether the outcome of all is known.
-    pub(super) fn all_are_answered(&self) -> bool {
-        self.unanswered.is_empty()
     }
 }
 
@@ -172,7 +124,7 @@ impl Status {
             validity,
             mode,
             fence,
-            upgrades: Upgrades::default(),
+            conversions: Conversions::default(),
             phase: Phase::Held,
             is_kept: false,
             has_guard: true,
@@ -197,12 +149,12 @@ impl Status {
     /// the one of this lease. And after an upgrade, the answer to a renewal that was carried out before the upgrade has
     /// a smaller fence.
     pub(super) fn is_own_renewal(&self, fence: Fence) -> bool {
-        if self.upgrades.none_was_sent() {
+        if self.conversions.no_upgrade_was_sent() {
             fence == self.fence
-        } else if self.upgrades.all_are_answered() {
-            fence <= self.fence
-        } else {
+        } else if self.conversions.upgrade_is_unanswered() {
             true
+        } else {
+            fence <= self.fence
         }
     }
 
@@ -249,34 +201,29 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Conversion;
 
     #[test]
     fn which_fences_are_those_of_the_lease_depends_on_its_upgrades() {
+        use Conversion::{Downgrade, Upgrade};
+
         let [less, own, more] = [6, 7, 8].map(Fence::new);
         let until = Instant::now() + Duration::from_secs(1);
         let mut status = Status::new(Validity::until(until), Mode::Shared, own);
         let is_own = |status: &Status| [less, own, more].map(|fence| status.is_own_renewal(fence));
         assert_eq!(is_own(&status), [false, true, false]);
-        let sent = [(); 3].map(|()| status.upgrades.send());
+        status.conversions.sent(Downgrade);
+        assert_eq!(is_own(&status), [false, true, false]);
+        status.conversions.sent(Upgrade);
+        status.conversions.sent(Upgrade);
         assert_eq!(is_own(&status), [true; 3]);
-        status.upgrades.refused(sent[0]);
-        assert_eq!(is_own(&status), [true; 3], "two are unanswered");
-        status.upgrades.carried_out(sent[2]);
+        status.conversions.answered(Upgrade);
+        assert_eq!(is_own(&status), [true; 3], "one is unanswered");
+        status.conversions.has_other_fence();
         assert_eq!(
             is_own(&status),
             [true, true, false],
-            "the last settles both"
-        );
-        let sent = [(); 2].map(|()| status.upgrades.send());
-        status.upgrades.carried_out(sent[0]);
-        assert_eq!(is_own(&status), [true; 3], "a later one is unanswered");
-        status.upgrades.carried_out(sent[1]);
-        assert_eq!(is_own(&status), [true, true, false]);
-        status.upgrades.downgrade();
-        assert_eq!(
-            is_own(&status),
-            [true; 3],
-            "an earlier one may still arrive"
+            "it names an earlier fence"
         );
     }
 

@@ -92,6 +92,14 @@ impl Conversion {
             Self::Downgrade => Mode::Shared,
         }
     }
+
+    /// The conversion that makes up for this one.
+    pub(crate) fn opposite(self) -> Self {
+        match self {
+            Self::Upgrade => Self::Downgrade,
+            Self::Downgrade => Self::Upgrade,
+        }
+    }
 }
 
 #[cfg(test)]

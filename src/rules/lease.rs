@@ -75,6 +75,8 @@ pub fn answer_renew(
 ///
 /// An upgrade gives the lease a new fence, because later readers may have shown their greater fences to the resource.
 ///
+/// A request that names a fence changes only a lease with this fence: it may be carried out after later conversions.
+///
 /// # Errors
 ///
 /// The answer to an upgrade is [`Error::NotALock`] if there is no [next fence](next_fence), unless the lease is
@@ -99,7 +101,8 @@ pub fn convert(
     let mine = converted
         .holders
         .iter_mut()
-        .find(|holder| holder.lease == request.lease && holder.is_live(now));
+        .find(|holder| holder.lease == request.lease && holder.is_live(now))
+        .filter(|holder| request.is_of(holder));
     let Some(mine) = mine else {
         return unchanged();
     };
@@ -130,14 +133,16 @@ pub fn answer_convert(
     request: &ConvertRequest,
     now: DateTime<Utc>,
 ) -> Result<ConvertAnswer, Error> {
-    let mode = record
-        .and_then(|record| holder(record, request.lease))
-        .map(|holder| holder.mode);
+    let mine = record.and_then(|record| holder(record, request.lease));
+    let mode = mine.map(|holder| holder.mode);
     Ok(match (record, answer_renew(record, request.lease, now)) {
         (_, RenewAnswer::Expired) => ConvertAnswer::Expired,
         (None, _) | (_, RenewAnswer::TakenOver) => ConvertAnswer::TakenOver,
         (_, RenewAnswer::Renewed(grant)) if mode == Some(request.conversion.mode()) => {
             ConvertAnswer::Converted(grant)
+        }
+        (_, RenewAnswer::Renewed(grant)) if !mine.is_some_and(|mine| request.is_of(mine)) => {
+            ConvertAnswer::OtherFence(grant)
         }
         (Some(record), _) if request.conversion == Conversion::Upgrade && is_last(record.fence) => {
             return Err(no_next_fence(&record.key));

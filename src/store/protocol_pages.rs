@@ -24,7 +24,7 @@ use crate::{
         AcquireRequest, ConvertRequest, Filter, ListRequest, PermitRequest, ReleaseRequest,
         RenewRequest, Turn,
     },
-    model::{Key, LeaseId, PermitId, Quota, Tick, WaiterId},
+    model::{Fence, Key, LeaseId, PermitId, Quota, Tick, WaiterId},
 };
 
 const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
@@ -84,6 +84,7 @@ pub(crate) fn conversions() -> [(&'static str, ConvertRequest); 2] {
         ("upgrade", ConvertRequest::upgrade(key(), lease())),
         ("downgrade", ConvertRequest::downgrade(key(), lease())),
     ]
+    .map(|(name, request)| (name, request.of_fence(Fence::new(1_764_000_000_000))))
 }
 
 pub(crate) fn release() -> ReleaseRequest {

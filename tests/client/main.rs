@@ -7,6 +7,7 @@ mod acquire;
 mod batches;
 mod cancel;
 mod close;
+mod conversions;
 mod documented;
 mod drops;
 mod ended_runtimes;

@@ -57,6 +57,7 @@ properties! {
     a_list_shows_what_its_filter_describes
     permits_are_never_more_than_there_are
     leases_are_upgraded_and_downgraded
+    a_late_conversion_undoes_no_later_one
     a_batch_does_what_its_requests_say
     a_repeated_request_takes_its_permits_once
     a_place_tells_who_waits

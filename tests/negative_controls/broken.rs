@@ -64,6 +64,7 @@ pub enum Fault {
     UpgradesBesideOthers,
     ForgetsMinHold,
     ConversionIsForgotten,
+    ConversionsIgnoreFences,
     PermitsNotAtomic,
     PermitsWithoutWindow,
     RepeatedPermitsCount,
@@ -245,7 +246,11 @@ impl Store for BrokenStore {
                 .holders
                 .retain(|holder| holder.lease == request.lease);
         }
-        let mut decision = rules::convert(record.as_ref(), request, self.now());
+        let mut request = request.clone();
+        if self.is(Fault::ConversionsIgnoreFences) {
+            request.fence = None;
+        }
+        let mut decision = rules::convert(record.as_ref(), &request, self.now());
         let waits = record.is_some_and(|record| !record.waiters.is_empty());
         if self.is(Fault::UpgradesQueue) && waits && request.conversion == Conversion::Upgrade {
             let held = Held::new(request.key.clone(), Vec::new(), self.now());

@@ -94,6 +94,8 @@ controls! {
         leases_are_upgraded_and_downgraded;
     a_conversion_that_is_not_stored: ConversionIsForgotten is caught by
         leases_are_upgraded_and_downgraded;
+    a_conversion_of_any_fence: ConversionsIgnoreFences is caught by
+        a_late_conversion_undoes_no_later_one;
     a_minimum_hold_that_ends_with_the_release: ForgetsMinHold is caught by
         a_minimum_hold_outlasts_the_release;
     a_list_without_its_filter: ListsEverything is caught by
@@ -257,6 +259,7 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::PermitsWithoutCount,
         Fault::UpgradesBesideOthers,
         Fault::ConversionIsForgotten,
+        Fault::ConversionsIgnoreFences,
         Fault::ForgetsMinHold,
         Fault::TakesAnyPlace,
         Fault::TakesFreePlaces,

@@ -3,6 +3,7 @@
 //! All operations have to judge a document alike: either it is a lock for all of them, or for none. No operation
 //! changes a document that is no lock. Every operation treats a lock as the rules say, on every store.
 
+mod carry_out;
 pub mod limiters;
 mod operations;
 mod shapes;

@@ -324,15 +324,22 @@ impl Side {
                 }
                 Told::All(told)
             }
-            Step::Convert(key, lease, mode) => {
+            Step::Convert(key, lease, mode, by) => {
                 let (key, lease) = (&keys[key], leases[lease]);
-                let request = match mode {
+                let mut request = match mode {
                     Mode::Exclusive => ConvertRequest::upgrade(key.clone(), lease),
                     _ => ConvertRequest::downgrade(key.clone(), lease),
                 };
+                let state = store.inspect(key).await.map_err(failed)?;
+                let holders = state.map(|state| state.holders).unwrap_or_default();
+                let mine = holders.iter().find(|holder| holder.lease == lease);
+                if let (Some(by), Some(mine)) = (by, mine) {
+                    request = request.of_fence(Fence::new(mine.fence.get() + by));
+                }
                 match store.convert(&request).await.map_err(failed)? {
                     ConvertAnswer::Converted(grant) => self.granted(key, &grant)?,
                     ConvertAnswer::Held(held) => self.held(key, &held)?,
+                    ConvertAnswer::OtherFence(_) => Told::OtherFence,
                     lost => Told::Lost(format!("{lost:?}")),
                 }
             }

@@ -37,7 +37,7 @@ use crate::{
         AcquireRequest, ConvertRequest, DoneTick, InTurn, KnownPlace, ReleaseRequest, RenewRequest,
         Turn, Usage,
     },
-    model::{Access, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
+    model::{Access, Fence, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
     rules::turn,
 };
 
@@ -187,6 +187,7 @@ impl Statements {
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
             "mode": request.conversion.mode().as_str(),
+            "fence": request.fence.map(Fence::get),
         });
         self.change(&request.key, &CONVERT, params)
     }

@@ -1,18 +1,6 @@
-//! The operations on one key, the answers that they give, and the answers that the rules ask for.
+//! The operations on one key, and the answers that the rules ask for.
 
-use std::{sync::Arc, time::Duration};
-
-use leasehold::{
-    Attempt, Error, Fence, Key, Leases, Store,
-    jobs::Tick,
-    store::{
-        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
-        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn, Usage,
-        WaiterId,
-    },
-};
-
-use super::{Has, KEY, LAST_FENCE, LEASE, Last, Mine, OTHER, OWNER, TTL, judged, ticks::TICK};
+use super::{Has, LAST_FENCE, Last, Mine, ticks::TICK};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
@@ -30,8 +18,8 @@ pub(super) enum Operation {
     /// A request for a tick.
     AskForTick(Ask),
     Renew(Renew),
-    Upgrade,
-    Downgrade,
+    Upgrade(OfFence),
+    Downgrade(OfFence),
     Release(Release),
     Inspect,
     Leave,
@@ -62,6 +50,15 @@ pub(super) enum Renew {
     IdleKnown,
 }
 
+/// The fence that a conversion names.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OfFence {
+    None,
+    /// That of the lease, as an inspection shows it.
+    Own,
+    Other,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Release {
     Plain,
@@ -84,7 +81,7 @@ const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Op
     }
 }
 
-pub(super) const OPERATIONS: [Operation; 39] = [
+pub(super) const OPERATIONS: [Operation; 43] = [
     Operation::Handle { waits: false },
     Operation::Handle { waits: true },
     ask("exclusive", false, false, Ask::Again),
@@ -112,8 +109,12 @@ pub(super) const OPERATIONS: [Operation; 39] = [
     Operation::Renew(Renew::Idle),
     Operation::Renew(Renew::InUse),
     Operation::Renew(Renew::IdleKnown),
-    Operation::Upgrade,
-    Operation::Downgrade,
+    Operation::Upgrade(OfFence::None),
+    Operation::Upgrade(OfFence::Own),
+    Operation::Upgrade(OfFence::Other),
+    Operation::Downgrade(OfFence::None),
+    Operation::Downgrade(OfFence::Own),
+    Operation::Downgrade(OfFence::Other),
     Operation::Release(Release::Plain),
     Operation::Release(Release::Alone),
     Operation::Release(Release::Holding),
@@ -134,6 +135,7 @@ pub(super) enum Told {
     Held(usize),
     Renewed,
     Converted,
+    OtherFence,
     Expired,
     TakenOver,
     Released,
@@ -217,17 +219,20 @@ impl Operation {
                 }
             }
             Self::Renew(_) if live => (Told::Renewed, to(true, 0, false)),
-            Self::Upgrade if live => match has.mode {
+            Self::Upgrade(of) if live => match has.mode {
                 "exclusive" => (Told::Converted, to(true, 0, false)),
+                _ if matches!(of, OfFence::Other) => (Told::OtherFence, None),
                 _ if is_last => (Told::NoLock, None),
                 "shared" if !has.other => (Told::Converted, to(true, 0, true)),
                 _ => (Told::Held(has.other.into()), None),
             },
-            Self::Downgrade if live => match has.mode {
+            Self::Downgrade(of) if live => match has.mode {
+                "shared" => (Told::Converted, to(true, 0, false)),
+                _ if matches!(of, OfFence::Other) => (Told::OtherFence, None),
                 "permits" => (Told::Held(has.other.into()), None),
                 _ => (Told::Converted, to(true, 0, false)),
             },
-            Self::Renew(_) | Self::Upgrade | Self::Downgrade => (lost, None),
+            Self::Renew(_) | Self::Upgrade(_) | Self::Downgrade(_) => (lost, None),
             Self::Release(_) if has.mine == Mine::Absent => (Told::NotHeld, None),
             // No tick can be done under a lease that is over.
             Self::Release(Release::Done) if !live => (Told::NotHeld, None),
@@ -258,193 +263,4 @@ impl Operation {
             Self::RemoveExpired => (Told::Removed(false), None),
         }
     }
-
-    pub(super) async fn carried_out(self, store: &Arc<dyn Store>) -> Told {
-        let told = self.try_it(store).await;
-        told.unwrap_or_else(|error| judged(&error))
-    }
-
-    async fn try_it(self, store: &Arc<dyn Store>) -> Result<Told, Error> {
-        let leases = Leases::new(store.clone());
-        let key = Key::new(KEY)?;
-        let [lease, other] = [LEASE, OTHER].map(|text| LeaseId::parse(text).unwrap());
-        let none = Key::new("none")?;
-        match self {
-            Self::Handle { waits: false } => Ok(match leases.try_acquire(&key, TTL).await? {
-                Attempt::Acquired(lease) => {
-                    lease.detach();
-                    Told::Granted
-                }
-                Attempt::Held(held) => Told::Held(held.holders().len()),
-            }),
-            Self::Handle { waits: true } => {
-                match leases.acquire(&key, TTL).wait_for(Duration::ZERO).await {
-                    Ok(lease) => {
-                        lease.detach();
-                        Ok(Told::Granted)
-                    }
-                    Err(Error::WaitTimedOut { held, .. }) => Ok(Told::Held(held.holders().len())),
-                    Err(error) => Err(error),
-                }
-            }
-            Self::Ask {
-                mode,
-                reentrant,
-                instead,
-                way,
-            } => {
-                let request = AcquireRequest::exclusive(key, LeaseId::random(), OWNER.into(), TTL);
-                let mut request = match mode {
-                    "shared" => request.shared(),
-                    "permits" => request.permits(1, 4).unwrap(),
-                    _ => request,
-                };
-                request.reentrant = reentrant;
-                request.in_place_of = instead.then_some(lease);
-                asked(store, request, way).await
-            }
-            Self::AskForTick(way) => {
-                let request = AcquireRequest::exclusive(key, LeaseId::random(), OWNER.into(), TTL);
-                asked(store, request.tick(Tick::counter(TICK)), way).await
-            }
-            Self::Renew(way) => {
-                let grant = KnownGrant {
-                    fence: Fence::new(7),
-                    acquired_at: "2026-01-01T12:00:00Z".parse().unwrap(),
-                };
-                let usage = match way {
-                    Renew::One | Renew::Two | Renew::Known => Usage::Unmarked,
-                    Renew::Idle | Renew::IdleKnown => Usage::Idle,
-                    Renew::InUse => Usage::InUse,
-                };
-                let asked = [(key.clone(), lease), (none, other)]
-                    .map(|(key, lease)| RenewRequest::new(key, lease, 2 * TTL).usage(usage));
-                let mut answers = match way {
-                    Renew::One | Renew::Idle | Renew::InUse => store.renew(&asked[..1]).await?,
-                    Renew::Two => store.renew(&asked).await?,
-                    Renew::Known | Renew::IdleKnown => {
-                        store.renew(&asked.map(|it| it.known(grant))).await?
-                    }
-                };
-                Ok(match answers.remove(0)? {
-                    RenewAnswer::Renewed(_) => has_usage(store, &key, lease, usage).await?,
-                    RenewAnswer::Expired => Told::Expired,
-                    RenewAnswer::TakenOver => Told::TakenOver,
-                })
-            }
-            Self::Upgrade => converted(store, ConvertRequest::upgrade(key, lease)).await,
-            Self::Downgrade => converted(store, ConvertRequest::downgrade(key, lease)).await,
-            Self::Release(way) => {
-                let asked = [(key, lease), (none, other)]
-                    .map(|(key, lease)| ReleaseRequest::new(key, lease));
-                let release = asked[0].clone();
-                let answer = match way {
-                    Release::Plain => store.release(&release).await?,
-                    Release::Alone => store.release(&release.likely_sole()).await?,
-                    Release::Holding => {
-                        let release = release.min_hold(2 * TTL, LeaseId::random());
-                        store.release(&release).await?
-                    }
-                    Release::Done => {
-                        let release = release.done(Tick::counter(TICK), TTL).likely_sole();
-                        store.release(&release).await?
-                    }
-                    Release::Batch => {
-                        released(store, asked.map(ReleaseRequest::likely_sole)).await?
-                    }
-                    Release::Together => {
-                        let plain = |it: ReleaseRequest| it.likely_sole().undoable();
-                        released(store, asked.map(plain)).await?
-                    }
-                };
-                Ok(match answer {
-                    ReleaseAnswer::Released => Told::Released,
-                    ReleaseAnswer::NotHeld => Told::NotHeld,
-                })
-            }
-            Self::Inspect => {
-                let state = store.inspect(&key).await?.expect("a document");
-                Ok(Told::Shown(state.holders.len(), state.fence.get()))
-            }
-            Self::Leave => {
-                let left = store.leave(&key, WaiterId::random()).await;
-                left.map(|()| Told::Left)
-            }
-            Self::Evict => {
-                let eviction = store.evict(&key).await?.expect("a document");
-                Ok(Told::Evicted(eviction.evicted.len()))
-            }
-            Self::RemoveExpired => store.remove_expired(&key).await.map(Told::Removed),
-        }
-    }
-}
-
-/// The answer to a renewal that was carried out, if the document shows the usage that it told.
-async fn has_usage(
-    store: &Arc<dyn Store>,
-    key: &Key,
-    lease: LeaseId,
-    usage: Usage,
-) -> Result<Told, Error> {
-    let state = store.inspect(key).await?.expect("a document");
-    let mine = state.holders.iter().find(|holder| holder.lease == lease);
-    let since = mine.and_then(|holder| holder.idle_since);
-    Ok(match usage {
-        Usage::Idle if since.is_none() => Told::Failed("it is not idle".into()),
-        Usage::InUse if since.is_some() => Told::Failed("it is idle".into()),
-        _ => Told::Renewed,
-    })
-}
-
-async fn converted(store: &Arc<dyn Store>, request: ConvertRequest) -> Result<Told, Error> {
-    Ok(match store.convert(&request).await? {
-        ConvertAnswer::Converted(_) => Told::Converted,
-        ConvertAnswer::Held(held) => Told::Held(held.holders().len()),
-        ConvertAnswer::Expired => Told::Expired,
-        ConvertAnswer::TakenOver => Told::TakenOver,
-    })
-}
-
-/// The answer to this request.
-async fn asked(store: &Arc<dyn Store>, request: AcquireRequest, way: Ask) -> Result<Told, Error> {
-    let answer = match way {
-        Ask::Again => store.acquire(&request).await?,
-        Ask::Fresh => store.acquire(&request.fresh()).await?,
-        Ask::InTurn => {
-            let (waiter, stays) = (WaiterId::random(), Duration::from_secs(30));
-            let turn = Turn::in_turn(waiter, stays);
-            store.acquire(&request.turn(turn)).await?
-        }
-        Ask::Looks => store.acquire(&request.likely_held()).await?,
-        Ask::Batch => {
-            let none = Key::new("none")?;
-            let (lease, owner) = (LeaseId::random(), "somebody".into());
-            let companion = AcquireRequest::exclusive(none, lease, owner, TTL);
-            let requests = [request, companion].map(Arc::new);
-            match batch(store, requests.map(BatchRequest::Acquire)).await? {
-                BatchAnswer::Acquire(answer) => answer,
-                answer => panic!("{answer:?}"),
-            }
-        }
-    };
-    Ok(match answer {
-        AcquireAnswer::Granted(_) => Told::Granted,
-        AcquireAnswer::Held(held) => Told::Held(held.holders().len()),
-        AcquireAnswer::Done(_) => Told::Done,
-    })
-}
-
-async fn released(
-    store: &Arc<dyn Store>,
-    requests: [ReleaseRequest; 2],
-) -> Result<ReleaseAnswer, Error> {
-    match batch(store, requests.map(BatchRequest::Release)).await? {
-        BatchAnswer::Release(answer) => Ok(answer),
-        answer => panic!("{answer:?}"),
-    }
-}
-
-/// The answer to the first of these requests.
-async fn batch(store: &Arc<dyn Store>, requests: [BatchRequest; 2]) -> Result<BatchAnswer, Error> {
-    store.batch(&requests).await?.remove(0)
 }

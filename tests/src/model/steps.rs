@@ -36,7 +36,8 @@ pub(super) enum Step {
     /// Waits until a free key is kept for no waiter any more.
     Linger,
     Renew(usize, usize, Duration, Usage),
-    Convert(usize, usize, Mode),
+    /// A conversion that names no fence, or one that exceeds that of the lease by this.
+    Convert(usize, usize, Mode, Option<i64>),
     RenewAll(usize, Duration, Usage),
     /// The flag says that the lease is likely to be the only one. It may be wrong.
     Release(usize, usize, bool),
@@ -176,8 +177,8 @@ pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
             .prop_map(|((key, lease), ttl, usage)| Step::Renew(key, lease, ttl, usage)),
         1 => (0..LEASES, ttl(), usage())
             .prop_map(|(lease, ttl, usage)| Step::RenewAll(lease, ttl, usage)),
-        3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
-            .prop_map(|((key, lease), mode)| Step::Convert(key, lease, mode)),
+        3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)], option::of(-1..=1_i64))
+            .prop_map(|((key, lease), mode, by)| Step::Convert(key, lease, mode, by)),
         4 => (both(), any::<bool>())
             .prop_map(|((key, lease), alone)| Step::Release(key, lease, alone)),
         2 => (both(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])

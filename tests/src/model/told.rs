@@ -40,6 +40,7 @@ pub(super) enum Told {
     Removed(bool),
     Done(DoneTick),
     OtherTickKind,
+    OtherFence,
     State(Option<(usize, Holders, Vec<Waits>, Option<DoneTick>)>),
     All(Vec<Told>),
     Nothing,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest, Usage},
-    model::{Conversion, Key, LeaseId, Mode},
+    model::{Conversion, Fence, Key, LeaseId, Mode},
 };
 
 /// Renews a live lease: it lives for its ttl from now on, unless its expiry is later already.
@@ -88,12 +88,19 @@ fn with_usage(before: &str, usage: Usage, mut change: Document) -> Document {
     doc! { "$mergeObjects": [before, change] }
 }
 
-/// Makes a live lease shared, or exclusive if no other holder is live. Only an upgrade gives a new fence.
+/// Makes a live lease with the fence that the request names shared, or exclusive if no other holder is live. Only an
+/// upgrade gives a new fence.
 pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
     let is_mine = |mode: Mode| {
-        let mode = doc! { "$eq": ["$$this.mode", mode.as_str()] };
-        any("$$all", doc! { "$and": [is_lease(lease), is_live(), mode] })
+        let mut mine = vec![is_lease(lease), is_live()];
+        mine.push(doc! { "$eq": ["$$this.mode", mode.as_str()] });
+        // A missing fence counts as 0, and any other number as the integer that it is when a document is read.
+        let whole = doc! { "$trunc": { "$ifNull": ["$$this.fence", 0_i64] } };
+        let fence = doc! { "$max": [whole, i64::MIN] };
+        let has_fence = |named: Fence| doc! { "$eq": [fence, named.get()] };
+        mine.extend(request.fence.map(has_fence));
+        any("$$all", doc! { "$and": mine })
     };
     let mut possible = vec![make_sense("$$all")];
     let converted = match request.conversion {
