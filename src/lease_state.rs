@@ -30,7 +30,9 @@ use chrono::{DateTime, Utc};
 use tokio::{sync::watch::Sender, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::{number::LeaseNumber, status::EndReason, watcher::LossWatcher};
+pub(crate) use self::{
+    conversions::Unanswered, number::LeaseNumber, status::EndReason, watcher::LossWatcher,
+};
 use self::{
     status::{Phase, Status},
     usage::KnownUsage,

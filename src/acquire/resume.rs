@@ -94,8 +94,8 @@ impl Resume {
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
-        if self.ticket.is_converting() {
-            state.set_converting();
+        if let Some(unanswered) = self.ticket.unanswered() {
+            state.set_unanswered(self.ticket.fence(), unanswered);
         }
         state.set_min_hold(self.ticket.min_hold());
         state.set_max_hold(self.ticket.max_hold(), state.granted_at());

@@ -29,7 +29,9 @@ pub enum Upgrade {
 impl Lease {
     /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
     /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
-    /// already exclusive does not change.
+    /// already exclusive does not change, unless a [downgrade](Lease::downgrade) of it had no answer: that downgrade is
+    /// carried out first, so that it cannot undo the upgrade later. Another process may be granted a shared lease in
+    /// between.
     ///
     /// The upgrade of a shared lease gives it a new [`fence`](Lease::fence), which is greater than the fences of all
     /// leases that shared the key with it.
@@ -58,9 +60,7 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop an upgrade that was sent. [`mode`](Lease::mode) changes when the
-    /// upgrade is answered. A conversion that is carried out late undoes no later one that was answered. For that, after
-    /// a downgrade without an answer, this call carries out the downgrade first, and another process may read before the
-    /// upgrade.
+    /// upgrade is answered.
     pub async fn upgrade(&self) -> Result<Upgrade, Error> {
         Ok(match self.convert(Conversion::Upgrade).await? {
             None => Upgrade::Exclusive,
@@ -69,7 +69,9 @@ impl Lease {
     }
 
     /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is already
-    /// shared does not change. The fence does not change.
+    /// shared does not change. The fence does not change, unless an [upgrade](Lease::upgrade) of the lease had no answer:
+    /// that upgrade is carried out first, so that it cannot undo the downgrade later. If other leases share the key, it
+    /// cannot be carried out, and may still make this lease exclusive when they have ended. Then downgrade it again.
     ///
     /// If the lease [stays with this process](crate::Acquire::sticky) and an exclusive
     /// [reentrant](crate::Acquire::reentrant) one is inside, other processes still find the key held exclusively. Call
@@ -84,8 +86,7 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop a downgrade that was sent. [`mode`](Lease::mode) changes when the
-    /// downgrade is answered. A conversion that is carried out late undoes no later one that was answered. For that,
-    /// after an upgrade without an answer, this call carries out the upgrade first, and the fence is a new one.
+    /// downgrade is answered.
     pub async fn downgrade(&self) -> Result<(), Error> {
         match self.convert(Conversion::Downgrade).await? {
             None => Ok(()),
@@ -154,25 +155,33 @@ impl Lease {
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
         let mut tries = Tries::default();
+        let mut opposite_is_done = false;
         loop {
             if let Some(reason) = self.state.loss(Instant::now()) {
                 return Err(self.state.lost_error(reason));
             }
+            let opposite_is_next = !opposite_is_done && stored.opposite_comes_first(wanted);
+            let request = stored.conversion(if opposite_is_next {
+                wanted.opposite()
+            } else {
+                wanted
+            });
             let limit = self.registry.call_timeout.min(self.remaining());
             let of = (self.registry.store.clone(), self.registry.queues.clone());
             let states = (stored.clone(), self.state(), self.stay.clone());
-            let request = stored.next_conversion(wanted);
-            let is_wanted = request.conversion == wanted;
             match requests::convert(of, states, request, limit).await {
-                // A downgrade that is sent after this upgrade has the last word.
-                Ok(Converted::Yes) if is_wanted && wanted == Conversion::Upgrade => {
-                    return Ok(None);
+                Ok(Converted::Yes) if opposite_is_next => opposite_is_done = true,
+                Ok(Converted::Yes) => {
+                    // A downgrade that is sent after an upgrade has the last word.
+                    let is_final = opposite_is_done || !stored.may_be_upgraded();
+                    if wanted == Conversion::Upgrade || is_final {
+                        return Ok(None);
+                    }
                 }
-                Ok(Converted::Yes) if is_wanted && !stored.may_be_upgraded() => return Ok(None),
-                Ok(Converted::Yes | Converted::OtherFence) => {}
-                Ok(Converted::Held(held)) if is_wanted => return Ok(Some(held)),
-                // The opposite of a downgrade is refused, so the lease is shared.
-                Ok(Converted::Held(_)) => return Ok(None),
+                Ok(Converted::OtherFence) => {}
+                // The upgrade before a downgrade is refused, so the lease is shared.
+                Ok(Converted::Held(_)) if opposite_is_next => return Ok(None),
+                Ok(Converted::Held(held)) => return Ok(Some(held)),
                 Err(error) => match tries.pause_after(&error) {
                     Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
                     None => return Err(error),

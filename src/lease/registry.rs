@@ -118,7 +118,7 @@ impl LeaseRegistry {
     /// Gives up a lease without a release: the lease holds the key until its ttl is over.
     pub(super) fn detach(&self, lease: &LeaseState) {
         self.forget(lease);
-        self.queues.forget_lease(lease.id());
+        self.queues.detach_lease(lease.key(), lease.id());
         lease.end(EndReason::Detached, Instant::now());
     }
 

@@ -57,42 +57,59 @@ pub(crate) async fn convert(
     state.conversion_sent(&request);
     runtime::call("convert", limit, async move {
         let answer = runtime::caught(store.convert(&request)).await;
-        if let Ok(ConvertAnswer::Converted(grant)) = &answer {
-            state.converted(request.conversion.mode(), grant.fence);
-            let (mode, fence) = state.mode_and_fence();
-            if guarded.is_local() {
-                guarded.converted_to(mode, fence);
-            }
-            if let (Some(stay), Mode::Shared) = (stay, mode) {
-                // Another lease under it may have become exclusive by a request that was carried out before this one.
-                stay.make_shared();
-            }
+        let wanted = request.conversion;
+        let found = match &answer {
+            Ok(ConvertAnswer::Converted(grant)) => Some((wanted.mode(), grant.fence)),
+            Ok(ConvertAnswer::OtherFence(grant)) => Some((wanted.opposite().mode(), grant.fence)),
+            // Only the upgrade of a shared lease is refused.
+            Ok(ConvertAnswer::Held(_)) => request.fence.map(|fence| (Mode::Shared, fence)),
+            Ok(ConvertAnswer::Expired | ConvertAnswer::TakenOver) | Err(_) => None,
+        };
+        let is_own =
+            found.is_none_or(|(mode, fence)| state.apply_conversion(&request, mode, fence));
+        if found.is_some() {
+            apply_to_guard(&state, &guarded, stay.as_deref());
         }
         // After another error the conversion may have been carried out, or may be carried out later.
-        if let Ok(_) | Err(Error::Unreachable { .. } | Error::Denied { .. }) = &answer {
+        if let Ok(_)
+        | Err(Error::Unreachable { .. } | Error::Denied { .. } | Error::Overloaded { .. }) =
+            &answer
+        {
             state.conversion_answered(&request);
         }
         let lost = |reason| Err(state.lost_error(state.lose(reason)));
         match answer? {
+            _ if !is_own => lost(LossReason::TakenOver),
             ConvertAnswer::Converted(_) => {
-                if request.conversion == Conversion::Downgrade {
+                if wanted == Conversion::Downgrade {
                     queues.wake_first(state.key());
                 }
                 Ok(Converted::Yes)
             }
             ConvertAnswer::Held(held) => Ok(Converted::Held(held)),
-            ConvertAnswer::OtherFence(grant) => {
-                let is_own = request.fence != Some(state.fence())
-                    || state.adopt(request.conversion.opposite().mode(), grant.fence);
-                if is_own {
-                    Ok(Converted::OtherFence)
-                } else {
-                    lost(LossReason::TakenOver)
-                }
-            }
+            ConvertAnswer::OtherFence(_) => Ok(Converted::OtherFence),
             ConvertAnswer::Expired => lost(LossReason::Expired),
             ConvertAnswer::TakenOver => lost(LossReason::TakenOver),
         }
     })
     .await
+}
+
+/// Applies the mode and the fence of the lease in the store to the guard's lease, if that was granted from memory. If the
+/// lease in the store is shared, no other lease under the stay is exclusive: one may have become so by a request that was
+/// carried out before.
+fn apply_to_guard(state: &LeaseState, guarded: &LeaseState, stay: Option<&Stay>) {
+    loop {
+        let (mode, fence) = state.mode_and_fence();
+        if guarded.is_local() {
+            guarded.converted_to(mode, fence);
+        }
+        if let (Some(stay), Mode::Shared) = (stay, mode) {
+            stay.make_shared();
+        }
+        // Another answer may have been applied meanwhile.
+        if state.mode_and_fence() == (mode, fence) {
+            return;
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    lease_state::LeaseState,
+    lease_state::{LeaseState, Unanswered},
     messages::AcquireRequest,
     model::{Access, Error, Fence, Key, LeaseId, Mode, Permits},
 };
@@ -42,9 +42,9 @@ pub struct Ticket {
     min_hold_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_hold_ms: Option<u64>,
-    /// Whether a conversion of the lease has no answer, so that it may still be carried out.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    is_converting: bool,
+    /// The conversions of the lease that may still be carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unanswered: Option<Unanswered<bool>>,
 }
 
 impl Ticket {
@@ -58,9 +58,9 @@ impl Ticket {
         self.max_hold_ms.map(Duration::from_millis)
     }
 
-    /// Whether a conversion of the lease had no answer.
-    pub(crate) fn is_converting(&self) -> bool {
-        self.is_converting
+    /// Which conversions of the lease had no answer, if any.
+    pub(crate) fn unanswered(&self) -> Option<Unanswered<bool>> {
+        self.unanswered
     }
 
     /// The ticket of this lease in the store. The holds are those of `held`, which is another lease if the holder was
@@ -68,17 +68,18 @@ impl Ticket {
     pub(crate) fn of(state: &LeaseState, held: &LeaseState) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let request = state.request();
+        let (mode, fence, unanswered) = state.mode_and_conversions();
         Self {
             key: request.key.clone(),
             lease: request.lease,
             owner: request.owner.clone(),
-            mode: state.mode(),
+            mode,
             permits: request.access.permits(),
-            fence: state.fence(),
+            fence,
             ttl_ms: millis(request.ttl),
             min_hold_ms: held.release_terms().min_hold.map(millis),
             max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),
-            is_converting: state.is_converting(),
+            unanswered: (unanswered != Unanswered::default()).then_some(unanswered),
         }
     }
 
@@ -95,7 +96,7 @@ impl Ticket {
         &self.key
     }
 
-    /// The fencing token. A resumed lease has the same fence.
+    /// The fencing token. A resumed lease has the same fence, unless an upgrade without an answer has given it another one.
     pub fn fence(&self) -> Fence {
         self.fence
     }

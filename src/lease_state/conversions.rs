@@ -5,47 +5,60 @@
 //! no lease with another one. So a request that is carried out late changes the lease only while the lease has that
 //! fence and not the mode that the request asks for.
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::{Conversion, Mode};
 
 /// The conversions that were sent for one lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Conversions {
-    /// How many upgrades that name the present fence have no answer.
-    upgrades: u32,
-    /// How many downgrades that name the present fence have no answer.
-    downgrades: u32,
+    /// How many of each kind name the present fence and have no answer.
+    unanswered: Unanswered<u32>,
     /// Whether any upgrade was sent, of whatever fence.
     upgraded: bool,
 }
 
+/// What is said of upgrades and of downgrades without an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unanswered<T> {
+    pub(crate) upgrades: T,
+    pub(crate) downgrades: T,
+}
+
 impl Conversions {
-    fn unanswered(&mut self, conversion: Conversion) -> &mut u32 {
+    /// Those of a lease that another process has converted.
+    pub(super) fn of_another_process(unanswered: Unanswered<bool>) -> Self {
+        Self {
+            unanswered: Unanswered {
+                upgrades: unanswered.upgrades.into(),
+                downgrades: unanswered.downgrades.into(),
+            },
+            upgraded: unanswered.upgrades,
+        }
+    }
+
+    fn unanswered_of(&mut self, conversion: Conversion) -> &mut u32 {
         match conversion {
-            Conversion::Upgrade => &mut self.upgrades,
-            Conversion::Downgrade => &mut self.downgrades,
+            Conversion::Upgrade => &mut self.unanswered.upgrades,
+            Conversion::Downgrade => &mut self.unanswered.downgrades,
         }
     }
 
     pub(super) fn sent(&mut self, conversion: Conversion) {
         self.upgraded |= conversion == Conversion::Upgrade;
-        let unanswered = self.unanswered(conversion);
+        let unanswered = self.unanswered_of(conversion);
         *unanswered = unanswered.saturating_add(1);
     }
 
-    /// Records that one which names the present fence is answered, or was not sent.
+    /// Records that one which names the present fence is answered, or was not carried out.
     pub(super) fn answered(&mut self, conversion: Conversion) {
-        let unanswered = self.unanswered(conversion);
+        let unanswered = self.unanswered_of(conversion);
         *unanswered = unanswered.saturating_sub(1);
-    }
-
-    /// Whether one without an answer may still change the lease.
-    pub(super) fn any_is_unanswered(&self) -> bool {
-        self.upgrades > 0 || self.downgrades > 0
     }
 
     /// Records that the lease has another fence. The conversions that name an earlier one change nothing any more.
     pub(super) fn has_other_fence(&mut self) {
-        (self.upgrades, self.downgrades) = (0, 0);
+        self.unanswered = Unanswered::default();
     }
 
     pub(super) fn no_upgrade_was_sent(&self) -> bool {
@@ -54,21 +67,32 @@ impl Conversions {
 
     /// Whether an upgrade without an answer may have given the lease another fence, or may still do so.
     pub(super) fn upgrade_is_unanswered(&self) -> bool {
-        self.upgrades > 0
+        self.unanswered.upgrades > 0
     }
 
-    /// The conversion to send next, so that the lease gets the wanted mode and keeps it. It is the opposite one if the
-    /// lease has the wanted mode and an opposite conversion without an answer could still take it away: once that one is
-    /// carried out, and another one after it, it cannot be carried out any more.
-    pub(super) fn next(&self, wanted: Conversion, mode: Mode) -> Conversion {
-        let opposite = match wanted {
-            Conversion::Upgrade => self.downgrades,
-            Conversion::Downgrade => self.upgrades,
-        };
-        if mode == wanted.mode() && opposite > 0 {
-            wanted.opposite()
-        } else {
-            wanted
+    /// Which kinds have no answer.
+    pub(super) fn unanswered(&self) -> Unanswered<bool> {
+        Unanswered {
+            upgrades: self.unanswered.upgrades > 0,
+            downgrades: self.unanswered.downgrades > 0,
+        }
+    }
+
+    /// Whether the lease may have got a greater fence from an upgrade, by whose answer or by another one it shows now.
+    /// `mode` is the one that it had before.
+    pub(super) fn explain_greater_fence(&self, mode: Mode) -> bool {
+        // An upgrade changes an exclusive lease only after a downgrade.
+        let was_shared = mode == Mode::Shared || self.unanswered.downgrades > 0;
+        was_shared && self.upgrade_is_unanswered()
+    }
+
+    /// Whether the opposite conversion is sent before the wanted one: it has no answer, and could still undo the wanted
+    /// one. After it was carried out, and the wanted one after it, it cannot be carried out any more.
+    pub(super) fn opposite_comes_first(&self, wanted: Conversion, mode: Mode) -> bool {
+        match wanted {
+            // The lease is exclusive for all that is known, or was made shared by one of the downgrades.
+            Conversion::Upgrade => self.unanswered.downgrades > 0,
+            Conversion::Downgrade => self.unanswered.upgrades > 0 && mode == Mode::Shared,
         }
     }
 }
@@ -79,32 +103,49 @@ mod tests {
 
     use super::*;
 
+    fn opposite_comes_first(conversions: &Conversions) -> [bool; 4] {
+        let asked = [
+            (Upgrade, Mode::Shared),
+            (Upgrade, Mode::Exclusive),
+            (Downgrade, Mode::Shared),
+            (Downgrade, Mode::Exclusive),
+        ];
+        asked.map(|(wanted, mode)| conversions.opposite_comes_first(wanted, mode))
+    }
+
     #[test]
     fn the_opposite_comes_first_if_it_could_undo_the_wanted_one() {
-        let next = |conversions: &Conversions| {
-            [
-                conversions.next(Upgrade, Mode::Shared),
-                conversions.next(Upgrade, Mode::Exclusive),
-                conversions.next(Downgrade, Mode::Shared),
-                conversions.next(Downgrade, Mode::Exclusive),
-            ]
-        };
-        let all_wanted = [Upgrade, Upgrade, Downgrade, Downgrade];
         let mut conversions = Conversions::default();
-        assert_eq!(next(&conversions), all_wanted);
+        assert_eq!(opposite_comes_first(&conversions), [false; 4]);
         conversions.sent(Downgrade);
         conversions.sent(Downgrade);
         conversions.answered(Downgrade);
         assert_eq!(
-            next(&conversions),
-            [Upgrade, Downgrade, Downgrade, Downgrade]
+            opposite_comes_first(&conversions),
+            [true, true, false, false]
         );
         conversions.answered(Downgrade);
-        assert_eq!(next(&conversions), all_wanted);
+        assert_eq!(opposite_comes_first(&conversions), [false; 4]);
         conversions.sent(Upgrade);
-        assert_eq!(next(&conversions), [Upgrade, Upgrade, Upgrade, Downgrade]);
+        assert_eq!(
+            opposite_comes_first(&conversions),
+            [false, false, true, false]
+        );
         conversions.has_other_fence();
-        assert_eq!(next(&conversions), all_wanted);
-        assert!(!conversions.any_is_unanswered() && !conversions.no_upgrade_was_sent());
+        assert_eq!(opposite_comes_first(&conversions), [false; 4]);
+        assert!(!conversions.no_upgrade_was_sent());
+    }
+
+    #[test]
+    fn a_greater_fence_is_that_of_an_upgrade_of_a_lease_that_was_shared() {
+        let explains = |sent: &[Conversion]| {
+            let mut conversions = Conversions::default();
+            sent.iter().for_each(|one| conversions.sent(*one));
+            [Mode::Shared, Mode::Exclusive].map(|mode| conversions.explain_greater_fence(mode))
+        };
+        assert_eq!(explains(&[]), [false, false]);
+        assert_eq!(explains(&[Downgrade]), [false, false]);
+        assert_eq!(explains(&[Upgrade]), [true, false]);
+        assert_eq!(explains(&[Upgrade, Downgrade]), [true, true]);
     }
 }

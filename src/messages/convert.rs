@@ -13,8 +13,8 @@ pub struct ConvertRequest {
     pub lease: LeaseId,
     /// The change: an upgrade or a downgrade.
     pub conversion: Conversion,
-    /// The fence of the lease that is to be changed. If it has another one, nothing is written. `None` if the fence does
-    /// not matter.
+    /// The fence of the lease that is to be changed. A lease with another one keeps its mode. `None` if the fence does not
+    /// matter.
     pub fence: Option<Fence>,
 }
 

@@ -93,7 +93,7 @@ impl Conversion {
         }
     }
 
-    /// The conversion that makes up for this one.
+    /// The conversion that undoes this one.
     pub(crate) fn opposite(self) -> Self {
         match self {
             Self::Upgrade => Self::Downgrade,

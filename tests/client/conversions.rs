@@ -58,9 +58,53 @@ async fn an_upgrade_outlasts_a_downgrade_that_another_process_sent() {
     let Resumed::Live(lease) = resumed else {
         panic!("{resumed:?}");
     };
+    assert_eq!(lease.mode(), Mode::Shared, "it may be");
     assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
     sleep(2 * LATE).await;
+    assert_eq!(lease.mode(), Mode::Exclusive);
     assert!(!another_reads(&store, &lease).await);
+}
+
+/// The upgrade is carried out before the other process resumes the lease, or after it.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_outlasts_an_upgrade_that_another_process_sent() {
+    for fate in [Fate::AnswerLate(LATE), Fate::LateWithoutAnswer(LATE)] {
+        let (store, leases) = setup();
+        let lease = leases.acquire("key", TTL).shared().await.unwrap();
+        store.next([fate]);
+        assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
+        let ticket = lease.into_ticket();
+        let other = Leases::new(store.memory.clone());
+        let resumed = other.resume(&ticket).keep_alive().await.unwrap();
+        let Resumed::Live(lease) = resumed else {
+            panic!("{resumed:?}");
+        };
+        let state = store.memory.inspect(lease.key()).await.unwrap().unwrap();
+        assert_eq!(lease.mode(), state.holders[0].mode);
+        lease.downgrade().await.unwrap();
+        sleep(2 * LATE).await;
+        assert_eq!(lease.mode(), Mode::Shared);
+        assert!(another_reads(&store, &lease).await);
+    }
+}
+
+/// The requests are carried out in this order: the downgrade, the upgrade, and a second downgrade, which names the fence
+/// before the upgrade.
+#[tokio::test(start_paused = true)]
+async fn a_conversion_learns_the_fence_that_an_upgrade_without_an_answer_has_given() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    let before = lease.fence();
+    store.next([2, 1].map(|seconds| Fate::LateWithoutAnswer(Duration::from_secs(seconds))));
+    assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
+    assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
+    sleep(LATE).await;
+    assert_eq!((lease.mode(), lease.fence()), (Mode::Exclusive, before));
+    store.calls();
+    lease.downgrade().await.unwrap();
+    assert_eq!(store.calls(), ["convert", "convert"]);
+    assert!(lease.mode() == Mode::Shared && lease.fence() > before);
+    assert!(another_reads(&store, &lease).await);
 }
 
 /// The lease is shared when it is upgraded in vain, or exclusive already.
@@ -94,7 +138,7 @@ async fn a_downgrade_beside_another_reader_ends() {
     assert_eq!(lease.mode(), Mode::Shared);
 }
 
-/// The upgrade is carried out, but its answer is lost, and the downgrade that is sent next names the fence before it.
+/// The upgrade is carried out, but its answer is late. The downgrade sends it again, and learns the fence.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_finds_the_fence_of_an_upgrade_without_an_answer() {
     let (store, leases) = setup();
@@ -128,17 +172,23 @@ async fn conversions_at_the_same_time_end() {
 /// A late request of the acquire was granted the lease id anew, after the lease was lost.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_granted_anew_is_not_converted() {
-    let (store, leases) = setup();
-    let lease = leases.acquire("key", TTL).await.unwrap();
-    let key = Key::new("key").unwrap();
-    store.memory.evict(&key).await.unwrap();
-    let late = AcquireRequest::exclusive(key.clone(), lease.id(), "a late request".into(), TTL);
-    store.memory.acquire(&late).await.unwrap();
-    let downgraded = lease.downgrade().await;
-    assert!(
-        matches!(downgraded, Err(Error::Lost { .. })),
-        "{downgraded:?}"
-    );
-    let state = store.memory.inspect(&key).await.unwrap().unwrap();
-    assert_eq!(state.holders[0].mode, Mode::Exclusive);
+    for upgrades in [true, false] {
+        let (store, leases) = setup();
+        let lease = leases.acquire("key", TTL).await.unwrap();
+        let key = Key::new("key").unwrap();
+        store.memory.evict(&key).await.unwrap();
+        let late = AcquireRequest::exclusive(key.clone(), lease.id(), "late".into(), TTL);
+        store.memory.acquire(&late).await.unwrap();
+        let converted = if upgrades {
+            lease.upgrade().await.map(drop)
+        } else {
+            lease.downgrade().await
+        };
+        assert!(
+            matches!(converted, Err(Error::Lost { .. })),
+            "{converted:?}"
+        );
+        let state = store.memory.inspect(&key).await.unwrap().unwrap();
+        assert_eq!(state.holders[0].mode, Mode::Exclusive);
+    }
 }

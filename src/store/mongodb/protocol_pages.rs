@@ -66,6 +66,7 @@ fn tree(value: &Bson, parts: &[(&str, Bson)]) -> Tree {
         }),
         Bson::Int32(_) | Bson::Boolean(_) | Bson::Null => Tree::Leaf(value.to_string()),
         Bson::MinKey => Tree::Leaf("MinKey()".into()),
+        Bson::Double(number) if number.is_nan() => Tree::Leaf("NaN".into()),
         Bson::DateTime(date) => Tree::Leaf(format!("new Date({})", date.timestamp_millis())),
         other => panic!("{other:?} has no form yet"),
     }

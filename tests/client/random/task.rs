@@ -272,10 +272,12 @@ impl Task {
         } else {
             let before = lease.fence();
             let answer = timeout(limit, lease.upgrade()).await;
-            if let Ok(Ok(Upgrade::Exclusive)) = answer
-                && lease.fence() != before
-            {
-                self.ledger.upgraded(had);
+            if let Ok(Ok(Upgrade::Exclusive)) = answer {
+                // No earlier downgrade makes the lease shared any more.
+                had.may_be_shared.set(false);
+                if lease.fence() != before {
+                    self.ledger.upgraded(had);
+                }
             }
         }
         self.pause(40).await;

@@ -95,9 +95,10 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
     let is_mine = |mode: Mode| {
         let mut mine = vec![is_lease(lease), is_live()];
         mine.push(doc! { "$eq": ["$$this.mode", mode.as_str()] });
-        // A missing fence counts as 0, and any other number as the integer that it is when a document is read.
-        let whole = doc! { "$trunc": { "$ifNull": ["$$this.fence", 0_i64] } };
-        let fence = doc! { "$max": [whole, i64::MIN] };
+        // A missing fence and NaN count as 0, and any other number as the integer that it is when a document is read.
+        let found = doc! { "$ifNull": ["$$this.fence", 0_i64] };
+        let whole = doc! { "$max": [{ "$trunc": found.clone() }, i64::MIN] };
+        let fence = doc! { "$cond": [{ "$eq": [found, f64::NAN] }, 0_i64, whole] };
         let has_fence = |named: Fence| doc! { "$eq": [fence, named.get()] };
         mine.extend(request.fence.map(has_fence));
         any("$$all", doc! { "$and": mine })
