@@ -21,7 +21,7 @@ mod waiter;
 pub(crate) use self::{
     followers::Follower,
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
-    kind::WaiterKind,
+    kind::{Standing, WaiterKind},
     notifications::ensure_listener,
     queues::WaitQueues,
     waiter::{WaitOutcome, Waiter},

@@ -191,7 +191,8 @@ impl AcquireOperation {
     /// an `Instant` cannot express it.
     async fn ask_until(&mut self, wait_ends: Option<Instant>) -> Result<Attempt, Error> {
         let end = if self.request.reentrant {
-            self.ask_as_owner(wait_ends).await
+            let attempt = self.attempt().await;
+            self.ask_as_owner(attempt, wait_ends).await
         } else if self.enter_shared_turn() {
             let attempt = self.ask_in_shared_turn().await;
             self.end_of_wait(attempt, wait_ends)

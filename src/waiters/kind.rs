@@ -1,4 +1,4 @@
-//! `WaiterKind`: whether a waiter waits in turn, and whether it can share the key.
+//! What a waiter is to the processes that wait for its key.
 
 /// Whether a waiter waits in turn between processes, and whether it can share the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,4 +11,15 @@ pub(crate) enum WaiterKind {
     Shared,
     /// The waiter waits in turn, in the place of its process, for a lease of permits.
     Permits,
+}
+
+/// How a request that was refused stands to the processes that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It comes in turn, in the place of its process.
+    InTurn,
+    /// It comes before all of them, because its owner has the key already. It takes the place of its process too.
+    BeforeAll,
+    /// It competes with them, and takes no place.
+    Outside,
 }

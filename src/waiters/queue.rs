@@ -31,7 +31,7 @@ use self::{
 };
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
-    kind::WaiterKind,
+    kind::{Standing, WaiterKind},
     pace::Ahead,
     place::{EndedTurn, OwnPlace, PlaceNews, Refusal},
 };
@@ -60,6 +60,8 @@ pub(super) struct KeyQueue {
     here: Vec<LeaseId>,
     /// The place of this process among the processes that wait for the key.
     place: OwnPlace,
+    /// Whether the last request of the first waiter came before all processes that wait.
+    is_before_all: bool,
 }
 
 /// A lease that a waiter was granted.
@@ -90,6 +92,7 @@ impl KeyQueue {
             pauses: 0,
             here: Vec::new(),
             place: OwnPlace::new(),
+            is_before_all: false,
         }
     }
 
@@ -117,10 +120,19 @@ impl KeyQueue {
     /// Removes a waiter, if it is in the queue. If it was the last waiter in the place of this process, returns the
     /// place, which is to be given up.
     pub(super) fn remove(&mut self, wake: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
+        let before = self.waiters.first_kind();
         if self.waiters.remove(wake)? {
+            self.is_before_all = false;
             // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its
             // own request at once.
             self.request.give_up_answer(now);
+            let is_alike =
+                self.waiters.first_kind() == before && before != Some(WaiterKind::Permits);
+            let was_granted = matches!(self.last, LastAnswer::Granted(_) | LastAnswer::Unknown);
+            if !is_alike && !was_granted {
+                // What the removed waiter was refused, the next one may be granted.
+                self.wake();
+            }
         }
         if self.waiters.wait_in_turn() {
             None
@@ -210,10 +222,11 @@ impl KeyQueue {
         &mut self,
         wake: &Arc<Notify>,
         held: Held,
-        is_in_turn: bool,
+        standing: Standing,
         reports_freed: bool,
         now: Instant,
     ) -> Option<PlaceNews> {
+        let takes_place = standing != Standing::Outside;
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
         // A lease that is not among the holders has ended, even if its release is not known here. It may have been
@@ -227,18 +240,20 @@ impl KeyQueue {
             self.pauses = 0;
         }
         let was_let_in = self.waiters.answered(wake);
-        let place_news = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
+        let place_news = takes_place
+            .then(|| self.place.refused(&held, now))
+            .flatten();
         if was_let_in || !self.waiters.is_first(wake) {
             // This does not say when the first waiter sends its next request.
             self.last = LastAnswer::Held(held);
             return place_news;
         }
+        self.is_before_all = standing == Standing::BeforeAll;
         let least = if reports_freed { retry::SLOWEST } else { 0 };
         let pause = self.count_pause(least, expires_in);
-        let ahead = if is_in_turn {
-            Ahead::others(&held)
-        } else {
-            Ahead::NOBODY
+        let ahead = match standing {
+            Standing::InTurn => Ahead::others(&held),
+            Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
         };
         let refusal = Refusal {
             held: &held,
@@ -359,6 +374,12 @@ impl KeyQueue {
         self.wake();
     }
 
+    /// Records that a lease of this process is not released, although this process gives it up. The store reports its
+    /// end.
+    pub(super) fn detached(&mut self, lease: LeaseId) {
+        self.here.retain(|here| *here != lease);
+    }
+
     /// Records that the key may be free. The first waiter sends a request at once.
     pub(super) fn wake(&mut self) {
         self.pauses = 0;
@@ -370,7 +391,7 @@ impl KeyQueue {
     /// names them. Other processes do not send a request: all of them would send it at the same moment, and be refused.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
         let barges = self.waiters.first_kind() == Some(WaiterKind::Barging);
-        if barges || self.place.comes_next(next, self.last.ahead()) {
+        if barges || self.is_before_all || self.place.comes_next(next, self.last.ahead()) {
             self.wake_unless_held_here();
         }
     }

@@ -114,7 +114,13 @@ impl WaitQueues {
         self.own.lock().insert(lease, HandoffStreak::default());
     }
 
-    /// Removes a lease that is detached, or whose release was answered or given up.
+    /// Removes a lease that is given up without a release.
+    pub(crate) fn detach_lease(&self, key: &Key, lease: LeaseId) {
+        self.forget_lease(lease);
+        self.with(key, |queue| queue.detached(lease));
+    }
+
+    /// Removes a lease whose release was answered or given up.
     pub(crate) fn forget_lease(&self, lease: LeaseId) {
         self.own.lock().remove(&lease);
     }

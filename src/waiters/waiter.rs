@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOffer, HandoffStreak},
-    kind::WaiterKind,
+    kind::{Standing, WaiterKind},
     place::{EndedTurn, PlaceNews},
     queue::{Granted, KeyQueue, Step},
     queues::WaitQueues,
@@ -133,14 +133,12 @@ impl Waiter {
         self.queue(|queue| queue.ask(&self.wake, now)).flatten()
     }
 
-    /// Records that a request was refused, and plans the next one. A request that replaces a lease of this process
-    /// (`is_replacement`) does not wait in turn, and takes no place.
-    pub(crate) fn refused(&self, held: Held, is_replacement: bool) {
+    /// Records that a request was refused, and plans the next one.
+    pub(crate) fn refused(&self, held: Held, standing: Standing) {
         let reports_freed = self.queues.reports_freed();
         let now = Instant::now();
-        let in_turn = self.kind != WaiterKind::Barging && !is_replacement;
         let refused =
-            |queue: &mut KeyQueue| queue.refused(&self.wake, held, in_turn, reports_freed, now);
+            |queue: &mut KeyQueue| queue.refused(&self.wake, held, standing, reports_freed, now);
         match self.queue(refused).flatten() {
             Some(PlaceNews::Taken { ahead }) => telemetry::place_taken(&self.key, ahead),
             Some(PlaceNews::NoRoom) => telemetry::no_place(&self.key),

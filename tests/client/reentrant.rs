@@ -1,15 +1,19 @@
 //! Acquires of an owner that has the key already, while other tasks of its process wait for the key. To wait behind them
 //! would be a deadlock.
 
-use std::future::IntoFuture;
+use std::{future::IntoFuture, time::Duration};
 
-use leasehold::{Error, Leases};
+use leasehold::{
+    Error, Key, Leases, Store,
+    limits::{MAX_PLACE_TIME, MAX_PLACES},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
-use super::{Fate, MOMENT, TTL, setup};
+use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, setup};
 
 #[tokio::test(start_paused = true)]
 async fn who_holds_the_key_does_not_wait_behind_those_who_wait_for_it() {
@@ -115,4 +119,61 @@ async fn readers_that_come_and_go_do_not_keep_an_owner_from_its_key() {
     let inner = timeout(TTL, acquire().reentrant()).await.unwrap().unwrap();
     readers.abort_all();
     drop((inner, outer));
+}
+
+/// Takes this many places of the key, for processes that never ask again.
+async fn take_places(store: &FlakyStore, places: usize) {
+    let key = Key::new("key").unwrap();
+    for _ in 0..places {
+        let turn = Turn::in_turn(WaiterId::random(), MAX_PLACE_TIME);
+        let request = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "it".into(), TTL);
+        let answer = store.memory.acquire(&request.turn(turn)).await.unwrap();
+        assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
+    }
+}
+
+/// Its requests come before all processes that wait, so their number does not matter.
+#[tokio::test(start_paused = true)]
+async fn who_holds_the_key_asks_as_often_as_the_first_process() {
+    let (store, leases) = setup();
+    let other = Leases::new(store.memory.clone());
+    let acquire = || leases.acquire("key", TTL).owner("me").keep_alive();
+    let outer = acquire().shared().await.unwrap();
+    let beside = other.acquire("key", TTL).shared().keep_alive().await;
+    // A key that is held for long is asked for seldom.
+    sleep(TTL * 2).await;
+    take_places(&store, MAX_PLACES).await;
+    let inner = tokio::spawn(acquire().reentrant().into_future());
+    sleep(TTL).await;
+    beside.unwrap().release().await.unwrap();
+    let start = Instant::now();
+    inner.await.unwrap().unwrap().release().await.unwrap();
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+    outer.release().await.unwrap();
+}
+
+/// The reader is let in behind the first one, and its request fails while that of the reader before it is under way. Its
+/// owner may have the key, so it does not wait until it is the first.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_was_let_in_in_vain_asks_again() {
+    let (store, leases) = setup();
+    let other = Leases::new(store.memory.clone());
+    let writes = other.acquire("key", TTL).keep_alive().await.unwrap();
+    let reader = || leases.acquire("key", TTL).shared();
+    let [first, second] = [(); 2].map(|()| tokio::spawn(reader().into_future()));
+    sleep(MOMENT).await;
+    let enters = tokio::spawn(reader().owner("me").reentrant().into_future());
+    let last = tokio::spawn(reader().into_future());
+    sleep(MOMENT).await;
+    writes.release().await.unwrap();
+    let fates = [Duration::ZERO, LIMIT / 2].map(Fate::AnswerLate);
+    store.next(fates.into_iter().chain([Fate::NotSent]));
+    let first = first.await.unwrap().unwrap();
+    let enters = timeout(LIMIT / 4, enters).await.unwrap().unwrap().unwrap();
+    assert!(!second.is_finished());
+    for lease in [second.await.unwrap(), last.await.unwrap()] {
+        lease.unwrap().release().await.unwrap();
+    }
+    first.release().await.unwrap();
+    enters.release().await.unwrap();
 }

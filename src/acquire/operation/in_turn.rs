@@ -13,7 +13,9 @@ use crate::{
     retry::TRIES,
     sticky::Fit,
     telemetry::SentBack,
-    waiters::{HandoffOffer, HandoffStreak, WaitOutcome, Waiter, WaiterKind, ensure_listener},
+    waiters::{
+        HandoffOffer, HandoffStreak, Standing, WaitOutcome, Waiter, WaiterKind, ensure_listener,
+    },
 };
 
 impl AcquireOperation {
@@ -86,7 +88,7 @@ impl AcquireOperation {
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
-                    waiter.refused(held.clone(), from.is_some());
+                    waiter.refused(held.clone(), self.standing(&held, from.is_some()));
                     ensure_listener(
                         &context.registry.queues,
                         &context.registry.store,
@@ -94,6 +96,10 @@ impl AcquireOperation {
                     );
                     if over {
                         return Err(self.refusal(now - start, held));
+                    }
+                    let answer = Ok(Attempt::Held(held));
+                    if let Some(end) = self.go_on_as_owner(&waiter, answer, wait_ends).await {
+                        return end;
                     }
                 }
                 Err(error) if error.is_retryable() => {
@@ -105,10 +111,28 @@ impl AcquireOperation {
                     if over {
                         return Err(error);
                     }
+                    if let Some(end) = self.go_on_as_owner(&waiter, Err(error), wait_ends).await {
+                        return end;
+                    }
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// After this answer to a reader that was let in behind the first waiter: if its owner may have the key, sends further
+    /// requests, because it must not wait until it is the first. Returns how the wait ends, if it does.
+    async fn go_on_as_owner(
+        &mut self,
+        waiter: &Waiter,
+        answer: Result<Attempt, Error>,
+        wait_ends: Option<Instant>,
+    ) -> Option<Result<Attempt, Error>> {
+        if !self.request.reentrant || waiter.is_first() {
+            return None;
+        }
+        // Boxed, so that the future of a waiter does not contain this one.
+        Box::pin(self.ask_as_owner(answer, wait_ends)).await
     }
 
     /// Prepares the request for its next sending: what it says about the place of this process, and whether it is likely
@@ -155,6 +179,18 @@ impl AcquireOperation {
                     None => too_late(waited),
                 }
             }
+        }
+    }
+
+    /// How a request that was refused with this answer stands to the processes that wait. One that asked to replace a
+    /// lease of this process (`is_replacement`) takes no place.
+    fn standing(&self, held: &Held, is_replacement: bool) -> Standing {
+        if is_replacement || self.waiter_kind() == WaiterKind::Barging {
+            Standing::Outside
+        } else if self.request.reentrant && self.has_own_holder(held) {
+            Standing::BeforeAll
+        } else {
+            Standing::InTurn
         }
     }
 

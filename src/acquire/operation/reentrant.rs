@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl AcquireOperation {
-    /// Sends requests, and returns how the wait ends. `None` if the acquire is to wait as others do.
+    /// Sends requests after this answer, and returns how the wait ends. `None` if the acquire is to wait as others do.
     pub(super) async fn ask_as_owner(
         &mut self,
+        mut attempt: Result<Attempt, Error>,
         wait_ends: Option<Instant>,
     ) -> Option<Result<Attempt, Error>> {
         let (mut pauses, mut failures, mut answered) = (0, 0, Instant::now());
-        let mut attempt = self.attempt().await;
         loop {
             let now = Instant::now();
             let mut expires_in = None;
@@ -67,7 +67,8 @@ impl AcquireOperation {
         }
     }
 
-    fn has_own_holder(&self, held: &Held) -> bool {
+    /// Whether the owner of this acquire has the key, by this answer.
+    pub(super) fn has_own_holder(&self, held: &Held) -> bool {
         let owner = &self.request.owner;
         held.holders().iter().any(|holder| holder.owner == *owner)
     }

@@ -1,5 +1,6 @@
 //! Tests of the queue of a key, without a store and without waiting.
 
+mod first;
 mod let_in;
 
 use chrono::{DateTime, Utc};
@@ -66,7 +67,8 @@ impl Waiting {
 
     fn refuse(&mut self, lease: LeaseId, at: Instant) {
         let first = self.turns[0].clone();
-        self.queue.refused(&first, held(lease), true, false, at);
+        self.queue
+            .refused(&first, held(lease), Standing::InTurn, false, at);
     }
 }
 
@@ -170,7 +172,9 @@ fn each_release_of_permits_wakes_the_queue() {
         let mut holder = held(lease).holders()[0].clone();
         holder.mode = Mode::Permits;
         let held = Held::new(Key::new("key").unwrap(), vec![holder], now());
-        waiting.queue.refused(&second, held, true, false, start);
+        waiting
+            .queue
+            .refused(&second, held, Standing::InTurn, false, start);
         assert_ne!(waiting.step(1, start), Step::Ask);
         release(&mut waiting.queue);
         assert_eq!(waiting.step(1, start), Step::Ask);
@@ -184,7 +188,9 @@ fn a_process_without_a_place_does_not_ask_when_the_key_is_free() {
     let (start, first) = (waiting.start, waiting.turns[0].clone());
     let held = held(LeaseId::random()).behind(MAX_PLACES, Duration::ZERO);
     waiting.ask(start);
-    waiting.queue.refused(&first, held, true, true, start);
+    waiting
+        .queue
+        .refused(&first, held, Standing::InTurn, true, start);
     for next in [Some(&[WaiterId::random()][..]), None] {
         waiting.queue.freed(next);
         assert_ne!(waiting.step(0, start), Step::Ask);
@@ -207,9 +213,13 @@ fn a_process_that_does_not_come_next_does_not_ask() {
     ] {
         waiting.ask(start);
         let held = held(LeaseId::random()).behind(ahead, Duration::ZERO);
-        waiting
-            .queue
-            .refused(&waiting.turns[0].clone(), held, true, false, start);
+        waiting.queue.refused(
+            &waiting.turns[0].clone(),
+            held,
+            Standing::InTurn,
+            false,
+            start,
+        );
         assert_ne!(waiting.step(0, start), Step::Ask);
         waiting.queue.freed(next.as_deref());
         let step = waiting.step(0, start);
@@ -295,9 +305,13 @@ fn a_process_that_is_told_of_releases_asks_less_often() {
         let start = waiting.start;
         waiting.ask(start);
         let held = held(LeaseId::random()).behind(2, Duration::ZERO);
-        waiting
-            .queue
-            .refused(&waiting.turns[0].clone(), held, true, reports_freed, start);
+        waiting.queue.refused(
+            &waiting.turns[0].clone(),
+            held,
+            Standing::InTurn,
+            reports_freed,
+            start,
+        );
         waiting.due() - start
     };
     assert!(due(true) > 4 * due(false), "{:?}", [due(true), due(false)]);
@@ -320,7 +334,9 @@ fn a_request_because_holders_left_does_not_make_later_pauses_shorter_or_longer()
             let readers = std::iter::once(reader(oldest)).chain(others).collect();
             let refused = Held::new(Key::new("key").unwrap(), readers, now());
             waiting.queue.ask(&first, start);
-            waiting.queue.refused(&first, refused, true, false, start);
+            waiting
+                .queue
+                .refused(&first, refused, Standing::InTurn, false, start);
             waiting.due() - start
         };
         for _ in 0..before {

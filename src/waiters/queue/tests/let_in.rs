@@ -55,7 +55,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         let refused = held(LeaseId::random());
         waiting
             .queue
-            .refused(&readers[0], refused, true, false, start);
+            .refused(&readers[0], refused, Standing::InTurn, false, start);
         let beside = start + retry::WAITING;
         let step = waiting.step(1, start);
         assert_eq!(step, Step::Wait(Some(beside)), "another asks");
@@ -171,7 +171,9 @@ fn a_late_answer_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first
     for _ in 0..3 {
         assert_eq!(waiting.queue.failed(&readers[1], failure(), start).0, 0);
         let late = held(LeaseId::random());
-        waiting.queue.refused(&readers[1], late, true, false, start);
+        waiting
+            .queue
+            .refused(&readers[1], late, Standing::InTurn, false, start);
         assert_eq!(waiting.step(1, start), Step::Wait(None), "it has asked");
         let offered = waiting
             .queue

@@ -1,0 +1,93 @@
+//! When the first waiter sends its next request: after another one has left, or if it comes before all that wait.
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A refusal of a key that has been held for long, behind many processes.
+fn far_behind() -> Held {
+    let holder = held(LeaseId::random()).holders()[0].clone();
+    let since = holder.acquired_at - LONG;
+    let holder = Holder::exclusive(
+        holder.lease,
+        holder.owner,
+        holder.fence,
+        since,
+        holder.expires_at,
+    );
+    Held::new(Key::new("key").unwrap(), vec![holder], now()).behind(MAX_PLACES, Duration::ZERO)
+}
+
+/// The owner of the waiter has the key already.
+#[test]
+fn who_comes_before_all_is_not_paced_by_those_who_wait() {
+    let due = |standing| {
+        let mut waiting = Waiting::of(1);
+        let (start, first) = (waiting.start, waiting.turns[0].clone());
+        waiting.ask(start);
+        let refused = far_behind();
+        waiting
+            .queue
+            .refused(&first, refused, standing, false, start);
+        let due = waiting.due() - start;
+        waiting.queue.freed(None);
+        (due, waiting.step(0, start) == Step::Ask)
+    };
+    let (pause, is_woken) = due(Standing::InTurn);
+    assert!(pause > retry::WAITING * 4 && !is_woken, "{pause:?}");
+    let (pause, is_woken) = due(Standing::BeforeAll);
+    assert!(pause <= retry::WAITING && is_woken, "{pause:?}");
+}
+
+/// What the first waiter was refused, one of another kind may be granted, and so may one that wants fewer permits.
+#[test]
+fn a_waiter_of_another_kind_does_not_wait_for_the_pause_of_the_one_before() {
+    for (kinds, asks) in [
+        ([Exclusive, Shared], true),
+        ([Shared, Exclusive], true),
+        ([Permits, Permits], true),
+        ([Exclusive, Exclusive], false),
+        ([Shared, Shared], false),
+    ] {
+        let mut waiting = Waiting::of_kinds(&kinds);
+        let (start, first) = (waiting.start, waiting.turns[0].clone());
+        waiting.ask(start);
+        let refused = far_behind();
+        let standing = Standing::InTurn;
+        waiting
+            .queue
+            .refused(&first, refused, standing, false, start);
+        waiting.queue.remove(&first, start);
+        assert_eq!(waiting.step(1, start) == Step::Ask, asks, "{kinds:?}");
+    }
+}
+
+/// The lease of this process holds the key, and its release wakes the waiter.
+#[test]
+fn a_waiter_of_another_kind_waits_after_an_exclusive_grant() {
+    let mut waiting = Waiting::of_kinds(&[Exclusive, Shared]);
+    let (start, first) = (waiting.start, waiting.turns[0].clone());
+    waiting.ask(start);
+    let grant = granted(LeaseId::random(), Mode::Exclusive);
+    waiting.queue.granted(&first, grant, start);
+    waiting.queue.remove(&first, start);
+    assert_ne!(waiting.step(1, start), Step::Ask);
+}
+
+/// The lease is not released by this process, so the store reports its end.
+#[test]
+fn what_the_store_tells_counts_after_a_lease_of_the_queue_was_detached() {
+    let mut waiting = Waiting::of(2);
+    let (start, lease, first) = (waiting.start, LeaseId::random(), waiting.turns[0].clone());
+    waiting.ask(start);
+    waiting
+        .queue
+        .granted(&first, granted(lease, Mode::Exclusive), start);
+    waiting.queue.remove(&first, start);
+    waiting.queue.freed(None);
+    assert_ne!(waiting.step(1, start), Step::Ask);
+    waiting.queue.detached(lease);
+    assert_ne!(waiting.step(1, start), Step::Ask, "it is held");
+    waiting.queue.freed(None);
+    assert_eq!(waiting.step(1, start), Step::Ask);
+}
