@@ -22,7 +22,7 @@ use crate::{
 pub enum Upgrade {
     /// The lease is exclusive.
     Exclusive,
-    /// These other leases hold the key too, so the lease stays shared.
+    /// These other leases hold the key too, so the lease is shared.
     Held(Held),
 }
 
@@ -30,8 +30,7 @@ impl Lease {
     /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
     /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
     /// already exclusive does not change, unless a [downgrade](Lease::downgrade) of it had no answer: that downgrade is
-    /// carried out first, so that it cannot undo the upgrade later. Another process may be granted a shared lease in
-    /// between.
+    /// carried out first, so that it cannot undo the upgrade later. Another shared lease may be granted in between.
     ///
     /// The upgrade of a shared lease gives it a new [`fence`](Lease::fence), which is greater than the fences of all
     /// leases that shared the key with it.
@@ -155,32 +154,34 @@ impl Lease {
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
         let mut tries = Tries::default();
-        let mut opposite_is_done = false;
+        // The fence for which the opposite conversion was carried out.
+        let mut undone = None;
         loop {
             if let Some(reason) = self.state.loss(Instant::now()) {
                 return Err(self.state.lost_error(reason));
             }
-            let opposite_is_next = !opposite_is_done && stored.opposite_comes_first(wanted);
-            let request = stored.conversion(if opposite_is_next {
-                wanted.opposite()
+            let fence = Some(stored.fence());
+            let opposite_is_next = undone != fence && stored.opposite_comes_first(wanted);
+            let (next, woken) = if opposite_is_next {
+                // A reader of this process would be in the way of the upgrade.
+                (wanted.opposite(), None)
             } else {
-                wanted
-            });
+                (wanted, Some(self.registry.queues.clone()))
+            };
             let limit = self.registry.call_timeout.min(self.remaining());
-            let of = (self.registry.store.clone(), self.registry.queues.clone());
+            let of = (self.registry.store.clone(), woken);
             let states = (stored.clone(), self.state(), self.stay.clone());
-            match requests::convert(of, states, request, limit).await {
-                Ok(Converted::Yes) if opposite_is_next => opposite_is_done = true,
-                Ok(Converted::Yes) => {
-                    // A downgrade that is sent after an upgrade has the last word.
-                    let is_final = opposite_is_done || !stored.may_be_upgraded();
-                    if wanted == Conversion::Upgrade || is_final {
-                        return Ok(None);
-                    }
-                }
+            match requests::convert(of, states, stored.conversion(next), limit).await {
+                Ok(Converted::Yes) if opposite_is_next => undone = fence,
+                // A downgrade that is sent after an upgrade has the last word.
+                Ok(Converted::Yes) if wanted == Conversion::Upgrade => return Ok(None),
+                Ok(Converted::Yes) if !stored.may_be_upgraded() => return Ok(None),
+                Ok(Converted::Yes) => undone = None,
                 Ok(Converted::OtherFence) => {}
                 // The upgrade before a downgrade is refused, so the lease is shared.
-                Ok(Converted::Held(_)) if opposite_is_next => return Ok(None),
+                Ok(Converted::Held(_)) if next != wanted && wanted == Conversion::Downgrade => {
+                    return Ok(None);
+                }
                 Ok(Converted::Held(held)) => return Ok(Some(held)),
                 Err(error) => match tries.pause_after(&error) {
                     Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,

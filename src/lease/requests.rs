@@ -45,9 +45,9 @@ pub(crate) enum Converted {
 }
 
 /// Converts one lease in the store, and the guard's lease with it, which is another one if it was granted from memory.
-/// Waits at most `limit` for the answer.
+/// Waits at most `limit` for the answer. After a downgrade the first waiter of `woken` sends a request.
 pub(crate) async fn convert(
-    (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
+    (store, woken): (Arc<dyn Store>, Option<Arc<WaitQueues>>),
     (state, guarded, stay): (Arc<LeaseState>, Arc<LeaseState>, Option<Arc<Stay>>),
     request: ConvertRequest,
     limit: Duration,
@@ -81,7 +81,7 @@ pub(crate) async fn convert(
         match answer? {
             _ if !is_own => lost(LossReason::TakenOver),
             ConvertAnswer::Converted(_) => {
-                if wanted == Conversion::Downgrade {
+                if let (Conversion::Downgrade, Some(queues)) = (wanted, woken) {
                     queues.wake_first(state.key());
                 }
                 Ok(Converted::Yes)

@@ -87,7 +87,7 @@ impl Conversions {
     }
 
     /// Whether the opposite conversion is sent before the wanted one: it has no answer, and could still undo the wanted
-    /// one. After it was carried out, and the wanted one after it, it cannot be carried out any more.
+    /// one. Once the lease has gone through both modes, it cannot be carried out any more.
     pub(super) fn opposite_comes_first(&self, wanted: Conversion, mode: Mode) -> bool {
         match wanted {
             // The lease is exclusive for all that is known, or was made shared by one of the downgrades.

@@ -79,7 +79,9 @@ impl LeaseState {
         let mut is_own = true;
         self.state.send_modify(|state| {
             if fence > state.fence {
-                is_own = state.conversions.explain_greater_fence(state.mode);
+                // A downgrade of an upgraded lease would have named the fence of the upgrade, which was not known.
+                is_own =
+                    mode == Mode::Exclusive && state.conversions.explain_greater_fence(state.mode);
                 if is_own {
                     state.conversions.has_other_fence();
                     (state.mode, state.fence) = (mode, fence);

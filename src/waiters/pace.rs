@@ -61,7 +61,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// For a barging request: it competes with the processes that wait, and is not behind them.
+    /// For a request that is not behind the processes that wait: it competes with them, or comes before them.
     pub(super) const NOBODY: Self = Self {
         processes: 0,
         turns: 0,

@@ -126,12 +126,10 @@ impl KeyQueue {
             // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its
             // own request at once.
             self.request.give_up_answer(now);
-            let is_alike =
-                self.waiters.first_kind() == before && before != Some(WaiterKind::Permits);
-            let was_granted = matches!(self.last, LastAnswer::Granted(_) | LastAnswer::Unknown);
-            if !is_alike && !was_granted {
-                // What the removed waiter was refused, the next one may be granted.
-                self.wake();
+            let is_shared = |kind| kind == Some(WaiterKind::Shared);
+            if is_shared(self.waiters.first_kind()) && !is_shared(before) && self.last.is_shared() {
+                // The removed waiter was refused because of readers, and the next one can read beside them.
+                self.hasten(now);
             }
         }
         if self.waiters.wait_in_turn() {
@@ -374,6 +372,11 @@ impl KeyQueue {
         self.wake();
     }
 
+    /// Ends the pause of the first waiter now.
+    pub(super) fn hasten(&mut self, now: Instant) {
+        self.request.pause_until(now);
+    }
+
     /// Records that a lease of this process is not released, although this process gives it up. The store reports its
     /// end.
     pub(super) fn detached(&mut self, lease: LeaseId) {
@@ -391,7 +394,10 @@ impl KeyQueue {
     /// names them. Other processes do not send a request: all of them would send it at the same moment, and be refused.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
         let barges = self.waiters.first_kind() == Some(WaiterKind::Barging);
-        if barges || self.is_before_all || self.place.comes_next(next, self.last.ahead()) {
+        if self.is_before_all {
+            // A lease of this process may be the one that its owner has.
+            self.wake();
+        } else if barges || self.place.comes_next(next, self.last.ahead()) {
             self.wake_unless_held_here();
         }
     }

@@ -109,6 +109,11 @@ impl Waiter {
         Waiting::begins(&self.key, held.map(|held| held.ahead()))
     }
 
+    /// Ends the pause of this waiter, which is the first.
+    pub(crate) fn hasten(&self) {
+        self.queue(|queue| queue.hasten(Instant::now()));
+    }
+
     /// Records that this waiter gives up, because no request was answered for the whole call timeout. The other waiters
     /// that have waited for as long give up too.
     pub(crate) fn fail_waiters(&self) {

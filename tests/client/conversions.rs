@@ -88,6 +88,54 @@ async fn a_downgrade_outlasts_an_upgrade_that_another_process_sent() {
     }
 }
 
+/// Neither is carried out before the other process resumes the lease, so it is exclusive, although it may be shared.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_outlasts_both_conversions_that_another_process_sent() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::LateWithoutAnswer(LATE); 2]);
+    assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
+    assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
+    let ticket = lease.into_ticket();
+    let other = Leases::new(store.memory.clone());
+    let resumed = other.resume(&ticket).keep_alive().await.unwrap();
+    let Resumed::Live(lease) = resumed else {
+        panic!("{resumed:?}");
+    };
+    lease.downgrade().await.unwrap();
+    sleep(2 * LATE).await;
+    assert_eq!(lease.mode(), Mode::Shared);
+    assert!(another_reads(&store, &lease).await);
+}
+
+/// The upgrade carries out the late downgrade first, and then fails. Before it is repeated, other calls upgrade the lease and
+/// downgrade it.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_upgrade_outlasts_a_downgrade_that_was_sent_meanwhile() {
+    const SHORT: Duration = Duration::from_millis(1);
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    store.next([Fate::LateWithoutAnswer(LATE)]);
+    assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
+    store.next([Fate::AnswerLate(Duration::ZERO), Fate::NotSent]);
+    store.calls();
+    let others = async {
+        let mut sent = 0;
+        while sent < 2 {
+            tokio::task::yield_now().await;
+            sent += store.calls().len();
+        }
+        assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
+        store.next([Fate::LateWithoutAnswer(LATE)]);
+        assert!(timeout(SHORT, lease.downgrade()).await.is_err());
+    };
+    let (upgraded, ()) = tokio::join!(lease.upgrade(), others);
+    assert_eq!(upgraded.unwrap(), Upgrade::Exclusive);
+    sleep(2 * LATE).await;
+    assert_eq!(lease.mode(), Mode::Exclusive);
+    assert!(!another_reads(&store, &lease).await);
+}
+
 /// The requests are carried out in this order: the downgrade, the upgrade, and a second downgrade, which names the fence
 /// before the upgrade.
 #[tokio::test(start_paused = true)]
@@ -172,12 +220,20 @@ async fn conversions_at_the_same_time_end() {
 /// A late request of the acquire was granted the lease id anew, after the lease was lost.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_granted_anew_is_not_converted() {
-    for upgrades in [true, false] {
+    for (mode, upgrades) in [
+        (Mode::Exclusive, true),
+        (Mode::Exclusive, false),
+        (Mode::Shared, true),
+    ] {
         let (store, leases) = setup();
-        let lease = leases.acquire("key", TTL).await.unwrap();
+        let asked = leases.acquire("key", TTL);
+        let is_shared = mode == Mode::Shared;
+        let asked = if is_shared { asked.shared() } else { asked };
+        let lease = asked.await.unwrap();
         let key = Key::new("key").unwrap();
         store.memory.evict(&key).await.unwrap();
         let late = AcquireRequest::exclusive(key.clone(), lease.id(), "late".into(), TTL);
+        let late = if is_shared { late.shared() } else { late };
         store.memory.acquire(&late).await.unwrap();
         let converted = if upgrades {
             lease.upgrade().await.map(drop)
@@ -189,6 +245,6 @@ async fn a_lease_that_was_granted_anew_is_not_converted() {
             "{converted:?}"
         );
         let state = store.memory.inspect(&key).await.unwrap().unwrap();
-        assert_eq!(state.holders[0].mode, Mode::Exclusive);
+        assert_eq!(state.holders[0].mode, mode);
     }
 }

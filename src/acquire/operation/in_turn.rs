@@ -141,14 +141,15 @@ impl AcquireOperation {
         let Some(place) = waiter.plan_request() else {
             return;
         };
-        let request = Arc::make_mut(&mut self.request);
-        request.turn = Turn::InTurn(place);
         // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused. If
         // the place is due to be written again, a read alone is not enough.
-        let is_behind = |held: &Held| held.turns_ahead() > 0;
-        let last = waiter.last_answer();
-        request.likely_held = place.known != KnownPlace::Due
-            && last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
+        let last = waiter.last_answer().and_then(Result::ok);
+        let is_behind = last.is_some_and(|held| {
+            held.turns_ahead() > 0 && self.standing(&held, false) == Standing::InTurn
+        });
+        let request = Arc::make_mut(&mut self.request);
+        request.turn = Turn::InTurn(place);
+        request.likely_held = is_behind && place.known != KnownPlace::Due;
     }
 
     /// Records that the request is sent now. Returns the lease of this process that it may replace.

@@ -52,6 +52,8 @@ impl AcquireOperation {
                 None => self.enter_queue(),
             };
             if waiter.is_first() {
+                // The pause may be that of a waiter that was behind other processes, and has left.
+                waiter.hasten();
                 return None;
             }
             let pause = pause_until_free(pauses, expires_in, fastrand::f64());

@@ -1,6 +1,6 @@
 //! The outcome of the last request of a queue.
 
-use crate::model::{Error, Held};
+use crate::model::{Error, Held, Mode};
 
 /// The outcome of the last request.
 #[derive(Debug)]
@@ -47,6 +47,15 @@ impl LastAnswer {
             Self::Held(held) => held.ahead(),
             Self::Unknown | Self::Granted(_) | Self::Failed { .. } => 0,
         }
+    }
+
+    /// Whether it was a refusal because of shared leases only.
+    pub(super) fn is_shared(&self) -> bool {
+        let Self::Held(held) = self else {
+            return false;
+        };
+        let mut modes = held.holders().iter().map(|holder| holder.mode);
+        !held.holders().is_empty() && modes.all(|mode| mode == Mode::Shared)
     }
 
     /// The last refusal or error; `None` if the key was granted since.
