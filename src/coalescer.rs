@@ -10,13 +10,14 @@
 //! whether the others hang or the store is slow.
 //!
 //! A batch costs less than its requests only if it is large (`cycle` in `docs/performance.md`). So while a batch is
-//! under way, requests gather for the next batch until they are a quarter of all requests. At most three batches are
+//! under way, requests gather for the next batch until they are a quarter of the requests that there were at once lately. At most
+//! three batches are
 //! under way: with only one, the server would be idle between two batches. The requests of a set (`acquire_all`) go in
 //! one batch, however few they are.
 //!
 //! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
 //! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets the
-//! first of the two answers, and the rest of the call, which it follows to its end.
+//! first of the two answers, and a call that gives the second one, which it has to poll too.
 //!
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant

@@ -6,13 +6,13 @@ mod convert;
 mod give_up;
 mod guard;
 mod local;
-mod looks;
 mod recalls;
 mod registry;
 mod requests;
 mod send_back;
 mod set;
 mod shared;
+mod stay_task;
 mod ticket;
 #[cfg(feature = "mongodb")]
 mod transaction;

@@ -255,13 +255,13 @@ impl LeaseState {
             return self.deadline();
         }
         let left = self.remaining(now) + self.terms.clock_margin;
-        now + left.saturating_sub(timing::after_renewal(self.ttl()))
+        now + left.saturating_sub(timing::left_when_due(self.ttl()))
     }
 
     /// How much time a lease that is kept alive has left when it counts as at risk although no renewal failed: half of
     /// what it has left when its renewal is due. `None` if the lease is not kept alive.
     fn unrenewed(&self, state: &Status) -> Option<Duration> {
-        let left = timing::after_renewal(self.ttl()).saturating_sub(self.terms.clock_margin);
+        let left = timing::left_when_due(self.ttl()).saturating_sub(self.terms.clock_margin);
         (state.is_kept && !self.is_local()).then_some(left / 2)
     }
 

@@ -1,4 +1,5 @@
-//! Whether a request is sent again, and after which pause. `WaitPolicy` says how long a caller waits in total.
+//! After which pause a request is sent again, and how often an operation is tried. `model/error_kind.rs` says after which
+//! errors, and `WaitPolicy` for how long a caller waits in total.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ const FIRST: Duration = Duration::from_millis(10);
 /// The shortest pause before a held lock is requested again, even if it expires sooner.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of a waiter that comes next. If the store does not report a release, this waiter notices it after
-/// this time at most.
-pub(crate) const WAITING: Duration = Duration::from_secs(1);
-/// After this many pauses a waiter pauses for [`WAITING`] before jitter, which is the longest pause.
-pub(crate) const SLOWEST: u32 = 7;
+/// The longest pause of a waiter that has no process ahead of it. If the store does not report a release, this waiter
+/// notices it after this time at most.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// After this many pauses a waiter pauses for [`LONGEST_PAUSE`] before jitter, which is the longest pause.
+pub(crate) const PAUSES_TO_LONGEST: u32 = 7;
 /// The longest pause between the requests of background work, for which no caller waits.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 
@@ -32,7 +33,7 @@ pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
 /// The pause before a held lock is requested again. It ends no later than the earliest expiry of a holder, because no
 /// store reports an expiry to waiters. It is at least 1 ms. `expires_in` is `None` if no holder is known.
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
-    let pause = pause(pauses, WAITING, chance);
+    let pause = pause(pauses, LONGEST_PAUSE, chance);
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
 }
 
@@ -52,7 +53,7 @@ impl Tries {
         self.failed += 1;
         let again = self.failed < TRIES && error.is_retryable();
         // The first pause is skipped, because a store that has failed needs more time than a held key.
-        again.then(|| pause(self.failed, WAITING, fastrand::f64()))
+        again.then(|| pause(self.failed, LONGEST_PAUSE, fastrand::f64()))
     }
 }
 
@@ -62,17 +63,17 @@ mod tests {
 
     #[test]
     fn it_doubles_up_to_the_longest() {
-        let pauses =
-            [0, 1, 2, 6, SLOWEST, 40].map(|pauses| pause(pauses, WAITING, 1.0).as_millis());
+        let pauses = [0, 1, 2, 6, PAUSES_TO_LONGEST, 40]
+            .map(|pauses| pause(pauses, LONGEST_PAUSE, 1.0).as_millis());
         assert_eq!(pauses, [10, 20, 40, 640, 1000, 1000]);
         assert_eq!(pause(40, BACKGROUND, 1.0), BACKGROUND);
     }
 
     #[test]
     fn the_jitter_keeps_between_a_half_and_the_whole() {
-        assert_eq!(pause(7, WAITING, 0.0), Duration::from_millis(500));
-        assert_eq!(pause(7, WAITING, 0.5), Duration::from_millis(750));
-        assert_eq!(pause(7, WAITING, 7.0), Duration::from_secs(1));
+        assert_eq!(pause(7, LONGEST_PAUSE, 0.0), Duration::from_millis(500));
+        assert_eq!(pause(7, LONGEST_PAUSE, 0.5), Duration::from_millis(750));
+        assert_eq!(pause(7, LONGEST_PAUSE, 7.0), Duration::from_secs(1));
     }
 
     #[test]

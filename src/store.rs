@@ -3,6 +3,7 @@
 //! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. [`Store`] says what an
 //! implementation has to do.
 
+mod arc;
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
@@ -25,7 +26,6 @@ pub(crate) mod mongodb;
 #[cfg(test)]
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 mod protocol_pages;
-mod shared;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 #[cfg(any(

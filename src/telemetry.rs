@@ -44,8 +44,8 @@ pub(crate) use self::{
     leader::{TermOutcome, TermSpan, campaign_failed, leader_changed, leader_unknown},
     lease::{
         KeptLeases, LeaseFields, ReleaseFields, ResumeEnd, at_risk, convert, converted, detached,
-        given_up, granted, kept, lost, release, release_failed, released, renew, renewal_failed,
-        renewals_late, renewals_sent, renewed, resume, resumed,
+        given_up, guard_created, kept, lost, release, release_failed, released, renew,
+        renewal_failed, renewals_late, renewals_sent, renewed, resume, resumed,
     },
     limiter::PermitSpan,
     sticky::{granted_from_memory, stay_ended, stays},

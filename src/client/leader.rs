@@ -129,7 +129,7 @@ impl Leader {
                 Ok(lease) => lease,
                 Err(Error::Closed) => return Ok(()),
                 Err(error) if error.is_retryable() => {
-                    let pause = retry::pause(unanswered, retry::WAITING, fastrand::f64());
+                    let pause = retry::pause(unanswered, retry::LONGEST_PAUSE, fastrand::f64());
                     telemetry::campaign_failed(&self.key, pause, &error);
                     self.pause(pause).await;
                     unanswered = unanswered.saturating_add(1);

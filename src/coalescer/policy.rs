@@ -1,12 +1,12 @@
-//! The rule that decides which of the waiting acquires and releases are sent now, and whether alone or in a batch. It
-//! does no I/O and reads no clock.
+//! The rule that decides how many of the waiting acquires and releases are sent now, and whether alone or in a batch.
+//! `queue.rs` decides which. The rule does no I/O and reads no clock.
 
 /// Fewer requests than this are not sent in a batch, unless they are a set.
 pub(super) const LEAST_BATCH: usize = 8;
 /// The most batches under way.
 const BATCHES: usize = 3;
 
-/// Which of the waiting requests are sent now.
+/// How many of the waiting requests are sent now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// None, until a request or a batch ends.

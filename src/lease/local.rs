@@ -22,7 +22,7 @@ impl Lease {
         stay: Arc<Stay>,
         state: Arc<LeaseState>,
     ) -> Self {
-        telemetry::granted();
+        telemetry::guard_created();
         Self {
             registry,
             state,

@@ -1,4 +1,4 @@
-//! Finds out for which of the keys that stay with this process other processes wait. `looks.rs` asks the store twice a
+//! Finds out for which of the keys that stay with this process other processes wait. `stay_task.rs` asks the store twice a
 //! second. If the store can send notifications, a second task listens for them.
 
 use std::{

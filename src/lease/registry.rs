@@ -78,7 +78,7 @@ impl LeaseRegistry {
     /// Registers a lease that was granted.
     pub(super) fn granted(&self, lease: &Arc<LeaseState>) {
         self.register(&mut self.held.lock(), lease);
-        telemetry::granted();
+        telemetry::guard_created();
     }
 
     /// Registers a lease that was granted, and stays here behind the leases that are granted from memory. It has no guard
@@ -99,7 +99,7 @@ impl LeaseRegistry {
         }
         self.register(&mut held, lease);
         drop(held);
-        telemetry::granted();
+        telemetry::guard_created();
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{looks, registry::LeaseRegistry};
+use super::{registry::LeaseRegistry, stay_task};
 use crate::{
     model::{Key, LeaseId, LossReason},
     release::PendingRelease,
@@ -20,7 +20,7 @@ impl LeaseRegistry {
     /// Records that a lease stays with this process, and sees to it that a task looks after it.
     pub(super) fn begin_stay(self: &Arc<Self>, stay: &Arc<Stay>) {
         let ended = self.stays.insert(stay);
-        looks::ensure_looking(self);
+        stay_task::ensure_running(self);
         // Other tasks may wait in the queue of the key, because the lease was granted outside of it.
         self.queues.wake_first(stay.key());
         self.send_back_all(&ended, SentBack::TooMany);

@@ -78,8 +78,8 @@ impl Conversions {
         }
     }
 
-    /// Whether the lease may have got a greater fence from an upgrade, by whose answer or by another one it shows now.
-    /// `mode` is the one that it had before.
+    /// Whether a greater fence in an answer can be that of an upgrade of this lease without an answer. `mode` is the last
+    /// known one of the lease.
     pub(super) fn explain_greater_fence(&self, mode: Mode) -> bool {
         // An upgrade changes an exclusive lease only after a downgrade.
         let was_shared = mode == Mode::Shared || self.unanswered.downgrades > 0;
@@ -87,7 +87,7 @@ impl Conversions {
     }
 
     /// Whether the opposite conversion is sent before the wanted one: it has no answer, and could still undo the wanted
-    /// one. Once the lease has gone through both modes, it cannot be carried out any more.
+    /// one. After both, the lease has another fence than the one without an answer names.
     pub(super) fn opposite_comes_first(&self, wanted: Conversion, mode: Mode) -> bool {
         match wanted {
             // The lease is exclusive for all that is known, or was made shared by one of the downgrades.

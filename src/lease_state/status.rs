@@ -60,7 +60,8 @@ pub(super) enum Suspensions {
     /// Those since the machine had been suspended for this time in all. It was read before the request was sent that
     /// granted the lease or renewed it last.
     Since(Duration),
-    /// With them the lease was over before a renewal. Leases from memory may have been told so, and stay lost.
+    /// With the suspensions, the lease had expired before it was renewed. The leases from memory stay lost, although the
+    /// server has renewed the lease.
     WereOver,
 }
 

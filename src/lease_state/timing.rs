@@ -10,7 +10,7 @@ pub(crate) const PERIOD: u32 = 3;
 pub(crate) const STEP: u32 = 6;
 
 /// How much of the ttl is left when a renewal is due.
-pub(crate) fn after_renewal(ttl: Duration) -> Duration {
+pub(crate) fn left_when_due(ttl: Duration) -> Duration {
     ttl - ttl / PERIOD
 }
 

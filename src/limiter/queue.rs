@@ -424,7 +424,7 @@ impl PermitQueue {
             times,
             since,
             id: pending.id,
-            retry_at: now + retry::pause(times, retry::WAITING, chance),
+            retry_at: now + retry::pause(times, retry::LONGEST_PAUSE, chance),
         });
     }
 

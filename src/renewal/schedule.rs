@@ -1,4 +1,4 @@
-//! `Schedule`: when each lease is renewed (`outcomes.rs`), and which leases are renewed in one batch (`due.rs`). Pure: times
+//! `Schedule`: when each lease is renewed (`outcomes.rs`), and which leases are renewed in one batch (`batches.rs`). Pure: times
 //! come in as arguments.
 //!
 //! Invariants:
@@ -21,7 +21,7 @@
 //!   not count any more when two batches that were sent later have ended, because then this batch hangs, and the store
 //!   is not slow.
 
-mod due;
+mod batches;
 mod outcomes;
 #[cfg(test)]
 mod overload_tests;

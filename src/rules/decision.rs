@@ -1,4 +1,5 @@
-//! `Decision`: the result of a rule; and values that several rules compute from a record.
+//! `Decision`: the type of the result of a rule. And what several rules compute from a record: its next fence, its live
+//! holders, its expiry.
 
 use std::num::NonZeroU16;
 

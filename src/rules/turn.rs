@@ -23,7 +23,7 @@ use crate::{
 /// The longest time for which a free key is kept for all places together.
 pub const LONGEST: Duration = Duration::from_secs(4);
 
-/// How much of its time a place loses before a refusal writes it again.
+/// A refusal writes a place again, for longer, only if at least this much of its time has passed.
 pub const WORTH_A_WRITE: Duration = Duration::from_millis(250);
 
 /// What the places ahead of a request mean for it.

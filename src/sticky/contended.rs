@@ -9,7 +9,7 @@ use crate::model::Key;
 
 /// How long a key does not stay here after another process has waited for it. Two processes that share a key would
 /// otherwise wait for each recall.
-pub(super) const SHARED_FOR: Duration = Duration::from_secs(30);
+pub(super) const CONTENDED_FOR: Duration = Duration::from_secs(30);
 
 /// The most keys that are remembered. If there are more, those are forgotten whose time is over first.
 const REMEMBERED: usize = 8_192;
@@ -30,7 +30,7 @@ impl ContendedKeys {
             let middle = *middle;
             self.0.retain(|_, until| *until > middle);
         }
-        self.0.insert(key, now + SHARED_FOR);
+        self.0.insert(key, now + CONTENDED_FOR);
     }
 
     /// Whether this key may stay here.
@@ -53,8 +53,8 @@ mod tests {
         let mut recalled = ContendedKeys::default();
         recalled.insert(key(1), now);
         assert!(recalled.may_stay(&key(2), now));
-        assert!(!recalled.may_stay(&key(1), now + SHARED_FOR - Duration::from_millis(1)));
-        assert!(recalled.may_stay(&key(1), now + SHARED_FOR));
+        assert!(!recalled.may_stay(&key(1), now + CONTENDED_FOR - Duration::from_millis(1)));
+        assert!(recalled.may_stay(&key(1), now + CONTENDED_FOR));
     }
 
     #[test]

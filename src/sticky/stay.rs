@@ -26,7 +26,7 @@ use tokio::{
 };
 
 pub(crate) use self::state::Left;
-use self::state::{Conversions, End, StayState};
+use self::state::{End, StayState, StoredConversion};
 use super::{
     fences::Fences,
     holders::{Holders, lose},
@@ -93,7 +93,7 @@ impl Stay {
                 fences,
                 holders: Holders::none(now),
                 end: End::None,
-                conversion: Conversions::None,
+                conversion: StoredConversion::None,
             }),
         })
     }
@@ -148,7 +148,7 @@ impl Stay {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
             let expiry = self.next_expiry(now).into_iter();
-            // The task of `lease/looks.rs` ends leases that have expired, but its runtime may not be driven any more.
+            // The task of `lease/stay_task.rs` ends leases that have expired, but its runtime may not be driven any more.
             let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
             let outcome = timeout_at(next, &mut turn).await.ok();
             let now = Instant::now();
@@ -175,7 +175,7 @@ impl Stay {
             return None;
         }
         let mut state = self.state.lock();
-        if state.conversion != Conversions::None {
+        if state.conversion != StoredConversion::None {
             return Some(LocalAnswer::StoreNeeded);
         }
         let newest = state.holders.newest(now)?;
@@ -202,7 +202,7 @@ impl Stay {
         // A lease from memory has at least half of its ttl. Nothing remains of a lease that is lost.
         let is_long_enough = self.behind.remaining(now) >= request.ttl / 2;
         let mut state = self.state.lock();
-        let ends = state.conversion != Conversions::None || state.end != End::None;
+        let ends = state.conversion != StoredConversion::None || state.end != End::None;
         if ends || !is_long_enough {
             return LocalAnswer::StoreNeeded;
         }
@@ -292,15 +292,15 @@ impl Stay {
     /// Records that the lease in the store is converted for one of the holders: from now on not even a reentrant lease
     /// is granted here.
     pub(crate) fn begin_to_convert(&self) {
-        self.record_conversion(Conversions::Begun);
+        self.record_conversion(StoredConversion::Begun);
     }
 
     /// Records that the store is asked to convert the lease.
     pub(crate) fn conversion_sent(&self) {
-        self.record_conversion(Conversions::Sent);
+        self.record_conversion(StoredConversion::Sent);
     }
 
-    fn record_conversion(&self, conversion: Conversions) {
+    fn record_conversion(&self, conversion: StoredConversion) {
         let mut state = self.state.lock();
         state.conversion = state.conversion.max(conversion);
     }
@@ -316,7 +316,7 @@ impl Stay {
 
     /// Whether the lease in the store may have another mode than its holder, because the store was asked to convert it.
     pub(crate) fn may_be_converted(&self) -> bool {
-        self.state.lock().conversion == Conversions::Sent
+        self.state.lock().conversion == StoredConversion::Sent
     }
 
     /// Whether the lease was sent back.

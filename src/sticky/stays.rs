@@ -212,7 +212,8 @@ impl Stays {
         !self.keys.lock().stays.is_empty()
     }
 
-    /// Records that another process waits for this key, so that it does not stay here for a while.
+    /// Records that the document of this key was needed, most often by another process that waits. The key does not stay
+    /// here for a while.
     pub(crate) fn recalled(&self, key: &Key, now: Instant) {
         self.keys.lock().recalled.insert(key.clone(), now);
     }

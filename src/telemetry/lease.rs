@@ -40,7 +40,7 @@ pub(crate) struct KeptLeases {
 }
 
 /// Reports that a guard was made for a granted lease.
-pub(crate) fn granted() {
+pub(crate) fn guard_created() {
     #[cfg(feature = "metrics")]
     metrics::guard_created();
 }

@@ -16,6 +16,10 @@
 //!   twice as far behind sends half as many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
+//!
+//! For example, a process with 0, 1, 2, 5, 20 or 99 turns ahead pauses for at most 1, 2, 10, 25, 100 or 495 ms on a key
+//! that has been held for 3 ms, and for 1, 1, 1, 2.5, 3 or 3 s on one that has been held for a minute
+//! (`who_is_further_behind_asks_less_often_and_all_ask_in_time`, below).
 
 use std::time::Duration;
 
@@ -146,7 +150,7 @@ impl Pace {
             None => u32::try_from(ahead.turns).unwrap_or(u32::MAX),
         };
         let pause = match held.held_for() {
-            None => self.turns(turns).min(FREE.saturating_mul(turns)),
+            None => self.expected_wait(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {
                 let shares = match turns {
                     0 if self.holders_leave() => self.until_more_leave(held),
@@ -154,7 +158,7 @@ impl Pace {
                     _ => (time / 4).saturating_mul(turns.saturating_add(1)).min(time),
                 };
                 let least = LEAST.saturating_mul(turns);
-                self.turns(turns).max(shares).max(least)
+                self.expected_wait(turns).max(shares).max(least)
             }
         };
         let least = if reports_freed {
@@ -175,7 +179,7 @@ impl Pace {
     }
 
     /// A share of the expected time until the turn of a process that has `ahead` turns ahead.
-    fn turns(&self, ahead: u32) -> Duration {
+    fn expected_wait(&self, ahead: u32) -> Duration {
         let each = self.each.map_or(AT_FIRST, |each| each.mul_f64(SHARE));
         let each = each.clamp(LEAST, MOST);
         match ahead {
@@ -192,7 +196,7 @@ fn longest(ahead: usize) -> Duration {
         return WITHOUT_PLACE;
     }
     let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-    (retry::WAITING.saturating_mul(ahead.max(2)) / 2).min(LONGEST)
+    (retry::LONGEST_PAUSE.saturating_mul(ahead.max(2)) / 2).min(LONGEST)
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl OwnPlace {
             pace: Pace::default(),
             tasks_left: None,
             tasks_left_after_grant: None,
-            stays: for_pause(retry::WAITING),
+            stays: for_pause(retry::LONGEST_PAUSE),
             is_due: false,
         }
     }

@@ -71,8 +71,8 @@ pub(super) struct Granted {
     pub(super) mode: Mode,
     pub(super) remaining: Duration,
     pub(super) is_in_turn: bool,
-    /// Whether the grant has ended the place, unless its request was to keep it. An earlier request of the waiter, which
-    /// was to keep the place, may have been granted instead.
+    /// Whether the request that was granted is the last planned one, so that the place has ended unless that request was to
+    /// keep it. `false` if an earlier request of the waiter, which was to keep the place, may have been granted instead.
     pub(super) ends_place: bool,
     /// What other requests are refused with from now on; `None` for a grant from memory.
     pub(super) refusal: Option<Held>,
@@ -140,8 +140,8 @@ impl KeyQueue {
     }
 
     /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
-    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, a final failure ends the
-    /// wait.
+    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, the
+    /// wait ends if another waiter has [given up](Self::give_up) because no request was answered.
     pub(super) fn step(
         &self,
         wake: &Arc<Notify>,
@@ -175,7 +175,7 @@ impl KeyQueue {
         }
         // The first waiter waits for the answers to those that were let in, but at most for a second, because an answer
         // may be lost.
-        let answered_by = self.let_in_at + retry::WAITING;
+        let answered_by = self.let_in_at + retry::LONGEST_PAUSE;
         if self.waiters.is_letting_in() && now < answered_by {
             return Step::Wait(Some(answered_by));
         }
@@ -247,7 +247,11 @@ impl KeyQueue {
             return place_news;
         }
         self.is_before_all = standing == Standing::BeforeAll;
-        let least = if reports_freed { retry::SLOWEST } else { 0 };
+        let least = if reports_freed {
+            retry::PAUSES_TO_LONGEST
+        } else {
+            0
+        };
         let pause = self.count_pause(least, expires_in);
         let ahead = match standing {
             Standing::InTurn => Ahead::others(&held),
@@ -345,7 +349,7 @@ impl KeyQueue {
             Mode::Exclusive => {
                 // Reports that came before this grant do not matter any more.
                 self.request = FirstRequest::UnderWay { is_reported: false };
-                self.pause(retry::SLOWEST, Some(remaining), now);
+                self.pause(retry::PAUSES_TO_LONGEST, Some(remaining), now);
             }
             Mode::Shared | Mode::Permits => {
                 self.request = FirstRequest::AtOnce(None);
@@ -462,7 +466,7 @@ impl KeyQueue {
         self.waiters.len() > 1
             && !self.request.next_is_at_once()
             && matches!(self.last, LastAnswer::Held(_))
-            && now.saturating_duration_since(self.answered) < retry::WAITING / 2
+            && now.saturating_duration_since(self.answered) < retry::LONGEST_PAUSE / 2
     }
 }
 

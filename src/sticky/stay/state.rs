@@ -20,13 +20,13 @@ pub(super) struct StayState {
     pub(super) fences: Option<Fences>,
     pub(super) holders: Holders,
     pub(super) end: End,
-    pub(super) conversion: Conversions,
+    pub(super) conversion: StoredConversion,
 }
 
 /// Whether a conversion of the lease in the store has begun. From then on its mode is not known here, so nothing more is
 /// granted from memory, not even to a reentrant owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Conversions {
+pub(super) enum StoredConversion {
     None,
     /// One has begun, and nothing is granted any more.
     Begun,

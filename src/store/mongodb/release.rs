@@ -1,4 +1,5 @@
-//! Releases: a single one by one command, many plain ones by one statement for all.
+//! How releases are sent: a single one by one command, many plain ones by one statement for all. The statements are in
+//! `statements/lease.rs`.
 //!
 //! That statement matches only documents with one of the leases as their sole holder, each document at most once. So if
 //! it changed as many documents as there are leases, each lease was released. Otherwise the documents are read: the

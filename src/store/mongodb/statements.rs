@@ -12,8 +12,8 @@
 mod done;
 mod expressions;
 mod grant;
-mod hold;
 mod holders;
+mod lease;
 mod permit;
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ use self::expressions::{
 pub(crate) use self::{
     expressions::{integer, millis, utc},
     grant::{Form, acquire, take_over_sole},
-    hold::{
+    lease::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
         renew_together,
     },

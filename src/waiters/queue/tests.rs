@@ -111,7 +111,7 @@ fn the_first_asks_and_the_others_wait() {
     assert_eq!(waiting.step(0, start), Step::Wait(None), "it has asked");
     waiting.refuse(LeaseId::random(), start);
     let due = waiting.due();
-    assert!(due > start && due < start + retry::WAITING);
+    assert!(due > start && due < start + retry::LONGEST_PAUSE);
     assert_eq!(waiting.step(0, due), Step::Ask);
     // The next waiter does not wait for an answer that is not reported to the queue.
     waiting.ask(start);
@@ -251,7 +251,7 @@ fn the_last_look_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fr
     for (waiters, age, step) in [
         (2, MOMENT, Step::GiveUp),
         (1, MOMENT, Step::Ask),
-        (2, retry::WAITING / 2, Step::Ask),
+        (2, retry::LONGEST_PAUSE / 2, Step::Ask),
     ] {
         let mut waiting = Waiting::of(waiters);
         let start = waiting.start;

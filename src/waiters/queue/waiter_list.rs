@@ -122,8 +122,8 @@ impl WaiterList {
         behind.take_while(|waiter| waiter.kind == kind).count()
     }
 
-    /// Lets in readers behind the first waiter, which was granted the key. At most `most` readers may follow it, and the
-    /// last of them comes after the others.
+    /// Lets in readers behind the first waiter, which was granted the key: at most `most` of them, but for the last, whose
+    /// later request lets in the next ones or ends the place.
     pub(super) fn let_in_behind_first(&mut self, most: usize) {
         let behind = self.waiters.iter_mut().skip(1);
         let readers = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);

@@ -37,9 +37,9 @@ fn who_comes_before_all_is_not_paced_by_those_who_wait() {
         (due, waiting.step(0, start) == Step::Ask)
     };
     let (pause, is_woken) = due(Standing::InTurn);
-    assert!(pause > retry::WAITING * 4 && !is_woken, "{pause:?}");
+    assert!(pause > retry::LONGEST_PAUSE * 4 && !is_woken, "{pause:?}");
     let (pause, is_woken) = due(Standing::BeforeAll);
-    assert!(pause <= retry::WAITING && is_woken, "{pause:?}");
+    assert!(pause <= retry::LONGEST_PAUSE && is_woken, "{pause:?}");
 }
 
 /// A writer was refused because of readers, and a reader can read beside them.

@@ -56,7 +56,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         waiting
             .queue
             .refused(&readers[0], refused, Standing::InTurn, false, start);
-        let beside = start + retry::WAITING;
+        let beside = start + retry::LONGEST_PAUSE;
         let step = waiting.step(1, start);
         assert_eq!(step, Step::Wait(Some(beside)), "another asks");
         // The answer to the other request may be lost.

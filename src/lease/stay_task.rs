@@ -27,7 +27,7 @@ const FAILING: Duration = Duration::from_secs(3);
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Starts the task, unless it runs.
-pub(super) fn ensure_looking(registry: &Arc<LeaseRegistry>) {
+pub(super) fn ensure_running(registry: &Arc<LeaseRegistry>) {
     if registry.stays.begin_to_tend() {
         let looking = Looking(Some(Arc::downgrade(registry)));
         registry.renewals.run_beside(look(looking));
