@@ -27,11 +27,17 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use tokio::{sync::watch::Sender, time::Instant};
+use tokio::{
+    sync::{Mutex, watch::Sender},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
-    conversions::Unanswered, number::LeaseNumber, status::EndReason, watcher::LossWatcher,
+    conversions::{Opposites, Unanswered},
+    number::LeaseNumber,
+    status::EndReason,
+    watcher::LossWatcher,
 };
 use self::{
     status::{Phase, Status},
@@ -75,6 +81,8 @@ pub(crate) struct LeaseState {
     state: Sender<Status>,
     /// What the renewals of the lease say about the use of the key.
     usage: KnownUsage,
+    /// The call that converts the lease has this lock.
+    converting: Mutex<()>,
     /// The parent of all cancellation tokens of the lease. The first call that needs a token sets it.
     pub(crate) token: OnceLock<CancellationToken>,
 }
@@ -112,6 +120,7 @@ impl LeaseState {
             since,
             state: Sender::new(state),
             usage: KnownUsage::default(),
+            converting: Mutex::new(()),
             token: OnceLock::new(),
         }
     }
@@ -259,7 +268,8 @@ impl LeaseState {
     }
 
     /// How much time a lease that is kept alive has left when it counts as at risk although no renewal failed: half of
-    /// what it has left when its renewal is due. `None` if the lease is not kept alive.
+    /// what it has left when its renewal is due. `None` if the lease is not kept alive. Without a clock margin, a lease with
+    /// a ttl of 30 s is renewed when it has 20 s left, and is at risk when it has 10 s left.
     fn unrenewed(&self, state: &Status) -> Option<Duration> {
         let left = timing::left_when_due(self.ttl()).saturating_sub(self.terms.clock_margin);
         (state.is_kept && !self.is_local()).then_some(left / 2)

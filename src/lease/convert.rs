@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
 use super::{
@@ -10,10 +10,11 @@ use super::{
     requests::{self, Converted},
 };
 use crate::{
-    lease_state::LeaseState,
+    lease_state::{LeaseState, Opposites},
     model::{Conversion, Error, Held, Mode},
     retry::Tries,
     telemetry::{self, Outcome},
+    waiters::WaitQueues,
 };
 
 /// The answer to [`Lease::upgrade`].
@@ -30,7 +31,8 @@ impl Lease {
     /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
     /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
     /// already exclusive does not change, unless a [downgrade](Lease::downgrade) of it had no answer: that downgrade is
-    /// carried out first, so that it cannot undo the upgrade later. Another shared lease may be granted in between.
+    /// carried out first, so that it cannot undo the upgrade later. Another shared lease may be granted in between, so after
+    /// a refusal, an error, or a drop of the future such a lease may be shared: [`mode`](Lease::mode) tells.
     ///
     /// The upgrade of a shared lease gives it a new [`fence`](Lease::fence), which is greater than the fences of all
     /// leases that shared the key with it.
@@ -147,39 +149,45 @@ impl Lease {
     }
 
     /// Converts the lease in the store, by as many requests as it takes until it has the wanted mode and no earlier
-    /// conversion can take it away again.
+    /// conversion can take it away again. The calls for one lease go one after the other.
     async fn convert_stored(
         &self,
         stored: &Arc<LeaseState>,
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
+        let limit = || self.registry.call_timeout.min(self.remaining());
+        // A call whose future is not polled any more holds up the others for no longer than a request would.
+        let _one_at_a_time = timeout(limit(), stored.lock_conversions()).await;
         let mut tries = Tries::default();
-        // The fence for which the opposite conversion was carried out.
-        let mut undone = None;
+        let mut opposites = Opposites::default();
+        let mut wakes_readers = None;
         loop {
             if let Some(reason) = self.state.loss(Instant::now()) {
                 return Err(self.state.lost_error(reason));
             }
-            let fence = Some(stored.fence());
-            let opposite_is_next = undone != fence && stored.opposite_comes_first(wanted);
-            let (next, woken) = if opposite_is_next {
-                // A reader of this process would be in the way of the upgrade.
-                (wanted.opposite(), None)
+            let (request, is_opposite) = stored.next_conversion(wanted, opposites);
+            let queues = &self.registry.queues;
+            // A reader that is granted the key between two of these requests would be in the way of the second one.
+            let is_between =
+                is_opposite || wanted == Conversion::Downgrade && stored.may_be_upgraded();
+            let to_wake = if is_between {
+                wakes_readers.get_or_insert_with(|| WakesReaders(queues, stored));
+                None
             } else {
-                (wanted, Some(self.registry.queues.clone()))
+                Some(queues.clone())
             };
-            let limit = self.registry.call_timeout.min(self.remaining());
-            let of = (self.registry.store.clone(), woken);
+            let of = (self.registry.store.clone(), to_wake);
             let states = (stored.clone(), self.state(), self.stay.clone());
-            match requests::convert(of, states, stored.conversion(next), limit).await {
-                Ok(Converted::Yes) if opposite_is_next => undone = fence,
-                // A downgrade that is sent after an upgrade has the last word.
-                Ok(Converted::Yes) if wanted == Conversion::Upgrade => return Ok(None),
-                Ok(Converted::Yes) if !stored.may_be_upgraded() => return Ok(None),
-                Ok(Converted::Yes) => undone = None,
+            let named = request.fence;
+            match requests::convert(of, states, request, limit()).await {
+                Ok(Converted::Yes) if is_opposite => opposites.done(named),
+                Ok(Converted::Yes) if stored.may_be_undone(wanted, opposites) => {
+                    opposites.wanted_is_done();
+                }
+                Ok(Converted::Yes) => return Ok(None),
                 Ok(Converted::OtherFence) => {}
                 // The upgrade before a downgrade is refused, so the lease is shared.
-                Ok(Converted::Held(_)) if next != wanted && wanted == Conversion::Downgrade => {
+                Ok(Converted::Held(_)) if is_opposite && wanted == Conversion::Downgrade => {
                     return Ok(None);
                 }
                 Ok(Converted::Held(held)) => return Ok(Some(held)),
@@ -188,6 +196,17 @@ impl Lease {
                     None => return Err(error),
                 },
             }
+        }
+    }
+}
+
+/// Its drop wakes the first waiter for the key of a lease, if the lease is shared.
+struct WakesReaders<'a>(&'a WaitQueues, &'a LeaseState);
+
+impl Drop for WakesReaders<'_> {
+    fn drop(&mut self) {
+        if self.1.mode() == Mode::Shared {
+            self.0.wake_first(self.1.key());
         }
     }
 }

@@ -83,7 +83,6 @@ impl Lease {
     /// the key from memory, it is the ticket of no lease: `resume` answers
     /// [`Resumed::Gone`](crate::Resumed::Gone), as for a lease that is lost.
     pub fn into_ticket(self) -> Ticket {
-        let ticket = Ticket::of(self.state.stored(), &self.state);
         let is_given_away = match &self.stay {
             None => {
                 self.registry.detach(&self.state);
@@ -91,6 +90,8 @@ impl Lease {
             }
             Some(stay) => self.give_away(stay),
         };
+        // Nothing converts the lease from now on.
+        let ticket = Ticket::of(self.state.stored(), &self.state);
         if is_given_away {
             ticket
         } else {

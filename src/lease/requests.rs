@@ -45,9 +45,9 @@ pub(crate) enum Converted {
 }
 
 /// Converts one lease in the store, and the guard's lease with it, which is another one if it was granted from memory.
-/// Waits at most `limit` for the answer. After a downgrade the first waiter of `woken` sends a request.
+/// Waits at most `limit` for the answer. After a downgrade the first waiter of `to_wake` sends a request.
 pub(crate) async fn convert(
-    (store, woken): (Arc<dyn Store>, Option<Arc<WaitQueues>>),
+    (store, to_wake): (Arc<dyn Store>, Option<Arc<WaitQueues>>),
     (state, guarded, stay): (Arc<LeaseState>, Arc<LeaseState>, Option<Arc<Stay>>),
     request: ConvertRequest,
     limit: Duration,
@@ -71,17 +71,15 @@ pub(crate) async fn convert(
             apply_to_guard(&state, &guarded, stay.as_deref());
         }
         // After another error the conversion may have been carried out, or may be carried out later.
-        if let Ok(_)
-        | Err(Error::Unreachable { .. } | Error::Denied { .. } | Error::Overloaded { .. }) =
-            &answer
-        {
+        // So it may after `Overloaded`: a driver may send it to several nodes, and this is the answer of the last one.
+        if let Ok(_) | Err(Error::Unreachable { .. } | Error::Denied { .. }) = &answer {
             state.conversion_answered(&request);
         }
         let lost = |reason| Err(state.lost_error(state.lose(reason)));
         match answer? {
             _ if !is_own => lost(LossReason::TakenOver),
             ConvertAnswer::Converted(_) => {
-                if let (Conversion::Downgrade, Some(queues)) = (wanted, woken) {
+                if let (Conversion::Downgrade, Some(queues)) = (wanted, to_wake) {
                     queues.wake_first(state.key());
                 }
                 Ok(Converted::Yes)

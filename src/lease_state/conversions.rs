@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Conversion, Mode};
+use crate::model::{Conversion, Fence, Mode};
 
 /// The conversions that were sent for one lease.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,7 +57,7 @@ impl Conversions {
     }
 
     /// Records that the lease has another fence. The conversions that name an earlier one change nothing any more.
-    pub(super) fn has_other_fence(&mut self) {
+    pub(super) fn fence_changed(&mut self) {
         self.unanswered = Unanswered::default();
     }
 
@@ -80,7 +80,7 @@ impl Conversions {
 
     /// Whether a greater fence in an answer can be that of an upgrade of this lease without an answer. `mode` is the last
     /// known one of the lease.
-    pub(super) fn explain_greater_fence(&self, mode: Mode) -> bool {
+    pub(super) fn explains_greater_fence(&self, mode: Mode) -> bool {
         // An upgrade changes an exclusive lease only after a downgrade.
         let was_shared = mode == Mode::Shared || self.unanswered.downgrades > 0;
         was_shared && self.upgrade_is_unanswered()
@@ -88,12 +88,43 @@ impl Conversions {
 
     /// Whether the opposite conversion is sent before the wanted one: it has no answer, and could still undo the wanted
     /// one. After both, the lease has another fence than the one without an answer names.
-    pub(super) fn opposite_comes_first(&self, wanted: Conversion, mode: Mode) -> bool {
-        match wanted {
-            // The lease is exclusive for all that is known, or was made shared by one of the downgrades.
+    pub(super) fn opposite_comes_first(
+        &self,
+        wanted: Conversion,
+        mode: Mode,
+        fence: Fence,
+        sent: Opposites,
+    ) -> bool {
+        let is_needed = match wanted {
+            // The mode does not tell whether one of the downgrades was carried out.
             Conversion::Upgrade => self.unanswered.downgrades > 0,
             Conversion::Downgrade => self.unanswered.upgrades > 0 && mode == Mode::Shared,
-        }
+        };
+        is_needed && sent.last_for != Some(fence) && sent.times < Opposites::MOST
+    }
+}
+
+/// The opposite conversions that one call has sent before the wanted one, and that were carried out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Opposites {
+    times: u32,
+    /// The fence that the last one named. The wanted conversion comes next for a lease with that fence.
+    last_for: Option<Fence>,
+}
+
+impl Opposites {
+    /// Two are enough for a store that gives each upgrade a greater fence: the first may change nothing, because the lease
+    /// of a ticket may have another mode than the ticket says.
+    const MOST: u32 = 2;
+
+    pub(crate) fn done(&mut self, fence: Option<Fence>) {
+        self.times += 1;
+        self.last_for = fence;
+    }
+
+    /// Records that the wanted conversion was carried out.
+    pub(crate) fn wanted_is_done(&mut self) {
+        self.last_for = None;
     }
 }
 
@@ -110,7 +141,8 @@ mod tests {
             (Downgrade, Mode::Shared),
             (Downgrade, Mode::Exclusive),
         ];
-        asked.map(|(wanted, mode)| conversions.opposite_comes_first(wanted, mode))
+        let (fence, sent) = (Fence::new(7), Opposites::default());
+        asked.map(|(wanted, mode)| conversions.opposite_comes_first(wanted, mode, fence, sent))
     }
 
     #[test]
@@ -131,9 +163,24 @@ mod tests {
             opposite_comes_first(&conversions),
             [false, false, true, false]
         );
-        conversions.has_other_fence();
+        conversions.fence_changed();
         assert_eq!(opposite_comes_first(&conversions), [false; 4]);
         assert!(!conversions.no_upgrade_was_sent());
+    }
+
+    #[test]
+    fn the_opposite_is_sent_once_for_a_fence_and_not_for_ever() {
+        let mut conversions = Conversions::default();
+        conversions.sent(Downgrade);
+        let mut sent = Opposites::default();
+        for (fence, comes_first) in [(1, true), (1, false), (2, true), (3, false)] {
+            let fence = Fence::new(fence);
+            let is_first = conversions.opposite_comes_first(Upgrade, Mode::Exclusive, fence, sent);
+            assert_eq!(is_first, comes_first, "{fence}");
+            if is_first {
+                sent.done(Some(fence));
+            }
+        }
     }
 
     #[test]
@@ -141,7 +188,7 @@ mod tests {
         let explains = |sent: &[Conversion]| {
             let mut conversions = Conversions::default();
             sent.iter().for_each(|one| conversions.sent(*one));
-            [Mode::Shared, Mode::Exclusive].map(|mode| conversions.explain_greater_fence(mode))
+            [Mode::Shared, Mode::Exclusive].map(|mode| conversions.explains_greater_fence(mode))
         };
         assert_eq!(explains(&[]), [false, false]);
         assert_eq!(explains(&[Downgrade]), [false, false]);

@@ -1,8 +1,10 @@
 //! The conversions of a lease, as their requests are sent and answered.
 
+use tokio::sync::MutexGuard;
+
 use super::{
     LeaseState,
-    conversions::{Conversions, Unanswered},
+    conversions::{Conversions, Opposites, Unanswered},
 };
 use crate::{
     messages::ConvertRequest,
@@ -10,20 +12,40 @@ use crate::{
 };
 
 impl LeaseState {
-    /// The request of this conversion, for the fence that the lease has.
-    pub(crate) fn conversion(&self, conversion: Conversion) -> ConvertRequest {
-        let (key, lease) = (self.key().clone(), self.id());
-        match conversion {
-            Conversion::Upgrade => ConvertRequest::upgrade(key, lease),
-            Conversion::Downgrade => ConvertRequest::downgrade(key, lease),
-        }
-        .of_fence(self.fence())
+    /// Waits until no other call converts the lease. None does until the guard is dropped.
+    pub(crate) async fn lock_conversions(&self) -> MutexGuard<'_, ()> {
+        self.converting.lock().await
     }
 
-    /// Whether the opposite conversion is sent before the wanted one, which it could undo otherwise.
-    pub(crate) fn opposite_comes_first(&self, wanted: Conversion) -> bool {
+    /// The request to send next, so that the lease gets the mode of the wanted conversion and keeps it, and whether it is
+    /// the opposite conversion. `sent` are the opposite ones that were carried out before.
+    pub(crate) fn next_conversion(
+        &self,
+        wanted: Conversion,
+        sent: Opposites,
+    ) -> (ConvertRequest, bool) {
         let state = self.state.borrow();
-        state.conversions.opposite_comes_first(wanted, state.mode)
+        let (conversions, fence) = (state.conversions, state.fence);
+        let is_opposite = conversions.opposite_comes_first(wanted, state.mode, fence, sent);
+        drop(state);
+        let conversion = if is_opposite {
+            wanted.opposite()
+        } else {
+            wanted
+        };
+        let (key, lease) = (self.key().clone(), self.id());
+        let request = match conversion {
+            Conversion::Upgrade => ConvertRequest::upgrade(key, lease),
+            Conversion::Downgrade => ConvertRequest::downgrade(key, lease),
+        };
+        (request.of_fence(fence), is_opposite)
+    }
+
+    /// Whether, after the wanted conversion was carried out, an opposite one without an answer may still undo it. `sent` are
+    /// the opposite ones that were carried out before.
+    pub(crate) fn may_be_undone(&self, wanted: Conversion, mut sent: Opposites) -> bool {
+        sent.wanted_is_done();
+        self.next_conversion(wanted, sent).1
     }
 
     /// The mode and the fence, and which conversions have no answer.
@@ -81,9 +103,9 @@ impl LeaseState {
             if fence > state.fence {
                 // A downgrade of an upgraded lease would have named the fence of the upgrade, which was not known.
                 is_own =
-                    mode == Mode::Exclusive && state.conversions.explain_greater_fence(state.mode);
+                    mode == Mode::Exclusive && state.conversions.explains_greater_fence(state.mode);
                 if is_own {
-                    state.conversions.has_other_fence();
+                    state.conversions.fence_changed();
                     (state.mode, state.fence) = (mode, fence);
                 }
             } else if fence == state.fence && mode == Mode::Shared {

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(is_own(&status), [true; 3]);
         status.conversions.answered(Upgrade);
         assert_eq!(is_own(&status), [true; 3], "one is unanswered");
-        status.conversions.has_other_fence();
+        status.conversions.fence_changed();
         assert_eq!(
             is_own(&status),
             [true, true, false],

@@ -126,10 +126,16 @@ impl KeyQueue {
             // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its
             // own request at once.
             self.request.give_up_answer(now);
-            let is_shared = |kind| kind == Some(WaiterKind::Shared);
-            if is_shared(self.waiters.first_kind()) && !is_shared(before) && self.last.is_shared() {
-                // The removed waiter was refused because of readers, and the next one can read beside them.
-                self.hasten(now);
+            let first = self.waiters.first_kind();
+            let may_be_granted = match first {
+                // The removed waiter was refused because of readers, and this one can read beside them.
+                Some(WaiterKind::Shared) => self.last.is_refusal_by_readers(),
+                // The removed waiter may have been refused because of the processes ahead.
+                Some(WaiterKind::Barging) => self.last.ahead() > 0,
+                Some(WaiterKind::Exclusive | WaiterKind::Permits) | None => false,
+            };
+            if first != before && may_be_granted {
+                self.end_pause(now);
             }
         }
         if self.waiters.wait_in_turn() {
@@ -376,9 +382,10 @@ impl KeyQueue {
         self.wake();
     }
 
-    /// Ends the pause of the first waiter now.
-    pub(super) fn hasten(&mut self, now: Instant) {
+    /// Ends the pause of the first waiter, and notifies it.
+    pub(super) fn end_pause(&mut self, now: Instant) {
         self.request.pause_until(now);
+        self.waiters.notify_first();
     }
 
     /// Records that a lease of this process is not released, although this process gives it up. The store reports its
@@ -399,7 +406,7 @@ impl KeyQueue {
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
         let barges = self.waiters.first_kind() == Some(WaiterKind::Barging);
         if self.is_before_all {
-            // A lease of this process may be the one that its owner has.
+            // The owner of the first waiter may have the key by a lease of this process.
             self.wake();
         } else if barges || self.place.comes_next(next, self.last.ahead()) {
             self.wake_unless_held_here();

@@ -110,8 +110,8 @@ impl Waiter {
     }
 
     /// Ends the pause of this waiter, which is the first.
-    pub(crate) fn hasten(&self) {
-        self.queue(|queue| queue.hasten(Instant::now()));
+    pub(crate) fn end_pause(&self) {
+        self.queue(|queue| queue.end_pause(Instant::now()));
     }
 
     /// Records that this waiter gives up, because no request was answered for the whole call timeout. The other waiters

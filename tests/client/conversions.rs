@@ -1,6 +1,6 @@
 //! Conversions whose requests are carried out late, or whose answers come late or never.
 
-use std::time::Duration;
+use std::{future::IntoFuture, pin::pin, time::Duration};
 
 use leasehold::{
     Attempt, Error, Key, Lease, Leases, Mode, Resumed, Store, Upgrade, store::AcquireRequest,
@@ -30,6 +30,51 @@ async fn a_late_downgrade_undoes_no_later_upgrade() {
     sleep(2 * LATE).await;
     assert_eq!(lease.mode(), Mode::Exclusive);
     assert!(!another_reads(&store, &lease).await);
+}
+
+/// A driver may send a request to several nodes. The last one refuses it, and an earlier one has carried it out.
+#[tokio::test(start_paused = true)]
+async fn a_conversion_that_only_one_node_refused_loses_no_lease() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    store.next([Fate::Overloaded; 3]);
+    let overloaded = lease.downgrade().await.unwrap_err();
+    assert!(matches!(overloaded, Error::Overloaded { .. }));
+    assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
+    lease.downgrade().await.unwrap();
+    store.next([Fate::Overloaded; 3]);
+    let overloaded = lease.upgrade().await.unwrap_err();
+    assert!(matches!(overloaded, Error::Overloaded { .. }));
+    sleep(TTL * 2).await;
+    lease.renew().await.unwrap();
+    assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
+}
+
+/// A reader of the same process waits. It is granted the key when the upgrade has failed, and not before it is sent.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_waits_is_woken_after_an_upgrade_that_carried_out_a_downgrade() {
+    for fails in [false, true] {
+        let (store, leases) = setup();
+        let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+        sleep(TTL).await;
+        let reader = tokio::spawn(leases.acquire("key", TTL).shared().into_future());
+        sleep(TTL).await;
+        // It has just been refused, and sends its next request after half a second at least.
+        store.calls();
+        while !store.calls().contains(&"acquire") {
+            sleep(MOMENT).await;
+        }
+        store.next([Fate::LateWithoutAnswer(LATE)]);
+        assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
+        store.next([Fate::AnswerLate(Duration::ZERO)]);
+        if fails {
+            store.next([Fate::Denied]);
+        }
+        let upgraded = lease.upgrade().await;
+        assert_eq!(upgraded.is_err(), fails, "{upgraded:?}");
+        let reads = timeout(MOMENT, reader).await;
+        assert_eq!(reads.is_ok(), fails, "{reads:?}");
+    }
 }
 
 /// The downgrade has not been carried out when the lease is upgraded, so it is exclusive already.
@@ -88,7 +133,8 @@ async fn a_downgrade_outlasts_an_upgrade_that_another_process_sent() {
     }
 }
 
-/// Neither is carried out before the other process resumes the lease, so it is exclusive, although it may be shared.
+/// Neither is carried out before the other process resumes the lease. So the lease is exclusive, but the other process has
+/// to assume that it is shared.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_outlasts_both_conversions_that_another_process_sent() {
     let (store, leases) = setup();
@@ -108,32 +154,38 @@ async fn a_downgrade_outlasts_both_conversions_that_another_process_sent() {
     assert!(another_reads(&store, &lease).await);
 }
 
-/// The upgrade carries out the late downgrade first, and then fails. Before it is repeated, other calls upgrade the lease and
-/// downgrade it.
+/// Otherwise the downgrade could be carried out after the upgrade was answered.
 #[tokio::test(start_paused = true)]
-async fn a_repeated_upgrade_outlasts_a_downgrade_that_was_sent_meanwhile() {
-    const SHORT: Duration = Duration::from_millis(1);
+async fn no_conversion_is_sent_while_another_call_converts_the_lease() {
     let (store, leases) = setup();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    store.next([Fate::LateWithoutAnswer(LATE)]);
-    assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
-    store.next([Fate::AnswerLate(Duration::ZERO), Fate::NotSent]);
     store.calls();
-    let others = async {
-        let mut sent = 0;
-        while sent < 2 {
-            tokio::task::yield_now().await;
-            sent += store.calls().len();
-        }
-        assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
-        store.next([Fate::LateWithoutAnswer(LATE)]);
-        assert!(timeout(SHORT, lease.downgrade()).await.is_err());
-    };
-    let (upgraded, ()) = tokio::join!(lease.upgrade(), others);
+    store.next([Fate::AnswerLate(LIMIT / 2), Fate::LateWithoutAnswer(LATE)]);
+    let (upgraded, given_up) = tokio::join!(
+        biased;
+        lease.upgrade(),
+        timeout(MOMENT, lease.downgrade())
+    );
     assert_eq!(upgraded.unwrap(), Upgrade::Exclusive);
+    given_up.unwrap_err();
+    assert_eq!(store.calls(), ["convert"]);
     sleep(2 * LATE).await;
     assert_eq!(lease.mode(), Mode::Exclusive);
     assert!(!another_reads(&store, &lease).await);
+}
+
+/// Its future has begun to upgrade the lease, and nothing polls it any more.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_polled_any_more_does_not_keep_another_from_a_conversion() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    store.next([Fate::LateWithoutAnswer(LATE)]);
+    let mut not_polled = pin!(lease.upgrade());
+    assert!(futures::poll!(not_polled.as_mut()).is_pending());
+    lease.downgrade().await.unwrap();
+    sleep(2 * LATE).await;
+    assert_eq!(lease.mode(), Mode::Shared);
+    assert!(another_reads(&store, &lease).await);
 }
 
 /// The requests are carried out in this order: the downgrade, the upgrade, and a second downgrade, which names the fence

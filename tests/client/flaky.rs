@@ -47,6 +47,8 @@ pub enum Fate {
     LateWithoutAnswer(Duration),
     /// It is refused for good.
     Denied,
+    /// It is carried out, and another node refuses it because of its load.
+    Overloaded,
     /// The driver panics.
     Panic,
     /// The connection breaks while the request, an acquire, is on its way. It is carried out this much later.
@@ -221,6 +223,13 @@ impl FlakyStore {
                 sleep(by).await;
                 let _ = work.await;
                 std::future::pending().await
+            }
+            Some(Fate::Overloaded) => {
+                work.await?;
+                Err(Error::Overloaded {
+                    store,
+                    source: source(),
+                })
             }
             Some(Fate::Denied) => Err(Error::Denied {
                 store,

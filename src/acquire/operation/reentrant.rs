@@ -53,7 +53,7 @@ impl AcquireOperation {
             };
             if waiter.is_first() {
                 // The pause may be that of a waiter that was behind other processes, and has left.
-                waiter.hasten();
+                waiter.end_pause();
                 return None;
             }
             let pause = pause_until_free(pauses, expires_in, fastrand::f64());

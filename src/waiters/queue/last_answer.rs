@@ -50,7 +50,7 @@ impl LastAnswer {
     }
 
     /// Whether it was a refusal because of shared leases only.
-    pub(super) fn is_shared(&self) -> bool {
+    pub(super) fn is_refusal_by_readers(&self) -> bool {
         let Self::Held(held) = self else {
             return false;
         };

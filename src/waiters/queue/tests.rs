@@ -5,7 +5,7 @@ mod let_in;
 
 use chrono::{DateTime, Utc};
 
-use WaiterKind::{Exclusive, Permits, Shared};
+use WaiterKind::{Barging, Exclusive, Permits, Shared};
 use futures::FutureExt;
 
 use super::*;

@@ -42,15 +42,17 @@ fn who_comes_before_all_is_not_paced_by_those_who_wait() {
     assert!(pause <= retry::LONGEST_PAUSE && is_woken, "{pause:?}");
 }
 
-/// A writer was refused because of readers, and a reader can read beside them.
+/// A writer was refused because of readers, and a reader can read beside them. A barging one does not wait for others.
 #[test]
-fn a_reader_does_not_wait_for_the_pause_of_a_writer_that_has_left() {
+fn who_may_be_granted_the_key_does_not_wait_for_the_pause_of_one_that_has_left() {
     for (kinds, mode, asks) in [
         ([Exclusive, Shared], Mode::Shared, true),
         ([Exclusive, Shared], Mode::Exclusive, false),
         ([Shared, Shared], Mode::Shared, false),
         ([Shared, Exclusive], Mode::Shared, false),
         ([Exclusive, Exclusive], Mode::Shared, false),
+        ([Exclusive, Barging], Mode::Exclusive, true),
+        ([Permits, Permits], Mode::Permits, false),
     ] {
         let mut waiting = Waiting::of_kinds(&kinds);
         let (start, first) = (waiting.start, waiting.turns[0].clone());
