@@ -123,6 +123,7 @@ fn json(arguments: &str) -> String {
     let first = parts.next().unwrap().to_owned();
     let json = parts.map(long).fold(first, |json, part| json + &part);
     let json = json.replace("MinKey()", "{\"$minKey\": 1}");
+    let json = json.replace("NaN]", "{\"$numberDouble\": \"NaN\"}]");
     let date = |part: &str| {
         let (number, rest) = part.split_once(')').unwrap();
         format!("{{\"$date\": {{\"$numberLong\": \"{number}\"}}}}{rest}")
