@@ -120,7 +120,15 @@ impl ErrorResponse {
             },
             // A node failed, the primary is gone (perhaps after it carried out the request), a proxy lost its node, or
             // the answer makes no sense. In each case the request may have been carried out.
-            (200..=299 | 408 | 500.., _) => Error::Interrupted {
+            // While the primary moves to another node, its shard is missing, closed or not started yet.
+            (200..=299 | 408 | 500.., _)
+            | (
+                404,
+                "shard_not_found_exception"
+                | "index_shard_closed_exception"
+                | "index_shard_not_started_exception"
+                | "illegal_index_shard_state_exception",
+            ) => Error::Interrupted {
                 store,
                 source: self.into(),
             },
@@ -345,6 +353,11 @@ mod tests {
     fn a_missing_primary_is_ambiguous() {
         for kind in ["unavailable_shards_exception", "cluster_block_exception"] {
             let error = classify(503, kind, "later");
+            assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
+        }
+        // Seen while a node of three was killed.
+        for kind in ["shard_not_found_exception", "index_shard_closed_exception"] {
+            let error = classify(404, kind, "no such shard");
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
     }
