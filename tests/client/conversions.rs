@@ -3,7 +3,8 @@
 use std::{future::IntoFuture, pin::pin, time::Duration};
 
 use leasehold::{
-    Attempt, Error, Key, Lease, Leases, Mode, Resumed, Store, Upgrade, store::AcquireRequest,
+    Attempt, Error, Key, Lease, Leases, Mode, Resumed, Store, Ticket, Upgrade,
+    store::AcquireRequest,
 };
 use tokio::time::{sleep, timeout};
 
@@ -18,6 +19,17 @@ async fn another_reads(store: &FlakyStore, lease: &Lease) -> bool {
     let other = Leases::new(store.memory.clone());
     let asked = other.try_acquire("key", TTL).shared().await.unwrap();
     matches!(asked, Attempt::Acquired(_))
+}
+
+/// Another process resumes the lease of a ticket.
+async fn resumed(store: &FlakyStore, ticket: Ticket) -> Lease {
+    let text = serde_json::to_string(&ticket).unwrap();
+    let ticket: Ticket = serde_json::from_str(&text).unwrap();
+    let other = Leases::new(store.memory.clone());
+    match other.resume(&ticket).keep_alive().await.unwrap() {
+        Resumed::Live(lease) => lease,
+        Resumed::Gone(why) => panic!("{why}"),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,13 +108,8 @@ async fn an_upgrade_outlasts_a_downgrade_that_another_process_sent() {
     let lease = leases.acquire("key", TTL).await.unwrap();
     store.next([Fate::LateWithoutAnswer(LATE)]);
     assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
-    let ticket = serde_json::to_string(&lease.into_ticket()).unwrap();
-    let other = Leases::new(store.memory.clone());
-    let ticket = serde_json::from_str(&ticket).unwrap();
-    let resumed = other.resume(&ticket).keep_alive().await.unwrap();
-    let Resumed::Live(lease) = resumed else {
-        panic!("{resumed:?}");
-    };
+    let ticket = lease.into_ticket();
+    let lease = resumed(&store, ticket).await;
     assert_eq!(lease.mode(), Mode::Shared, "it may be");
     assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
     sleep(2 * LATE).await;
@@ -119,11 +126,7 @@ async fn a_downgrade_outlasts_an_upgrade_that_another_process_sent() {
         store.next([fate]);
         assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
         let ticket = lease.into_ticket();
-        let other = Leases::new(store.memory.clone());
-        let resumed = other.resume(&ticket).keep_alive().await.unwrap();
-        let Resumed::Live(lease) = resumed else {
-            panic!("{resumed:?}");
-        };
+        let lease = resumed(&store, ticket).await;
         let state = store.memory.inspect(lease.key()).await.unwrap().unwrap();
         assert_eq!(lease.mode(), state.holders[0].mode);
         lease.downgrade().await.unwrap();
@@ -143,11 +146,7 @@ async fn a_downgrade_outlasts_both_conversions_that_another_process_sent() {
     assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
     assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
     let ticket = lease.into_ticket();
-    let other = Leases::new(store.memory.clone());
-    let resumed = other.resume(&ticket).keep_alive().await.unwrap();
-    let Resumed::Live(lease) = resumed else {
-        panic!("{resumed:?}");
-    };
+    let lease = resumed(&store, ticket).await;
     lease.downgrade().await.unwrap();
     sleep(2 * LATE).await;
     assert_eq!(lease.mode(), Mode::Shared);
