@@ -10,10 +10,9 @@
 //! whether the others hang or the store is slow.
 //!
 //! A batch costs less than its requests only if it is large (`cycle` in `docs/performance.md`). So while a batch is
-//! under way, requests gather for the next batch until they are a quarter of the requests that there were at once lately. At most
-//! three batches are
-//! under way: with only one, the server would be idle between two batches. The requests of a set (`acquire_all`) go in
-//! one batch, however few they are.
+//! under way, requests gather for the next batch until they are a quarter of the requests that there were at once
+//! lately. At most three batches are under way: with only one, the server would be idle between two batches. The
+//! requests of a set (`acquire_all`) go in one batch, however few they are.
 //!
 //! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
 //! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets the

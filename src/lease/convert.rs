@@ -156,7 +156,8 @@ impl Lease {
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
         let limit = || self.registry.call_timeout.min(self.remaining());
-        // A call whose future is not polled any more holds up the others for no longer than a request would.
+        // A call whose future is not polled any more delays the others for no longer than a request would. After that they
+        // go on beside it: what it has sent counts as unanswered.
         let _one_at_a_time = timeout(limit(), stored.lock_conversions()).await;
         let mut tries = Tries::default();
         let mut opposites = Opposites::default();

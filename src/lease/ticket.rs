@@ -96,7 +96,8 @@ impl Ticket {
         &self.key
     }
 
-    /// The fencing token. A resumed lease has the same fence, unless an upgrade without an answer has given it another one.
+    /// The fencing token. A resumed lease has the same fence, unless an upgrade without an answer has given it another
+    /// one.
     pub fn fence(&self) -> Fence {
         self.fence
     }

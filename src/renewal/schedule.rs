@@ -1,5 +1,5 @@
-//! `Schedule`: when each lease is renewed (`outcomes.rs`), and which leases are renewed in one batch (`batches.rs`). Pure: times
-//! come in as arguments.
+//! `Schedule`: when each lease is renewed again (`outcomes.rs`), and which leases are renewed in one batch
+//! (`batches.rs`). `LeaseState::next_renewal` says when it is renewed first. Pure: times come in as arguments.
 //!
 //! Invariants:
 //!

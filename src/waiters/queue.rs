@@ -146,8 +146,8 @@ impl KeyQueue {
     }
 
     /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
-    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, the
-    /// wait ends if another waiter has [given up](Self::give_up) because no request was answered.
+    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, the wait ends if another
+    /// waiter has [given up](Self::give_up) because no request was answered.
     pub(super) fn step(
         &self,
         wake: &Arc<Notify>,

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::{Error, Fence, MongoStore, mongodb::GuardedCollection};
-use leasehold_tests::processes::{self, Place, fencing, limits};
+use leasehold_tests::{
+    late_conversions,
+    processes::{self, Place, fencing, limits},
+};
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
@@ -164,6 +167,34 @@ async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction() {
         let store = Arc::new(Fixture::new(engine).store().await);
         processes::a_process_without_a_place_is_reported_and_woken_by_an_eviction(store).await;
     }
+}
+
+#[tokio::test]
+async fn an_owner_without_a_place_asks_more_often_than_others() {
+    let asks = async |engine| {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::an_owner_without_a_place_asks_more_often_than_others(store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(asks)).await;
+}
+
+#[tokio::test]
+async fn late_conversions_undo_no_later_ones() {
+    let converts = async |(engine, is_classic)| {
+        let store = Fixture::new(engine).store().await;
+        let store = if is_classic {
+            store.without_pipelines()
+        } else {
+            store
+        };
+        late_conversions::late_conversions_undo_no_later_ones(Arc::new(store)).await;
+    };
+    let stores = [
+        (Engine::MongoDb, false),
+        (Engine::MongoDb, true),
+        (Engine::MongoDbReplicaSet, false),
+    ];
+    join_all(stores.map(converts)).await;
 }
 
 #[tokio::test]

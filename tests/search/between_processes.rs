@@ -1,7 +1,10 @@
 //! Several operating-system processes on one engine.
 
 use futures::future::join_all;
-use leasehold_tests::processes::{self, Place, fencing, limits};
+use leasehold_tests::{
+    late_conversions,
+    processes::{self, Place, fencing, limits},
+};
 
 use super::{BOTH, Engine, Fixture, fencing::pauses::Beside};
 
@@ -88,6 +91,24 @@ async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction() {
         let store = Fixture::prepared(engine).await.store();
         processes::a_process_without_a_place_is_reported_and_woken_by_an_eviction(store).await;
     }
+}
+
+#[tokio::test]
+async fn an_owner_without_a_place_asks_more_often_than_others() {
+    let asks = async |engine| {
+        let store = Fixture::prepared(engine).await.store();
+        processes::an_owner_without_a_place_asks_more_often_than_others(store).await;
+    };
+    join_all(BOTH.map(asks)).await;
+}
+
+#[tokio::test]
+async fn late_conversions_undo_no_later_ones() {
+    let converts = async |engine| {
+        let store = Fixture::prepared(engine).await.store();
+        late_conversions::late_conversions_undo_no_later_ones(store).await;
+    };
+    join_all(BOTH.map(converts)).await;
 }
 
 #[tokio::test]

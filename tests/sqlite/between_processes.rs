@@ -4,7 +4,10 @@ use std::{fs, path::Path, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Attempt, Leases, SqliteStore};
-use leasehold_tests::processes::{self, Place, Process, limits};
+use leasehold_tests::{
+    late_conversions,
+    processes::{self, Place, Process, limits},
+};
 use tokio::time::{Instant, sleep};
 
 use super::{LONG, crashes, path, store_at};
@@ -129,6 +132,17 @@ async fn an_owner_comes_before_those_who_wait_for_it() {
 async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction() {
     let store = store_at(&path()).await;
     processes::a_process_without_a_place_is_reported_and_woken_by_an_eviction(store).await;
+}
+
+#[tokio::test]
+async fn an_owner_without_a_place_asks_more_often_than_others() {
+    let store = store_at(&path()).await;
+    processes::an_owner_without_a_place_asks_more_often_than_others(store).await;
+}
+
+#[tokio::test]
+async fn late_conversions_undo_no_later_ones() {
+    late_conversions::late_conversions_undo_no_later_ones(store_at(&path()).await).await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ pub mod evicted;
 pub mod faketime;
 pub mod fuzz;
 pub mod hostile;
+pub mod late_conversions;
 pub mod layer;
 pub mod liar;
 pub mod many;

@@ -25,7 +25,10 @@ use tokio::{
 };
 
 pub use self::{
-    full_queue::a_process_without_a_place_is_reported_and_woken_by_an_eviction,
+    full_queue::{
+        a_process_without_a_place_is_reported_and_woken_by_an_eviction,
+        an_owner_without_a_place_asks_more_often_than_others,
+    },
     takeover::{pause_past_the_ttl, takeover_from_a_killed_process},
     waiting::{
         a_reader_comes_back_before_a_writer, an_owner_comes_before_those_who_wait_for_it,

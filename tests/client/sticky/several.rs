@@ -435,7 +435,7 @@ async fn a_task_behind_one_that_asks_is_told_that_the_key_was_held() {
     }
 }
 
-/// The downgrade, for which nobody waits any more, names the fence before the upgrade.
+/// No task waits for the answer to the downgrade, which names the fence that the lease had before the upgrade.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_that_comes_late_does_not_undo_the_upgrade_of_another_lease() {
     let (store, leases) = setup();

@@ -109,6 +109,50 @@ pub async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction(stor
     }
 }
 
+/// Of two processes without a place, the one whose owner has the key already comes before all that wait, so it asks more
+/// often than the other one. While the places end, both ask as often, so then what was seen does not count.
+pub async fn an_owner_without_a_place_asks_more_often_than_others(store: Arc<dyn Store>) {
+    let others = patient(store.clone());
+    let waiters: Vec<_> = (0..MAX_PLACES).map(|_| WaiterId::random()).collect();
+    let start = Instant::now();
+    loop {
+        let outer = others.acquire("key", LONG).shared().owner("me").barging();
+        let outer = outer.await.unwrap();
+        let beside = others
+            .acquire("key", LONG)
+            .shared()
+            .barging()
+            .await
+            .unwrap();
+        fill(&store, &waiters).await;
+        let watched = || {
+            let (last, seen) = watch::channel(Last {
+                number: 0,
+                at: Instant::now(),
+                has_no_room: false,
+            });
+            let store = store.clone();
+            (patient(Layered(Watched { store, last })), seen)
+        };
+        let ((one, mut plain), (two, mut owner)) = (watched(), watched());
+        let waits = tokio::spawn(one.acquire("key", LONG).into_future());
+        let enters = two.acquire("key", LONG).owner("me").reentrant();
+        let enters = tokio::spawn(enters.into_future());
+        let refused = *next(&mut owner, 15).await;
+        let (plain, is_full) = (*next(&mut plain, 0).await, refused.has_no_room);
+        waits.abort();
+        enters.abort();
+        one.close().await;
+        two.close().await;
+        outer.release().await.unwrap();
+        beside.release().await.unwrap();
+        if is_full && plain.has_no_room && refused.number >= 2 * plain.number {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE / 2, "{refused:?} {plain:?}");
+    }
+}
+
 /// Waits for a request after the one with this number.
 async fn next(seen: &mut watch::Receiver<Last>, number: usize) -> watch::Ref<'_, Last> {
     let next = seen.wait_for(|last| last.number > number);
