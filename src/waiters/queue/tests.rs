@@ -9,7 +9,10 @@ use WaiterKind::{Barging, Exclusive, Permits, Shared};
 use futures::FutureExt;
 
 use super::*;
-use crate::model::{Fence, Holder, Key, MAX_PLACES};
+use crate::{
+    model::{Fence, Holder, Key, MAX_PLACES},
+    waiters::Standing,
+};
 
 const TTL: Duration = Duration::from_secs(30);
 const MOMENT: Duration = Duration::from_millis(1);
