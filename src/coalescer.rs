@@ -12,7 +12,8 @@
 //! A batch costs less than its requests only if it is large (`cycle` in `docs/performance.md`). So while a batch is
 //! under way, requests gather for the next batch until they are a quarter of the requests that there were at once
 //! lately. At most three batches are under way: with only one, the server would be idle between two batches. The
-//! requests of a set (`acquire_all`) go in one batch, however few they are.
+//! requests of a set (`acquire_all`) go in one batch, however few they are. A request that must not go in a batch waits
+//! for a slot, and for no batch.
 //!
 //! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
 //! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets the
@@ -328,38 +329,51 @@ impl Coalescer {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let limits = self.limits();
-        if queue.update_load(now).next(limits, least) == Next::Stay {
+        let load = queue.update_load(now);
+        if load.next_unbatchable(limits) == 0 && load.next(limits, least) == Next::Stay {
             return false;
         }
         // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
         queue.retain(|unsent| !unsent.reply.is_closed());
+        let unbatchable = queue.update_load(now).next_unbatchable(limits);
+        let mut alone = queue.take_unbatchable(unbatchable);
+        let mut permits: Vec<_> = alone
+            .iter()
+            .map(|_| self.permit(&mut queue, now, 1))
+            .collect();
         let load = queue.update_load(now);
         let mut next = load.next(limits, least);
+        let mut batch = Vec::new();
         if next == Next::Together {
-            if let Some(batch) = queue.take_batch(least)
-                && let Some(runtime) = batch.first().map(|unsent| unsent.runtime.clone())
-            {
-                let permit = self.permit(&mut queue, now, batch.len());
-                drop(queue);
-                runtime.spawn(self.clone().send_batch(batch, permit));
-                return true;
+            batch = queue.take_batch(least).unwrap_or_default();
+            if batch.is_empty() {
+                next = load.each_alone(limits);
             }
-            next = load.each_alone(limits);
         }
-        let Next::Alone(number) = next else {
-            return false;
-        };
-        let going = queue.take_first(number);
-        let permits = going.iter().map(|_| self.permit(&mut queue, now, 1));
-        let permits: Vec<_> = permits.collect();
+        if let Next::Alone(number) = next {
+            let first = queue.take_first(number);
+            permits.extend(first.iter().map(|_| self.permit(&mut queue, now, 1)));
+            alone.extend(first);
+        }
+        let batch = batch
+            .first()
+            .map(|unsent| unsent.runtime.clone())
+            .map(|runtime| {
+                let permit = self.permit(&mut queue, now, batch.len());
+                (runtime, self.clone().send_batch(batch, permit))
+            });
         drop(queue);
-        for (unsent, permit) in going.into_iter().zip(permits) {
+        for (unsent, permit) in alone.into_iter().zip(permits) {
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
                 permit.end(false);
             }
         }
-        false
+        let Some((runtime, sending)) = batch else {
+            return false;
+        };
+        runtime.spawn(sending);
+        true
     }
 
     async fn send_batch(self: Arc<Self>, batch: Vec<Unsent>, permit: InFlightPermit) {

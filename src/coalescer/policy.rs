@@ -45,6 +45,8 @@ impl Limits {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadSnapshot {
     pub(super) waiting: usize,
+    /// How many of those that wait must not go in a batch.
+    pub(super) unbatchable: usize,
     /// How many batches are under way.
     pub(super) batches: usize,
     /// How many of the batches were sent so recently that they are likely to end soon.
@@ -63,26 +65,34 @@ impl LoadSnapshot {
         let Self {
             waiting, batches, ..
         } = self;
+        let batchable = waiting - self.unbatchable;
         let are_enough = waiting >= self.peak / (BATCHES + 1);
         let has_slot = batches == 0 || batches < limits.batches && are_enough;
-        if waiting >= least && (has_slot || self.stalled) {
+        if batchable >= least && (has_slot || self.stalled) {
             return Next::Together;
         }
         self.each_alone(limits)
     }
 
+    /// How many of the requests that must not go in a batch are sent now. They have nothing to wait for but a slot:
+    /// batches may follow each other without a pause, and would keep them waiting without end.
+    pub(super) fn next_unbatchable(self, limits: Limits) -> usize {
+        self.free_slots(limits).min(self.unbatchable)
+    }
+
     /// As [`next`](Self::next), if the requests cannot go in a batch.
     pub(super) fn each_alone(self, limits: Limits) -> Next {
-        match limits
-            .max_concurrent
-            .saturating_sub(self.singles)
-            .min(self.waiting)
-        {
+        match self.free_slots(limits).min(self.waiting) {
             // While a batch is recent, requests wait for the next batch instead of going alone.
             free if free > 0 && self.recent_batches == 0 => Next::Alone(free),
             _ if self.stalled && self.waiting > 0 => Next::Alone(1),
             _ => Next::Stay,
         }
+    }
+
+    /// How many more requests may be sent alone.
+    fn free_slots(self, limits: Limits) -> usize {
+        limits.max_concurrent.saturating_sub(self.singles)
     }
 }
 
@@ -96,6 +106,7 @@ mod tests {
         let next = |waiting, batches, singles, peak| {
             let load = LoadSnapshot {
                 waiting,
+                unbatchable: 0,
                 batches,
                 recent_batches: batches,
                 singles,
@@ -121,6 +132,7 @@ mod tests {
         // While renewals are late, one request and one batch are sent at a time.
         let few = LoadSnapshot {
             waiting: 100,
+            unbatchable: 0,
             batches: 0,
             recent_batches: 0,
             singles: 0,
@@ -145,6 +157,7 @@ mod tests {
         // A set is sent in one batch, however small it is.
         let set = LoadSnapshot {
             waiting: 2,
+            unbatchable: 0,
             batches: 0,
             recent_batches: 0,
             singles: 0,
@@ -156,6 +169,7 @@ mod tests {
         // A batch that takes long delays no other requests.
         let load = LoadSnapshot {
             waiting: 2,
+            unbatchable: 0,
             batches: 1,
             recent_batches: 0,
             singles: 0,
@@ -170,6 +184,7 @@ mod tests {
         let limits = Limits::of(8);
         let full = LoadSnapshot {
             waiting: 100,
+            unbatchable: 0,
             batches: BATCHES,
             recent_batches: 0,
             singles: 8,
@@ -188,5 +203,31 @@ mod tests {
             ..stalled
         };
         assert_eq!(nobody.next(limits, LEAST_BATCH), Next::Stay);
+    }
+
+    #[test]
+    fn what_must_go_alone_waits_for_a_slot_and_for_no_batch() {
+        let limits = Limits::of(8);
+        let load = LoadSnapshot {
+            waiting: 100,
+            unbatchable: 3,
+            batches: 2,
+            recent_batches: 2,
+            singles: 0,
+            peak: 100,
+            stalled: false,
+        };
+        assert_eq!(load.next(limits, LEAST_BATCH), Next::Together);
+        assert_eq!(load.next_unbatchable(limits), 3);
+        let nearly_full = LoadSnapshot { singles: 7, ..load };
+        assert_eq!(nearly_full.next_unbatchable(limits), 1);
+        let full = LoadSnapshot { singles: 8, ..load };
+        assert_eq!(full.next_unbatchable(limits), 0);
+        // They make no batch.
+        let few = LoadSnapshot {
+            waiting: LEAST_BATCH + 2,
+            ..load
+        };
+        assert_eq!(few.next(limits, LEAST_BATCH), Next::Stay);
     }
 }

@@ -5,7 +5,8 @@
 //! - A request or a batch has its slot from the moment when it is sent until it ends. If one that was sent later is
 //!   answered first, the earlier one hangs by itself, in a transaction for example. It then loses its slot after
 //!   [`HANGS`]. An early error proves nothing, because an overloaded server refuses requests unread.
-//! - The waiting requests stand in the order in which they came.
+//! - The waiting requests stand in the order in which they came: in one list those that may go in a batch, and in
+//!   another one those that must not.
 //! - A batch has at most one request for each key: the first one that waits.
 
 use std::{
@@ -34,7 +35,8 @@ const LOOK: usize = 4 * LARGEST;
 /// The requests of a client. `W` is what is sent for a waiting request.
 pub(super) struct SendQueue<W> {
     under_way: Vec<InFlightSend>,
-    waiting: VecDeque<Queued<W>>,
+    batchable: VecDeque<Queued<W>>,
+    unbatchable: VecDeque<Queued<W>>,
     /// When a request or a batch was last sent.
     sent: Option<Instant>,
     next: u64,
@@ -67,8 +69,6 @@ pub(super) enum Class {
 struct Queued<W> {
     number: u64,
     key: Key,
-    /// Whether the request must not go in a batch.
-    is_single: bool,
     class: Class,
     /// The runtime of the operation that waits for the answer.
     runtime: Id,
@@ -79,7 +79,8 @@ impl<W> SendQueue<W> {
     pub(super) fn new() -> Self {
         Self {
             under_way: Vec::new(),
-            waiting: VecDeque::new(),
+            batchable: VecDeque::new(),
+            unbatchable: VecDeque::new(),
             sent: None,
             next: 0,
             peak: 0,
@@ -91,12 +92,15 @@ impl<W> SendQueue<W> {
     pub(super) fn update_load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
+        let (unbatchable, batchable) = (self.unbatchable.len(), self.batchable.len());
+        let waiting = batchable + unbatchable;
         let mut load = LoadSnapshot {
-            waiting: self.waiting.len(),
+            waiting,
+            unbatchable,
             batches: 0,
             recent_batches: 0,
             singles: 0,
-            peak: self.waiting.len(),
+            peak: waiting,
             stalled: self.sent.is_some_and(|sent| now - sent >= HANGS),
         };
         for it in &self.under_way {
@@ -114,7 +118,7 @@ impl<W> SendQueue<W> {
         load
     }
 
-    /// Adds a request at the end of the queue, and returns its number.
+    /// Adds a request at the end of the queue, and returns its number. `is_single` says that it must not go in a batch.
     pub(super) fn push(
         &mut self,
         key: Key,
@@ -124,10 +128,14 @@ impl<W> SendQueue<W> {
         to_send: W,
     ) -> u64 {
         let number = self.assign_number();
-        self.waiting.push_back(Queued {
+        let waiting = if is_single {
+            &mut self.unbatchable
+        } else {
+            &mut self.batchable
+        };
+        waiting.push_back(Queued {
             number,
             key,
-            is_single,
             class,
             runtime,
             to_send,
@@ -152,35 +160,60 @@ impl<W> SendQueue<W> {
 
     /// Withdraws a waiting request. Returns whether it was still waiting.
     pub(super) fn withdraw(&mut self, number: u64) -> bool {
-        let before = self.waiting.len();
-        self.waiting.retain(|waiting| waiting.number != number);
-        self.waiting.len() < before
+        let mut was_waiting = false;
+        for waiting in [&mut self.batchable, &mut self.unbatchable] {
+            let before = waiting.len();
+            waiting.retain(|waiting| waiting.number != number);
+            was_waiting |= waiting.len() < before;
+        }
+        was_waiting
     }
 
     /// Drops the waiting requests for which `keep` returns `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(&W) -> bool) {
-        self.waiting.retain(|waiting| keep(&waiting.to_send));
+        for waiting in [&mut self.batchable, &mut self.unbatchable] {
+            waiting.retain(|waiting| keep(&waiting.to_send));
+        }
     }
 
     /// Takes the first waiting requests out of the queue, at most `most` of them.
     pub(super) fn take_first(&mut self, most: usize) -> Vec<W> {
-        let first = self.waiting.drain(..most.min(self.waiting.len()));
+        let first = |waiting: &VecDeque<Queued<W>>| waiting.front().map(|it| it.number);
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            let next = match (first(&self.batchable), first(&self.unbatchable)) {
+                (Some(batchable), Some(unbatchable)) if unbatchable < batchable => {
+                    self.unbatchable.pop_front()
+                }
+                (Some(_), _) => self.batchable.pop_front(),
+                (None, _) => self.unbatchable.pop_front(),
+            };
+            match next {
+                Some(next) => taken.push(next.to_send),
+                None => break,
+            }
+        }
+        taken
+    }
+
+    /// Takes the first of the waiting requests that must not go in a batch out of the queue, at most `most` of them.
+    pub(super) fn take_unbatchable(&mut self, most: usize) -> Vec<W> {
+        let first = self.unbatchable.drain(..most.min(self.unbatchable.len()));
         first.map(|waiting| waiting.to_send).collect()
     }
 
-    /// Takes the requests of the next batch out of the queue: the first ones that have the same class and the same
-    /// runtime as the very first, one for each key. Requests of another runtime stay, because that runtime may stand
+    /// Takes the requests of the next batch out of the queue: of those that may go in a batch, the first ones that have
+    /// the same class and the same runtime as the very first, one for each key. Requests of another runtime stay, because that runtime may stand
     /// still and would delay the answers of these.
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
-        let Queued { runtime, class, .. } = *self.waiting.front()?;
-        let looked_at = self.waiting.len().min(LOOK);
+        let Queued { runtime, class, .. } = *self.batchable.front()?;
+        let looked_at = self.batchable.len().min(LOOK);
         let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();
-        for waiting in self.waiting.drain(..looked_at) {
+        for waiting in self.batchable.drain(..looked_at) {
             let goes = batch.len() < LARGEST
-                && !waiting.is_single
                 && waiting.runtime == runtime
                 && waiting.class == class
                 && keys.insert(waiting.key.clone());
@@ -197,7 +230,7 @@ impl<W> SendQueue<W> {
         }
         left.into_iter()
             .rev()
-            .for_each(|waiting| self.waiting.push_front(waiting));
+            .for_each(|waiting| self.batchable.push_front(waiting));
         if few {
             return None;
         }
@@ -307,6 +340,23 @@ mod tests {
         assert_eq!(queue.take_batch(LEAST_BATCH), Some(batch));
         assert_eq!(queue.take_batch(LEAST_BATCH), None, "they are few");
         assert_eq!(queue.take_first(9), [100, 101, 102], "in their order");
+    }
+
+    #[test]
+    fn what_must_go_alone_is_taken_past_what_may_go_in_a_batch() {
+        let runtime = runtime();
+        let mut queue = SendQueue::new();
+        for number in 0..6 {
+            let is_single = number % 2 == 1;
+            let here = runtime.handle().id();
+            queue.push(key(number), is_single, Class::Durable, here, number);
+        }
+        let load = queue.update_load(Instant::now());
+        assert_eq!((load.waiting, load.unbatchable), (6, 3));
+        assert_eq!(queue.take_unbatchable(2), [1, 3]);
+        assert_eq!(queue.take_first(2), [0, 2]);
+        assert_eq!(queue.take_unbatchable(2), [5]);
+        assert_eq!(queue.take_first(2), [4]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt, future::join_all};
-use leasehold::{Attempt, Error, Filter, Lease, Leases};
+use leasehold::{Attempt, Error, Filter, Lease, Leases, jobs::Once};
 use tokio::{
     runtime::Runtime,
     task::JoinHandle,
@@ -356,4 +356,30 @@ async fn a_release_that_waits_past_the_deadline_is_durable() {
         assert_eq!(*store.undoable.lock(), [undoable]);
         drop(slow.await.unwrap().unwrap());
     }
+}
+
+/// Batches follow each other without a pause. A request that must not go in a batch, the release of a tick that is done,
+/// waits for none of them.
+#[tokio::test(start_paused = true)]
+async fn what_must_go_alone_is_sent_beside_batches() {
+    let (store, leases) = at_once(8);
+    // No two batches end together, so one of them is always recent.
+    let late = (0..100_000).map(|number| Fate::AnswerLate(MOMENT + MOMENT * (number % 7) / 7));
+    store.fates_now(late);
+    let tasks = (0..64).map(|task| {
+        let leases = leases.clone();
+        tokio::spawn(async move {
+            loop {
+                cycle(&leases, task).await;
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    sleep(MOMENT * 10).await;
+    let start = Instant::now();
+    let ran = leases.once("job", 1_u32).run(async |_| Ok::<_, Error>(()));
+    assert!(matches!(ran.await, Ok(Once::Ran(()))));
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+    assert!(store.batched.lock().len() > 10, "there were no batches");
+    tasks.iter().for_each(JoinHandle::abort);
 }
