@@ -4,7 +4,9 @@
 //! Invariants:
 //!
 //! - Callers are granted permits in the order of their places.
-//! - Only the first caller sends requests, for itself and for the callers behind it, and one request at a time.
+//! - A request is for the first caller and for the callers behind it, and one request is under way at a time. The first
+//!   caller sends it. If nobody polls the future of the first caller, another one sends it a little later
+//!   ([`SUBSTITUTE_AFTER`]).
 //! - A request that is sent again keeps its id, so that the store grants it only once in a window.
 //! - While it is certain that there are not enough permits for the first caller, no request is sent, except one after
 //!   each [`RECHECK`].
@@ -39,6 +41,10 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 /// The next request for a full window is sent after this time at the latest, because the document may have been
 /// removed, or the server's clock may have been wrong.
 const RECHECK: Duration = Duration::from_secs(10 * 60);
+/// How long after the moment at which a request is due the second caller sends it, because the first one has not. Each
+/// caller behind the second one waits [`SUBSTITUTE_STEP`] longer, so that they do not all look at once.
+const SUBSTITUTE_AFTER: Duration = Duration::from_millis(200);
+const SUBSTITUTE_STEP: Duration = Duration::from_millis(10);
 /// No wait is longer than this, so that a sum of times does not overflow. A window is always shorter.
 const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
@@ -88,6 +94,8 @@ pub(super) struct PermitQueue {
     full: Option<Exhausted>,
     pending: Option<PendingRequest>,
     failure: Option<FailedAttempts>,
+    /// Since when a caller has known that a request is due, if none is under way.
+    due_since: Option<Instant>,
 }
 
 struct Caller {
@@ -162,6 +170,7 @@ impl PermitQueue {
             full: None,
             pending: None,
             failure: None,
+            due_since: None,
         }
     }
 
@@ -251,8 +260,8 @@ impl PermitQueue {
         }
     }
 
-    /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. All
-    /// others wait.
+    /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. A caller
+    /// behind it does the same, but later.
     pub(super) fn step(&mut self, number: u64, tick: NextLook) -> Action {
         let now = tick.now;
         if self
@@ -269,17 +278,26 @@ impl PermitQueue {
         let Some((first, caller)) = self.callers.first_key_value() else {
             return Action::Wait(None);
         };
-        if *first != number {
-            return Action::Wait(None);
-        }
+        let behind = u32::try_from(number.saturating_sub(*first)).unwrap_or(u32::MAX);
+        let later_by = match behind {
+            0 => Duration::ZERO,
+            _ => SUBSTITUTE_AFTER + SUBSTITUTE_STEP * (behind - 1),
+        };
+        let permits = caller.permits;
         let answered = self.pending.as_ref().map(|pending| pending.end);
         let again = self.failure.as_ref().map(|failure| failure.retry_at);
         let again = again.filter(|at| now < *at);
         if let Some(at) = answered.or(again).or_else(|| self.asleep_until(now)) {
-            return Action::Wait(Some(at));
+            self.due_since = None;
+            return Action::Wait(Some(later(at, later_by)));
         }
+        let due = later(*self.due_since.get_or_insert(now), later_by);
+        if now < due {
+            return Action::Wait(Some(due));
+        }
+        self.due_since = None;
         let id = self.failure.as_ref().map(|failure| failure.id);
-        let request = self.request(caller.permits, id.unwrap_or_else(PermitId::random));
+        let request = self.request(permits, id.unwrap_or_else(PermitId::random));
         self.pending = Some(PendingRequest {
             id: request.id,
             end: now + self.config.response_timeout,

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //!
-//! - Each caller waits in its own future, so it depends only on its own runtime.
+//! - Each caller waits in its own future, and depends on no future or runtime of another caller.
 //! - A request that was sent runs to its end. Its caller polls it. As soon as another caller depends on the request, or
 //!   the caller's future is dropped, a task polls it instead.
 //! - A caller whose future is dropped leaves the queue. The permits that it was granted before go to the next callers.

@@ -8,10 +8,10 @@ use leasehold::{Error, Leases, Limiter, Permit, PermitAttempt};
 use parking_lot::Mutex;
 use tokio::{
     task::{JoinHandle, yield_now},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
-use super::{Fate, FlakyStore, MOMENT, setup};
+use super::{Fate, FlakyStore, MOMENT, PATIENCE, setup};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
@@ -217,5 +217,38 @@ async fn a_request_goes_on_though_nobody_polls_it() {
         other.await.unwrap().unwrap();
         assert!(start.elapsed() <= 2 * MOMENT, "{:?}", start.elapsed());
         asking.await.unwrap();
+    }
+}
+
+/// The first caller sleeps until there are permits again, and its future is not polled any more. A caller behind it gets
+/// its answer nevertheless, and so does one that does not wait.
+#[tokio::test(start_paused = true)]
+async fn a_caller_whose_future_is_not_polled_stops_nobody() {
+    for others in [0, 3] {
+        let (_, _, limiter) = limited();
+        while let PermitAttempt::Granted(_) = limiter.try_permit().await.unwrap() {}
+        let mut asleep: Vec<_> = (0..=others)
+            .map(|_| Box::pin(limiter.permit().into_future()))
+            .collect();
+        for asleep in &mut asleep {
+            assert!(futures::poll!(asleep).is_pending());
+        }
+        sleep(3 * SECOND).await;
+        let start = Instant::now();
+        let tried = timeout(PATIENCE, limiter.try_permit().into_future()).await;
+        let _ = tried.expect("it has no answer").unwrap();
+        let limited = timeout(
+            PATIENCE,
+            limiter.permit().wait_for(SECOND / 2).into_future(),
+        )
+        .await;
+        let _ = limited.expect("its wait has no end");
+        timeout(PATIENCE, limiter.permit().into_future())
+            .await
+            .expect("it has no permit")
+            .unwrap();
+        // The windows pass as fast as with callers that are polled, but for the substitute's delay in each.
+        let most = (others + 6) * 2 * SECOND;
+        assert!(start.elapsed() <= most, "{:?}", start.elapsed());
     }
 }
