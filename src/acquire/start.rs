@@ -1,6 +1,6 @@
 //! Starts an acquire, and hands the lease to its caller.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures::future::BoxFuture;
 use tokio::{sync::oneshot, time::Instant};
@@ -58,13 +58,16 @@ pub(super) async fn acquire_without_holds(
         }
     }
     let (reply, outcome) = oneshot::channel();
+    let waited_for = key.as_ref().ok().filter(|_| waits).cloned();
     let end = match begin(options, key, wait_policy, retries, span.since(), reply) {
         Ok((work, asking)) => {
+            let mut caller = waited_for.map(|key| Caller::new(&context, key, &work));
             let waiting = context
                 .registry
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let reported = waiting.instrument(span.span()).await;
+            caller.iter_mut().for_each(Caller::record_outcome);
             reported.and_then(|AcquireReport { outcome, ahead }| {
                 span.set_ahead(ahead);
                 outcome
@@ -73,6 +76,39 @@ pub(super) async fn acquire_without_holds(
         Err(error) => Err(error),
     };
     give_to_caller(&context, end, keep_alive, span)
+}
+
+/// The caller of an acquire that may wait. If its future is dropped, the waiter leaves the others their turn at once, also
+/// if nothing drives the runtime of the operation any more.
+struct Caller<'a> {
+    context: &'a AcquireContext,
+    key: Key,
+    work: Weak<InlineTask>,
+    has_outcome: bool,
+}
+
+impl<'a> Caller<'a> {
+    fn new(context: &'a AcquireContext, key: Key, work: &Arc<InlineTask>) -> Self {
+        Self {
+            context,
+            key,
+            work: Arc::downgrade(work),
+            has_outcome: false,
+        }
+    }
+
+    /// Records that the operation has left the queue, and has reported its outcome.
+    fn record_outcome(&mut self) {
+        self.has_outcome = true;
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        if !self.has_outcome {
+            self.context.registry.queues.abandon(&self.key, &self.work);
+        }
+    }
 }
 
 /// Reports the outcome, and gives the lease to the caller.

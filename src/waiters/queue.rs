@@ -122,26 +122,44 @@ impl KeyQueue {
     pub(super) fn remove(&mut self, wake: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
         let before = self.waiters.first_kind();
         if self.waiters.remove(wake)? {
-            self.is_before_all = false;
-            // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its
-            // own request at once.
-            self.request.give_up_answer(now);
-            let first = self.waiters.first_kind();
-            let may_be_granted = match first {
-                // The removed waiter was refused because of readers, and this one can read beside them.
-                Some(WaiterKind::Shared) => self.last.is_refusal_by_readers(),
-                // The removed waiter may have been refused because of the processes ahead.
-                Some(WaiterKind::Barging) => self.last.ahead() > 0,
-                Some(WaiterKind::Exclusive | WaiterKind::Permits) | None => false,
-            };
-            if first != before && may_be_granted {
-                self.end_pause(now);
-            }
+            self.follow_first(before, now);
         }
         if self.waiters.wait_in_turn() {
             None
         } else {
             self.place.leave()
+        }
+    }
+
+    /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. The operation
+    /// [removes](Self::remove) it when it is polled.
+    pub(super) fn abandon(&mut self, work: &Weak<InlineTask>, now: Instant) {
+        let before = self.waiters.first_kind();
+        if self.waiters.abandon(work) == Some(true) {
+            self.follow_first(before, now);
+            if self.waiters.first_kind().is_none() {
+                // Nobody takes an offer now. Its drop tells the holder.
+                self.request = FirstRequest::AtOnce(None);
+            }
+        }
+    }
+
+    /// Plans the request of the next waiter, after a first waiter of this kind has left.
+    fn follow_first(&mut self, before: Option<WaiterKind>, now: Instant) {
+        self.is_before_all = false;
+        // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its own
+        // request at once.
+        self.request.give_up_answer(now);
+        let first = self.waiters.first_kind();
+        let may_be_granted = match first {
+            // The removed waiter was refused because of readers, and this one can read beside them.
+            Some(WaiterKind::Shared) => self.last.is_refusal_by_readers(),
+            // The removed waiter may have been refused because of the processes ahead.
+            Some(WaiterKind::Barging) => self.last.ahead() > 0,
+            Some(WaiterKind::Exclusive | WaiterKind::Permits) | None => false,
+        };
+        if first != before && may_be_granted {
+            self.end_pause(now);
         }
     }
 
@@ -191,7 +209,8 @@ impl KeyQueue {
     /// Records that a waiter sends a request now. If a lease is offered to it, returns the offer: the request replaces
     /// that lease.
     pub(super) fn ask(&mut self, wake: &Arc<Notify>, now: Instant) -> Option<HandoffOffer> {
-        if self.waiters.send(wake) {
+        // A waiter that was abandoned meanwhile sends a request too, but the next one is not that of the first waiter.
+        if self.waiters.send(wake) || !self.waiters.is_first(wake) {
             return None;
         }
         self.asked = now;
@@ -306,7 +325,7 @@ impl KeyQueue {
     /// Whether the first waiter can give up without a last request: the last answer is recent, no report says that the
     /// key became free since, and another waiter will send the next request.
     fn can_skip_last_request(&self, now: Instant) -> bool {
-        self.waiters.len() > 1
+        self.waiters.has_others()
             && !self.request.next_is_at_once()
             && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::LONGEST_PAUSE / 2

@@ -4,7 +4,7 @@
 //! Invariants:
 //!
 //! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for any reason. So an operation that has
-//!   ended cannot block the waiters behind it.
+//!   ended cannot block the waiters behind it. Neither can one whose caller has gone: it goes behind all others at once.
 //! - No two locks of [`WaitQueues`] are held at the same time.
 //! - No lock of [`WaitQueues`] is held while an operation is detached. If the runtime of the operation has ended, the
 //!   detach drops it, and the drop of its waiter takes the locks.
@@ -100,6 +100,13 @@ impl WaitQueues {
             queues.remove(key);
         }
         left
+    }
+
+    /// Moves the waiter of this operation, if there is one, behind all others, because the future of its caller was
+    /// dropped. The operation leaves the queue when it is polled, but it is possible that nothing drives its runtime any
+    /// more.
+    pub(crate) fn abandon(&self, key: &Key, work: &Weak<InlineTask>) {
+        self.with(key, |queue| queue.abandon(work, Instant::now()));
     }
 
     /// Leaves a place to the tasks that wait in it. A request of a task that has left may still take that place.

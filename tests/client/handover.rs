@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, setup, until_free};
+use super::{Fate, FlakyStore, LIMIT, MOMENT, PATIENCE, TTL, setup, until_free};
 
 /// A holder of the key, and a waiter in the queue for it.
 async fn pair(leases: &Leases) -> (Lease, JoinHandle<Result<Lease, Error>>) {
@@ -204,6 +204,48 @@ async fn a_waiter_that_nobody_drives_holds_up_a_release_for_a_moment_only() {
     assert!(start.elapsed() <= Duration::from_millis(200));
     until_free(&store).await;
     still.shutdown_background();
+}
+
+/// A caller of a runtime that then stands still has dropped its wait for the key, as the first in the queue or as the
+/// second. The others are granted the key, and the release does not wait for the one that has gone.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_was_dropped_stops_nobody_though_its_runtime_stands_still() {
+    for with_others in [false, true] {
+        let (store, leases) = setup();
+        let holder = leases.acquire("key", TTL).await.unwrap();
+        let still = runtime::Builder::new_current_thread();
+        let still = { still }.enable_all().build().unwrap();
+        let first = (!with_others).then(|| tokio::spawn(leases.acquire("key", TTL).into_future()));
+        sleep(MOMENT).await;
+        let waiting = leases.clone();
+        // Its operation becomes a task of this runtime, and nothing polls it.
+        let still = std::thread::spawn(move || {
+            still.block_on(async {
+                let waiting = waiting.acquire("key", TTL).into_future();
+                let _ = timeout(Duration::from_millis(50), waiting).await;
+            });
+            still
+        })
+        .join()
+        .unwrap();
+        let second = tokio::spawn(leases.acquire("key", TTL).into_future());
+        sleep(MOMENT).await;
+        let start = Instant::now();
+        holder.release().await.unwrap();
+        for waiter in first.into_iter().chain([second]) {
+            let granted = timeout(PATIENCE, waiter).await.expect("it waits for ever");
+            granted.unwrap().unwrap().release().await.unwrap();
+        }
+        assert!(start.elapsed() <= MOMENT, "{:?}", start.elapsed());
+        assert_eq!(until_free(&store).await, Duration::ZERO);
+        // The place of the operation that stands still is given up when it goes on.
+        let runs = tokio::task::spawn_blocking(move || {
+            still.block_on(async { sleep(MOMENT).await });
+            still
+        });
+        runs.await.unwrap().shutdown_background();
+        timeout(PATIENCE, leases.close()).await.unwrap();
+    }
 }
 
 /// A process that sees another one hold the key lets that one ask for it as well. This holds with many tasks, and also

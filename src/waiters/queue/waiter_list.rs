@@ -8,6 +8,8 @@
 //! Invariants:
 //!
 //! - Each waiter that is let in is counted once, until its request was answered or it has left.
+//! - A waiter whose caller has gone leaves when its operation is polled. Until then it is behind all others, and counts for
+//!   nothing: it is possible that nothing drives its runtime any more.
 //! - While any of them is counted, the first waiter sends no request, unless its time is over, or the others were let in
 //!   a second ago.
 
@@ -38,6 +40,8 @@ struct ListedWaiter {
     /// The operation that waits. It is detached when others depend on it.
     work: Weak<InlineTask>,
     admission: Admission,
+    /// Whether the future of its caller was dropped.
+    is_abandoned: bool,
 }
 
 /// Whether a waiter may send a request although it is not the first.
@@ -52,22 +56,45 @@ pub(super) enum Admission {
 }
 
 impl WaiterList {
-    pub(super) fn len(&self) -> usize {
-        self.waiters.len()
+    /// Whether there are waiters behind the first one.
+    pub(super) fn has_others(&self) -> bool {
+        self.waiters.get(1).is_some_and(|it| !it.is_abandoned)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// Adds a waiter at the end.
+    /// Adds a waiter at the end, but before those that are abandoned.
     pub(super) fn push(&mut self, wake: Arc<Notify>, kind: WaiterKind, work: Weak<InlineTask>) {
-        self.waiters.push_back(ListedWaiter {
+        let end = self.waiters.partition_point(|waiter| !waiter.is_abandoned);
+        let waiter = ListedWaiter {
             wake,
             kind,
             work,
             admission: Admission::None,
+            is_abandoned: false,
+        };
+        self.waiters.insert(end, waiter);
+    }
+
+    /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. Returns whether
+    /// it was the first; `None` if it is not in the list.
+    pub(super) fn abandon(&mut self, work: &Weak<InlineTask>) -> Option<bool> {
+        let is_it = |waiter: &ListedWaiter| !waiter.is_abandoned && waiter.work.ptr_eq(work);
+        let wake = self.waiters.iter().find(|it| is_it(it))?.wake.clone();
+        let at = self.position(&wake)?;
+        self.answered(&wake);
+        let waiter = self.waiters.remove(at)?;
+        self.waiters.push_back(ListedWaiter {
+            is_abandoned: true,
+            ..waiter
         });
+        let was_first = at == 0;
+        if was_first {
+            self.notify_first();
+        }
+        Some(was_first)
     }
 
     /// Removes a waiter. Returns whether it was the first; `None` if it is not in the list.
@@ -108,8 +135,8 @@ impl WaiterList {
 
     /// Whether any of them waits in turn between processes.
     pub(super) fn wait_in_turn(&self) -> bool {
-        let mut kinds = self.waiters.iter().map(|waiter| waiter.kind);
-        kinds.any(|kind| kind != WaiterKind::Barging)
+        let mut waiters = self.waiters.iter().filter(|it| !it.is_abandoned);
+        waiters.any(|waiter| waiter.kind != WaiterKind::Barging)
     }
 
     /// How many waiters directly behind the first one can share the key with it.
@@ -119,14 +146,16 @@ impl WaiterList {
             Some(WaiterKind::Exclusive | WaiterKind::Barging) | None => return 0,
         };
         let behind = self.waiters.iter().skip(1);
-        behind.take_while(|waiter| waiter.kind == kind).count()
+        behind
+            .take_while(|it| it.kind == kind && !it.is_abandoned)
+            .count()
     }
 
     /// Lets in readers behind the first waiter, which was granted the key: at most `most` of them, but for the last, whose
     /// later request lets in the next ones or ends the place.
     pub(super) fn let_in_behind_first(&mut self, most: usize) {
         let behind = self.waiters.iter_mut().skip(1);
-        let readers = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
+        let readers = behind.take_while(|it| it.kind == WaiterKind::Shared && !it.is_abandoned);
         let mut readers: Vec<_> = readers.take(most.min(TOGETHER + 1)).collect();
         readers.pop();
         readers.retain(|waiter| waiter.admission == Admission::None);
@@ -178,7 +207,7 @@ impl WaiterList {
     }
 
     fn first(&self) -> Option<&ListedWaiter> {
-        self.waiters.front()
+        self.waiters.front().filter(|first| !first.is_abandoned)
     }
 
     fn position(&self, wake: &Arc<Notify>) -> Option<usize> {
