@@ -1,6 +1,6 @@
 //! `Resume`: continues a lease that a process turned into a ticket.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::{cmp::Ordering, future::IntoFuture, sync::Arc};
 
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -23,8 +23,8 @@ use crate::{
 pub enum Resumed {
     /// The lease continues in this process, with a new ttl from now.
     Live(Lease),
-    /// The lease was lost before it was resumed, for this reason. If its [`max_hold`](crate::Acquire::max_hold) is
-    /// over, this call releases it in the background.
+    /// The lease was lost before it was resumed, for this reason. If it is held nevertheless, this call releases it in the
+    /// background: its [`max_hold`](crate::Acquire::max_hold) is over, or a late request was granted it anew.
     Gone(LossReason),
 }
 
@@ -84,6 +84,11 @@ impl Resume {
                 },
             }
         };
+        let is_same = match grant.fence.cmp(&self.ticket.fence()) {
+            Ordering::Equal => true,
+            Ordering::Greater => self.ticket.unanswered().is_some_and(|it| it.upgrades),
+            Ordering::Less => false,
+        };
         let terms = GrantTerms {
             request: Arc::new(request),
             clock_margin: context.clock_margin,
@@ -99,7 +104,10 @@ impl Resume {
         }
         state.set_min_hold(self.ticket.min_hold());
         state.set_max_hold(self.ticket.max_hold(), state.granted_at());
-        let loss = state.loss(Instant::now());
+        // A late request of the process that made the ticket may have been granted this lease anew, after another process
+        // held the key.
+        let granted_anew = (!is_same).then_some(LossReason::TakenOver);
+        let loss = granted_anew.or_else(|| state.loss(Instant::now()));
         let keep_alive = self.keep_alive && loss.is_none();
         let lease = Lease::resumed(context.registry.clone(), state, keep_alive)?;
         Ok(match loss {

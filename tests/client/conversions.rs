@@ -3,12 +3,12 @@
 use std::{future::IntoFuture, pin::pin, time::Duration};
 
 use leasehold::{
-    Attempt, Error, Key, Lease, Leases, Mode, Resumed, Store, Ticket, Upgrade,
+    Attempt, Error, Key, Lease, Leases, LossReason, Mode, Resumed, Store, Ticket, Upgrade,
     store::AcquireRequest,
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, setup};
+use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, setup, until_free};
 
 /// When a late request is carried out: the one that is sent instead has been answered.
 const LATE: Duration = Duration::from_secs(4);
@@ -297,5 +297,36 @@ async fn a_lease_that_was_granted_anew_is_not_converted() {
         );
         let state = store.memory.inspect(&key).await.unwrap().unwrap();
         assert_eq!(state.holders[0].mode, mode);
+    }
+}
+
+/// A process gives its lease away, and it expires. Another process holds the key meanwhile, and then a late request of the
+/// acquire is granted the lease anew. The ticket is for the first grant.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_granted_anew_is_not_resumed() {
+    for is_in_between in [false, true] {
+        let (store, leases) = setup();
+        let lease = leases.acquire("key", TTL).await.unwrap();
+        let ticket = lease.into_ticket();
+        let key = ticket.key().clone();
+        if is_in_between {
+            let id = store.memory.inspect(&key).await.unwrap().unwrap().holders[0].lease;
+            sleep(TTL).await;
+            let other = Leases::new(store.clone());
+            let between = other.acquire("key", TTL).await.unwrap();
+            between.release().await.unwrap();
+            let late = AcquireRequest::exclusive(key.clone(), id, "late".into(), TTL);
+            store.memory.acquire(&late).await.unwrap();
+        }
+        let resumed = leases.resume(&ticket).keep_alive().await.unwrap();
+        match resumed {
+            Resumed::Live(_) => assert!(!is_in_between),
+            Resumed::Gone(LossReason::TakenOver) => {
+                assert!(is_in_between);
+                // The late grant is released, because nobody works under it.
+                assert!(until_free(&store).await <= MOMENT);
+            }
+            Resumed::Gone(reason) => panic!("{reason}"),
+        }
     }
 }
