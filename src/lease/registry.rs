@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     mem,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::pin,
     sync::{Arc, Weak},
     time::Duration,
@@ -127,8 +128,29 @@ impl LeaseRegistry {
         // The token is taken first, so that a close which does not find the lease any more waits for its release.
         let at_work = self.lifecycle.register_operation();
         self.forget(lease);
-        let is_first = lease.end(EndReason::Released, now);
-        is_first.then(|| PendingRelease::new(lease.clone(), self.queues.clone(), at_work))
+        let ended = lease.end_without_events(EndReason::Released, now);
+        let pending = || PendingRelease::new(lease.clone(), self.queues.clone(), at_work);
+        let pending = ended.is_first.then(pending);
+        self.report_before(pending, || lease.report_end(ended))
+    }
+
+    /// Ends all leases because of a close, and returns their releases. If the subscriber of the application panics, those
+    /// of the leases that have ended go on in the background. The others stay as they are.
+    fn lose_all(&self) -> Vec<PendingRelease> {
+        let held: Vec<_> = self.held.lock().values().cloned().collect();
+        let mut pending = Vec::new();
+        let losing = AssertUnwindSafe(|| {
+            for lease in held.iter().filter_map(Weak::upgrade) {
+                lease.lose(LossReason::Closed);
+                pending.extend(self.end(&lease, Instant::now()));
+            }
+        });
+        if let Err(panic) = catch_unwind(losing) {
+            let release = |pending| self.renewals.release(pending);
+            pending.into_iter().for_each(release);
+            resume_unwind(panic);
+        }
+        pending
     }
 
     fn forget(&self, lease: &LeaseState) {
@@ -170,12 +192,7 @@ impl LeaseRegistry {
             stay.stored().lose(LossReason::Closed);
             self.detach(stay.stored());
         }
-        let held: Vec<_> = self.held.lock().drain().collect();
-        let mut pending = Vec::new();
-        for lease in held.iter().filter_map(|(_, lease)| lease.upgrade()) {
-            lease.lose(LossReason::Closed);
-            pending.extend(self.end(&lease, Instant::now()));
-        }
+        let mut pending = self.lose_all();
         // The leases of the stays have ended above, so that nothing is left to the renewal task.
         self.end_all_stays(SentBack::Closed);
         // The releases are spawned on this runtime, because it is possible that no thread drives the runtime of the

@@ -1,14 +1,16 @@
-//! A panic in the application's `tracing` subscriber, and what it does to the renewal task and to a background release.
+//! A panic in the application's `tracing` subscriber, and what it does to the renewal task and to releases.
 
 use std::{
     error::Error,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use leasehold::LossReason;
+use futures::{FutureExt, StreamExt, executor};
+use leasehold::{Filter, Lease, Leases, LossReason};
 use tokio::time::timeout;
 use tracing::{Event, Subscriber, subscriber::DefaultGuard};
 use tracing_subscriber::{
@@ -17,7 +19,7 @@ use tracing_subscriber::{
 };
 
 use super::{
-    super::{TTL, is_free, setup},
+    super::{MOMENT, TTL, is_free, setup, until_free},
     journal,
 };
 
@@ -95,4 +97,41 @@ async fn a_release_with_a_caller_is_sent_once_more_after_it() {
         (store.calls(), panics.load(Relaxed)),
         (vec!["release"; 2], 1)
     );
+}
+
+/// The fields are those of the events of a lease that is given up, and of one that is lost.
+#[tokio::test(start_paused = true)]
+async fn in_the_end_of_a_lease_it_keeps_the_key_from_nobody() {
+    let ways: [fn(Lease); 2] = [drop, |lease| {
+        drop(executor::block_on(lease.release()));
+    }];
+    for ends in ways {
+        let (store, leases) = setup();
+        let lease = leases.acquire("key", TTL).await.unwrap();
+        let (default, panics) = panic_in("held", 1);
+        let ended = catch_unwind(AssertUnwindSafe(|| ends(lease)));
+        assert!(ended.is_err() && panics.load(Relaxed) == 0);
+        drop(default);
+        assert!(until_free(&store).await <= MOMENT);
+        timeout(TTL, leases.close()).await.unwrap();
+    }
+}
+
+/// A close loses each lease. The leases that are lost before the panic are released, and a second close does the rest.
+#[tokio::test(start_paused = true)]
+async fn in_a_close_it_loses_no_release() {
+    let (store, leases) = setup();
+    let mut held = Vec::new();
+    for number in 0..4 {
+        held.push(leases.acquire(format!("key {number}"), TTL).await.unwrap());
+    }
+    let (default, _) = panic_in("reason", 1);
+    let closing = leases.clone();
+    let closed = AssertUnwindSafe(async move { closing.close().await });
+    assert!(closed.catch_unwind().await.is_err());
+    drop(default);
+    timeout(TTL, leases.close()).await.unwrap();
+    let mut list = Leases::new(store.memory.clone()).list(Filter::new().live());
+    assert!(list.next().await.is_none());
+    drop(held);
 }
