@@ -9,7 +9,8 @@ mod shared_turns;
 mod ticks;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -128,9 +129,17 @@ struct Told<'a> {
     fences: &'a [i64],
     sent: Time,
     got: Time,
+    /// Whether a server may have undone what it told, because no other member had acknowledged it. A refusal reads the
+    /// document of the primary, and so may tell of a grant that no client is ever given.
+    is_at_risk: bool,
 }
 
 fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
+    let risks = events.iter().filter_map(|event| match event {
+        Event::ReleasesAtRisk { from, to, .. } => Some(at_risk(*from, *to)),
+        _ => None,
+    });
+    let risks: Vec<_> = risks.collect();
     let mut keys = BTreeMap::<&str, Vec<_>>::new();
     for event in events {
         if let Event::Held {
@@ -144,10 +153,16 @@ fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
                 fences,
                 sent: *sent,
                 got: *got,
+                is_at_risk: risks.iter().any(|risk| risk.contains(got)),
             });
         }
     }
     keys
+}
+
+/// When what only one server had acknowledged may have been undone by a fault between these times.
+fn at_risk(from: Time, to: Time) -> RangeInclusive<Time> {
+    from.saturating_sub(UNDONE_WITHIN)..=to
 }
 
 /// The number of grants and other operations.
@@ -263,12 +278,17 @@ fn fences(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
     violations
 }
 
-/// The greatest fence of a key that any client had been told by each time.
+/// The greatest fence of a key that any client had been told by each time, but for those that a server may have undone.
 fn newest(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Newest {
     let granted = grants.iter().map(|grant| (grant.got, grant.fence));
+    let known: HashSet<_> = grants.iter().map(|grant| grant.fence).collect();
     let certain = |told: &Told| {
         let fences = told.fences.iter();
-        fences.map(|fence| blocks.certain(key, *fence)).max()
+        let counts = |fence: &&i64| !told.is_at_risk || known.contains(*fence);
+        fences
+            .filter(counts)
+            .map(|fence| blocks.certain(key, *fence))
+            .max()
     };
     let told = helds
         .iter()
@@ -295,6 +315,7 @@ fn reads(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
         fences,
         sent: asked,
         got,
+        ..
     } in helds
     {
         let [fence] = fences[..] else { continue };
@@ -358,7 +379,7 @@ fn read_after_release<'a>(
     fences.filter_map(move |(key, told, fence)| {
         let released = *releases.get(&(key.to_owned(), fence))?;
         let is_undone = |(from, to, ttl): &(Time, Time, Time)| {
-            let at_risk = from.saturating_sub(UNDONE_WITHIN)..=*to;
+            let at_risk = at_risk(*from, *to);
             // The lease was not renewed after its release, so it expires at most a ttl later.
             *from <= told.got && at_risk.contains(&released) && told.sent <= released + ttl
         };

@@ -107,6 +107,23 @@ fn what_is_read_goes_into_the_order() {
         held(5, (3, 4)),
     ];
     assert_eq!(all(&two_reads)[0].kind, Kind::Reads);
+    // A server told of a grant that it then lost, and that no client was given.
+    let at_risk = |from, to| Event::ReleasesAtRisk { from, to, ttl: 5 };
+    let mut undone = two_reads.to_vec();
+    undone.push(at_risk(0, 2));
+    assert_eq!(all(&undone), Violations::new());
+    for proof in [
+        at_risk(5_000_010, 5_000_020),
+        granted("b", Claim::All, 6, (0, 1)),
+    ] {
+        let mut not_undone = undone.clone();
+        match proof {
+            Event::Granted { .. } => not_undone.push(proof),
+            later => *not_undone.last_mut().unwrap() = later,
+        }
+        let found = all(&not_undone);
+        assert!(found.iter().any(|it| it.kind == Kind::Reads), "{found:?}");
+    }
     let late = [held(6, (1, 2)), granted("a", Claim::All, 5, (3, 4))];
     assert_eq!(all(&late)[0].kind, Kind::Fences);
 }
