@@ -335,12 +335,6 @@ impl Coalescer {
         }
         // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
         queue.retain(|unsent| !unsent.reply.is_closed());
-        let unbatchable = queue.update_load(now).next_unbatchable(limits);
-        let mut alone = queue.take_unbatchable(unbatchable);
-        let mut permits: Vec<_> = alone
-            .iter()
-            .map(|_| self.permit(&mut queue, now, 1))
-            .collect();
         let load = queue.update_load(now);
         let mut next = load.next(limits, least);
         let mut batch = Vec::new();
@@ -350,11 +344,14 @@ impl Coalescer {
                 next = load.each_alone(limits);
             }
         }
-        if let Next::Alone(number) = next {
-            let first = queue.take_first(number);
-            permits.extend(first.iter().map(|_| self.permit(&mut queue, now, 1)));
-            alone.extend(first);
-        }
+        let alone = match next {
+            Next::Alone(number) => queue.take_first(number),
+            Next::Together | Next::Stay => queue.take_unbatchable(load.next_unbatchable(limits)),
+        };
+        let permits: Vec<_> = alone
+            .iter()
+            .map(|_| self.permit(&mut queue, now, 1))
+            .collect();
         let batch = batch
             .first()
             .map(|unsent| unsent.runtime.clone())
