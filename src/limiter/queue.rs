@@ -94,7 +94,7 @@ pub(super) struct PermitQueue {
     full: Option<Exhausted>,
     pending: Option<PendingRequest>,
     failure: Option<FailedAttempts>,
-    /// Since when a caller has known that a request is due, if none is under way.
+    /// When the next request is due, or was when a caller last looked.
     due_since: Option<Instant>,
 }
 
@@ -103,7 +103,7 @@ struct Caller {
     until: Until,
     since: Instant,
     reply: oneshot::Sender<Outcome>,
-    /// Wakes the caller when it becomes the first caller, and then whenever it may have to do something.
+    /// Wakes the caller when it becomes the first or the second one, and then whenever it may have to do something.
     wake: Arc<Notify>,
 }
 
@@ -255,8 +255,9 @@ impl PermitQueue {
     }
 
     fn call_first(&self) {
-        if let Some(first) = self.callers.values().next() {
-            first.wake.notify_one();
+        // If the first caller is not polled, the second one is the next to look.
+        for caller in self.callers.values().take(2) {
+            caller.wake.notify_one();
         }
     }
 
@@ -278,7 +279,13 @@ impl PermitQueue {
         let Some((first, caller)) = self.callers.first_key_value() else {
             return Action::Wait(None);
         };
-        let behind = u32::try_from(number.saturating_sub(*first)).unwrap_or(u32::MAX);
+        if !self.callers.contains_key(&number) {
+            // It was answered meanwhile.
+            return Action::Wait(None);
+        }
+        // Callers that have left leave gaps between the numbers.
+        let behind = (number - first).min(self.callers.len() as u64 - 1);
+        let behind = u32::try_from(behind).unwrap_or(u32::MAX);
         let later_by = match behind {
             0 => Duration::ZERO,
             _ => SUBSTITUTE_AFTER + SUBSTITUTE_STEP * (behind - 1),
@@ -288,10 +295,12 @@ impl PermitQueue {
         let again = self.failure.as_ref().map(|failure| failure.retry_at);
         let again = again.filter(|at| now < *at);
         if let Some(at) = answered.or(again).or_else(|| self.asleep_until(now)) {
-            self.due_since = None;
+            self.due_since = Some(at);
             return Action::Wait(Some(later(at, later_by)));
         }
-        let due = later(*self.due_since.get_or_insert(now), later_by);
+        let due_since = self.due_since.filter(|at| *at <= now).unwrap_or(now);
+        self.due_since = Some(due_since);
+        let due = later(due_since, later_by);
         if now < due {
             return Action::Wait(Some(due));
         }

@@ -130,7 +130,8 @@ fn the_first_asks_for_all_who_want_as_many() {
     let mut bench = Bench::new();
     let mut callers: Vec<_> = (0..4).map(|_| bench.enter(2, Until::Granted)).collect();
     let mut other = bench.enter(1, Until::Granted);
-    assert_eq!(bench.wait(&callers[1]), None);
+    // If the first one is not polled, the next one asks 200 ms later.
+    assert_eq!(bench.wait(&callers[1]), Some(200));
     let request = bench.ask(&callers[0]);
     assert_eq!((request.permits, request.times), (2, 4));
     assert_eq!(bench.wait(&callers[0]), Some(LIMIT.as_millis()));
@@ -425,4 +426,30 @@ fn a_permit_that_came_as_its_caller_left_is_for_the_next() {
     };
     bench.queue.leave(first.number, Some(permit));
     assert_eq!(second.permits(), Some(1));
+}
+
+/// The first caller is never polled. However many callers have left between it and another one, that one sends the request
+/// soon after it is due.
+#[test]
+fn callers_that_have_left_delay_no_substitute() {
+    let mut bench = Bench::new();
+    let _first = bench.enter(1, Until::Granted);
+    for _ in 0..10_000 {
+        let caller = bench.enter(1, Until::Granted);
+        bench.queue.leave(caller.number, None);
+    }
+    let next = bench.enter(1, Until::Granted);
+    assert_eq!(bench.wait(&next), Some(200));
+    let behind = bench.enter(1, Until::Granted);
+    assert_eq!(bench.wait(&behind), Some(210));
+    bench.now = bench.start + Duration::from_millis(210);
+    let request = bench.ask(&next);
+    // If the answer is late, a substitute finds that out too.
+    let late = Duration::from_millis(210) + LIMIT + Duration::from_millis(210);
+    assert_eq!(bench.wait(&next), Some(late.as_millis()));
+    bench.granted(&request, 0, SECOND);
+    // A second later the limiter has permits again. The first caller sends no request then.
+    let due = bench.wait(&next).unwrap();
+    bench.now = bench.start + Duration::from_millis(due.try_into().unwrap());
+    let _request = bench.ask(&next);
 }
