@@ -67,7 +67,9 @@ pub(super) async fn acquire_without_holds(
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let reported = waiting.instrument(span.span()).await;
-            caller.iter_mut().for_each(Caller::record_outcome);
+            if let Some(caller) = &mut caller {
+                caller.has_outcome = true;
+            }
             reported.and_then(|AcquireReport { outcome, ahead }| {
                 span.set_ahead(ahead);
                 outcome
@@ -84,6 +86,7 @@ struct Caller<'a> {
     context: &'a AcquireContext,
     key: Key,
     work: Weak<InlineTask>,
+    /// Whether the operation has left the queue, and has reported its outcome.
     has_outcome: bool,
 }
 
@@ -95,11 +98,6 @@ impl<'a> Caller<'a> {
             work: Arc::downgrade(work),
             has_outcome: false,
         }
-    }
-
-    /// Records that the operation has left the queue, and has reported its outcome.
-    fn record_outcome(&mut self) {
-        self.has_outcome = true;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a waiter is to the processes that wait for its key.
+//! `WaiterKind`: what a waiter asks for. `Standing`: where a refused request stands among the processes that wait.
 
 /// Whether a waiter waits in turn between processes, and whether it can share the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

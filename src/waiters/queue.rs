@@ -5,8 +5,9 @@
 //!
 //! - Only the first waiter sends requests, one at a time. While readers are let in together ([`WaiterList`]), each of
 //!   them sends one instead.
-//! - A report that comes while a request is under way may be newer than the answer to the request. So the report is
-//!   kept, and decides when the next request is sent after a refusal.
+//! - A report says that the key may be free: a release in this process, or a store that reports freed keys, causes it. A
+//!   report that comes while a request is under way may be newer than the answer to the request. So the report is kept,
+//!   and decides when the next request is sent after a refusal.
 //! - A waiter is notified whenever its next step may be earlier than it was told.
 
 mod first_request;
@@ -100,6 +101,11 @@ impl KeyQueue {
         self.waiters.is_empty()
     }
 
+    /// Whether anybody waits, but for those that are [abandoned](Self::abandon).
+    pub(super) fn has_waiters(&self) -> bool {
+        self.waiters.first_kind().is_some()
+    }
+
     pub(super) fn is_first(&self, wake: &Arc<Notify>) -> bool {
         self.waiters.is_first(wake)
     }
@@ -138,8 +144,10 @@ impl KeyQueue {
         if self.waiters.abandon(work) == Some(true) {
             self.follow_first(before, now);
             if self.waiters.first_kind().is_none() {
-                // Nobody takes an offer now. Its drop tells the holder.
+                // Nobody takes an offer now. Its drop tells the holder. A waiter that comes later begins anew.
                 self.request = FirstRequest::AtOnce(None);
+                self.last = LastAnswer::Unknown;
+                self.pauses = 0;
             }
         }
     }
@@ -219,7 +227,8 @@ impl KeyQueue {
 
     /// Plans the next request of a waiter, and returns what it says about the place of this process.
     pub(super) fn plan_request(&mut self, wake: &Arc<Notify>) -> InTurn {
-        if self.waiters.admission(wake) != Admission::None {
+        // A waiter that was abandoned meanwhile says nothing about those that wait.
+        if self.waiters.admission(wake) != Admission::None || !self.waiters.is_first(wake) {
             return self.place.plan_request_to_be_let_in();
         }
         self.place.plan_request(self.waiters.beside_first())

@@ -4,7 +4,8 @@
 //! Invariants:
 //!
 //! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for any reason. So an operation that has
-//!   ended cannot block the waiters behind it. Neither can one whose caller has gone: it goes behind all others at once.
+//!   ended cannot block the waiters behind it. Neither can one whose caller has gone: it goes behind all others at once,
+//!   unless its runtime stops in the very poll in which it enters the queue.
 //! - No two locks of [`WaitQueues`] are held at the same time.
 //! - No lock of [`WaitQueues`] is held while an operation is detached. If the runtime of the operation has ended, the
 //!   detach drops it, and the drop of its waiter takes the locks.
@@ -87,7 +88,7 @@ impl WaitQueues {
 
     /// Whether tasks of this process wait for the key.
     pub(crate) fn has_waiters(&self, key: &Key) -> bool {
-        self.queues.lock().contains_key(key)
+        self.with(key, |queue| queue.has_waiters()).unwrap_or(false)
     }
 
     /// Removes a waiter from the queue of a key. If it was the last waiter in the place of this process, returns the
@@ -145,7 +146,7 @@ impl WaitQueues {
     /// Whether the release of this lease leaves the key to other processes although this process has waiters for it,
     /// because the key was handed off often enough in a row.
     pub(crate) fn is_left_to_others(&self, key: &Key, lease: LeaseId, now: Instant) -> bool {
-        self.streak(lease).is_exhausted(now) && self.queues.lock().contains_key(key)
+        self.streak(lease).is_exhausted(now) && self.has_waiters(key)
     }
 
     /// Records that a lease of this process was released. The first waiter for its key sends a request at once.

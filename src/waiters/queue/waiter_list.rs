@@ -82,8 +82,8 @@ impl WaiterList {
     /// it was the first; `None` if it is not in the list.
     pub(super) fn abandon(&mut self, work: &Weak<InlineTask>) -> Option<bool> {
         let is_it = |waiter: &ListedWaiter| !waiter.is_abandoned && waiter.work.ptr_eq(work);
-        let wake = self.waiters.iter().find(|it| is_it(it))?.wake.clone();
-        let at = self.position(&wake)?;
+        let at = self.waiters.iter().position(is_it)?;
+        let wake = self.waiters.get(at)?.wake.clone();
         self.answered(&wake);
         let waiter = self.waiters.remove(at)?;
         self.waiters.push_back(ListedWaiter {

@@ -97,3 +97,57 @@ fn what_the_store_tells_counts_after_a_lease_of_the_queue_was_detached() {
     waiting.queue.freed(None);
     assert_eq!(waiting.step(1, start), Step::Ask);
 }
+
+/// The caller of the first waiter has gone, and its operation is not polled any more.
+#[test]
+fn an_abandoned_waiter_is_behind_all_others() {
+    let mut waiting = Waiting::of(3);
+    let (start, lease) = (waiting.start, LeaseId::random());
+    // In these tests all have the same operation.
+    let abandon_first = |waiting: &mut Waiting| waiting.queue.abandon(&Weak::new(), start);
+    let [first, second, third] = [0, 1, 2].map(|number| waiting.turns[number].clone());
+    waiting.ask(start);
+    abandon_first(&mut waiting);
+    assert!(!waiting.queue.is_first(&first) && waiting.queue.is_first(&second));
+    // The answer to its request is not reported, so the next one sends its own at once.
+    let step = |waiting: &Waiting, wake| waiting.queue.step(wake, None, None, start);
+    assert_eq!(step(&waiting, &second), Step::Ask);
+    // Its operation runs on another thread, and has just decided to send a request.
+    assert!(waiting.queue.ask(&first, start).is_none());
+    assert_eq!(
+        step(&waiting, &second),
+        Step::Ask,
+        "that request is not its own"
+    );
+    // An offer is for the next one.
+    let (mut outcome, _) = waiting
+        .queue
+        .offer(lease, HandoffStreak::default())
+        .unwrap();
+    abandon_first(&mut waiting);
+    assert!(waiting.queue.is_first(&third));
+    assert!(
+        (&mut outcome).now_or_never().is_none(),
+        "it is offered still"
+    );
+    // Nobody is left who could take it.
+    abandon_first(&mut waiting);
+    assert!(!waiting.queue.has_waiters() && !waiting.queue.is_empty());
+    let told = outcome.now_or_never().unwrap();
+    assert_eq!(told.unwrap(), HandoffOutcome::NotHandedOver);
+    assert!(
+        waiting
+            .queue
+            .offer(lease, HandoffStreak::default())
+            .is_none()
+    );
+    // Who comes now is the first, and those that have gone leave when they are polled.
+    let wake = Arc::new(Notify::new());
+    waiting.queue.push(wake.clone(), Exclusive, Weak::new());
+    assert!(waiting.queue.is_first(&wake));
+    assert_eq!(step(&waiting, &wake), Step::Ask);
+    for gone in [first, second, third] {
+        waiting.queue.remove(&gone, start);
+        assert!(waiting.queue.is_first(&wake));
+    }
+}
