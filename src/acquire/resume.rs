@@ -1,6 +1,6 @@
 //! `Resume`: continues a lease that a process turned into a ticket.
 
-use std::{cmp::Ordering, future::IntoFuture, sync::Arc};
+use std::{future::IntoFuture, sync::Arc};
 
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -84,11 +84,6 @@ impl Resume {
                 },
             }
         };
-        let is_same = match grant.fence.cmp(&self.ticket.fence()) {
-            Ordering::Equal => true,
-            Ordering::Greater => self.ticket.unanswered().is_some_and(|it| it.upgrades),
-            Ordering::Less => false,
-        };
         let terms = GrantTerms {
             request: Arc::new(request),
             clock_margin: context.clock_margin,
@@ -102,12 +97,13 @@ impl Resume {
         if let Some(unanswered) = self.ticket.unanswered() {
             state.set_unanswered(self.ticket.fence(), unanswered);
         }
-        state.set_min_hold(self.ticket.min_hold());
-        state.set_max_hold(self.ticket.max_hold(), state.granted_at());
-        // A late request of the process that made the ticket may have been granted this lease anew, after another process
-        // held the key.
-        let granted_anew = (!is_same).then_some(LossReason::TakenOver);
-        let loss = granted_anew.or_else(|| state.loss(Instant::now()));
+        let loss = if self.ticket.is_of(&grant) {
+            state.set_min_hold(self.ticket.min_hold());
+            state.set_max_hold(self.ticket.max_hold(), state.granted_at());
+            state.loss(Instant::now())
+        } else {
+            Some(LossReason::TakenOver)
+        };
         let keep_alive = self.keep_alive && loss.is_none();
         let lease = Lease::resumed(context.registry.clone(), state, keep_alive)?;
         Ok(match loss {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     lease_state::{LeaseState, Unanswered},
-    messages::AcquireRequest,
+    messages::{AcquireRequest, Grant},
     model::{Access, Error, Fence, Key, LeaseId, Mode, Permits},
 };
 
@@ -37,6 +37,9 @@ pub struct Ticket {
     mode: Mode,
     permits: i64,
     fence: Fence,
+    /// When the lease was granted, by the server's clock. No later grant under the same id has the same time, and an
+    /// upgrade keeps it.
+    acquired_at_ms: i64,
     ttl_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     min_hold_ms: Option<u64>,
@@ -58,6 +61,12 @@ impl Ticket {
         self.max_hold_ms.map(Duration::from_millis)
     }
 
+    /// Whether this grant, which a renewal has found, is that of the ticket. A late request may have been granted the lease
+    /// anew, after another process held the key.
+    pub(crate) fn is_of(&self, grant: &Grant) -> bool {
+        grant.acquired_at.timestamp_millis() == self.acquired_at_ms
+    }
+
     /// Which conversions of the lease had no answer, if any.
     pub(crate) fn unanswered(&self) -> Option<Unanswered<bool>> {
         self.unanswered
@@ -76,6 +85,7 @@ impl Ticket {
             mode,
             permits: request.access.permits(),
             fence,
+            acquired_at_ms: state.acquired_at().timestamp_millis(),
             ttl_ms: millis(request.ttl),
             min_hold_ms: held.release_terms().min_hold.map(millis),
             max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),

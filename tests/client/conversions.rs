@@ -301,12 +301,17 @@ async fn a_lease_that_was_granted_anew_is_not_converted() {
 }
 
 /// A process gives its lease away, and it expires. Another process holds the key meanwhile, and then a late request of the
-/// acquire is granted the lease anew. The ticket is for the first grant.
+/// acquire is granted the lease anew. The ticket is for the first grant, also if an upgrade of that had no answer.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_granted_anew_is_not_resumed() {
-    for is_in_between in [false, true] {
+    for (is_in_between, upgrades) in [(false, false), (false, true), (true, false), (true, true)] {
         let (store, leases) = setup();
-        let lease = leases.acquire("key", TTL).await.unwrap();
+        let lease = leases.acquire("key", TTL).shared().min_hold(TTL * 3);
+        let lease = lease.await.unwrap();
+        if upgrades {
+            store.next([Fate::NotSent; 3]);
+            assert!(lease.upgrade().await.is_err());
+        }
         let ticket = lease.into_ticket();
         let key = ticket.key().clone();
         if is_in_between {
@@ -315,15 +320,21 @@ async fn a_lease_that_was_granted_anew_is_not_resumed() {
             let other = Leases::new(store.clone());
             let between = other.acquire("key", TTL).await.unwrap();
             between.release().await.unwrap();
-            let late = AcquireRequest::exclusive(key.clone(), id, "late".into(), TTL);
+            let late = AcquireRequest::exclusive(key.clone(), id, "late".into(), TTL).shared();
             store.memory.acquire(&late).await.unwrap();
         }
         let resumed = leases.resume(&ticket).keep_alive().await.unwrap();
         match resumed {
-            Resumed::Live(_) => assert!(!is_in_between),
+            Resumed::Live(lease) => {
+                assert!(!is_in_between);
+                assert_eq!(
+                    (lease.mode(), lease.fence()),
+                    (Mode::Shared, ticket.fence())
+                );
+            }
             Resumed::Gone(LossReason::TakenOver) => {
                 assert!(is_in_between);
-                // The late grant is released, because nobody works under it.
+                // The late grant is released at once, because nobody works under it.
                 assert!(until_free(&store).await <= MOMENT);
             }
             Resumed::Gone(reason) => panic!("{reason}"),
