@@ -134,23 +134,27 @@ impl LeaseRegistry {
         self.report_before(pending, || lease.report_end(ended))
     }
 
-    /// Ends all leases because of a close, and returns their releases. If the subscriber of the application panics, those
-    /// of the leases that have ended go on in the background. The others stay as they are.
+    /// Ends all leases because of a close, and returns their releases. If the subscriber of the application panics, the
+    /// releases go on in the background.
     fn lose_all(&self) -> Vec<PendingRelease> {
         let held: Vec<_> = self.held.lock().values().cloned().collect();
-        let mut pending = Vec::new();
-        let losing = AssertUnwindSafe(|| {
-            for lease in held.iter().filter_map(Weak::upgrade) {
-                lease.lose(LossReason::Closed);
-                pending.extend(self.end(&lease, Instant::now()));
+        let (mut pending, mut first_panic) = (Vec::new(), None);
+        for lease in held.iter().filter_map(Weak::upgrade) {
+            // Each of the two tells the subscriber.
+            let lost = catch_unwind(AssertUnwindSafe(|| lease.lose(LossReason::Closed)));
+            let end = || self.end(&lease, Instant::now());
+            match catch_unwind(AssertUnwindSafe(end)) {
+                Ok(release) => pending.extend(release),
+                Err(panic) => first_panic = first_panic.or(Some(panic)),
             }
-        });
-        if let Err(panic) = catch_unwind(losing) {
-            let release = |pending| self.renewals.release(pending);
-            pending.into_iter().for_each(release);
-            resume_unwind(panic);
+            first_panic = first_panic.or(lost.err());
         }
-        pending
+        let Some(panic) = first_panic else {
+            return pending;
+        };
+        let release = |pending| self.renewals.release(pending);
+        pending.into_iter().for_each(release);
+        resume_unwind(panic);
     }
 
     fn forget(&self, lease: &LeaseState) {
@@ -162,21 +166,31 @@ impl LeaseRegistry {
 
     /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release. A release that has
     /// panicked, or was dropped with its runtime, is carried out once more in the background.
-    pub(super) async fn release(
+    ///
+    /// The future has the release before its first poll, so that its drop does not lose it either: the caller makes a span
+    /// in between, and the subscriber of the application may panic.
+    pub(super) fn release(
         &self,
         pending: PendingRelease,
         now: Instant,
-    ) -> Result<Released, Error> {
+    ) -> impl Future<Output = Result<Released, Error>> {
         let (reply, outcome) = oneshot::channel();
-        let Ok(task) = InlineTask::new() else {
-            self.renewals.release(pending);
-            return Err(Error::NoRuntime);
+        let begun = match InlineTask::new() {
+            Ok(task) => {
+                let releaser = self.releaser.clone();
+                let releasing = self.renewals.release_with_caller(pending, releaser, reply);
+                Ok((task, releasing))
+            }
+            Err(error) => {
+                self.renewals.release(pending);
+                Err(error)
+            }
         };
-        let releaser = self.releaser.clone();
-        let releasing = self.renewals.release_with_caller(pending, releaser, reply);
-        self.lifecycle
-            .wait_for(task, now, releasing, outcome)
-            .await?
+        async move {
+            let (task, releasing) = begun?;
+            let released = self.lifecycle.wait_for(task, now, releasing, outcome);
+            released.await?
+        }
     }
 
     /// Refuses every later acquire and releases every lease. Waits for all releases, also earlier ones, and for the

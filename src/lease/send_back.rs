@@ -4,6 +4,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
+    thread::panicking,
 };
 
 use tokio::time::{Instant, timeout_at};
@@ -115,6 +116,10 @@ impl LeaseRegistry {
         };
         let release = |pending| self.renewals.release(pending);
         pending.into_iter().for_each(release);
+        if panicking() {
+            // The guard is dropped because of another panic, and a second one would abort the process.
+            return None;
+        }
         resume_unwind(panic);
     }
 

@@ -12,7 +12,11 @@ use std::{
 use futures::{FutureExt, StreamExt, executor};
 use leasehold::{Filter, Lease, Leases, LossReason};
 use tokio::time::timeout;
-use tracing::{Event, Subscriber, subscriber::DefaultGuard};
+use tracing::{
+    Event, Subscriber,
+    span::{Attributes, Id},
+    subscriber::DefaultGuard,
+};
 use tracing_subscriber::{
     Layer,
     layer::{Context, SubscriberExt},
@@ -33,6 +37,15 @@ impl<S: Subscriber> Layer<S> for Panics {
             let left = self.1.fetch_update(Relaxed, Relaxed, one_less);
             assert!(left.is_err(), "the subscriber is broken");
         }
+    }
+}
+
+/// A subscriber that panics when a span of this name is made.
+struct PanicsInSpan(&'static str);
+
+impl<S: Subscriber> Layer<S> for PanicsInSpan {
+    fn on_new_span(&self, span: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        assert_ne!(span.metadata().name(), self.0, "the subscriber is broken");
     }
 }
 
@@ -117,7 +130,38 @@ async fn in_the_end_of_a_lease_it_keeps_the_key_from_nobody() {
     }
 }
 
-/// A close loses each lease. The leases that are lost before the panic are released, and a second close does the rest.
+/// The span of a release is made when the lease is given up already.
+#[tokio::test(start_paused = true)]
+async fn in_the_span_of_a_release_it_keeps_the_key_from_nobody() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    journal::ask_each_thread();
+    let subscriber = tracing_subscriber::registry().with(PanicsInSpan("leasehold.release"));
+    let default = tracing::subscriber::set_default(subscriber);
+    let released = AssertUnwindSafe(lease.release()).catch_unwind().await;
+    assert!(released.is_err());
+    drop(default);
+    assert!(until_free(&store).await <= MOMENT);
+    timeout(TTL, leases.close()).await.unwrap();
+}
+
+/// A guard is dropped by a panic of the application, and the subscriber panics too. That does not end the program.
+#[tokio::test(start_paused = true)]
+async fn while_a_guard_is_dropped_by_another_panic_it_is_harmless() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    let (default, _) = panic_in("held", 1);
+    let work = catch_unwind(AssertUnwindSafe(move || {
+        let _lease = lease;
+        panic!("the work is broken");
+    }));
+    let why = work.unwrap_err();
+    assert_eq!(why.downcast_ref(), Some(&"the work is broken"));
+    drop(default);
+    assert!(until_free(&store).await <= MOMENT);
+}
+
+/// A close loses each lease. All of them are released in the background, whichever event panics.
 #[tokio::test(start_paused = true)]
 async fn in_a_close_it_loses_no_release() {
     let (store, leases) = setup();
@@ -125,7 +169,7 @@ async fn in_a_close_it_loses_no_release() {
     for number in 0..4 {
         held.push(leases.acquire(format!("key {number}"), TTL).await.unwrap());
     }
-    let (default, _) = panic_in("reason", 1);
+    let (default, _) = panic_in("reason", 2);
     let closing = leases.clone();
     let closed = AssertUnwindSafe(async move { closing.close().await });
     assert!(closed.catch_unwind().await.is_err());
