@@ -56,9 +56,11 @@ async fn acquire_plain(run: &Run, leases: &Leases) -> Result<Lease, Error> {
 pub fn held(error: &Error) -> String {
     match error {
         Error::WaitTimedOut { held, .. } => {
-            let (key, owner) = (held.key(), held.owner());
-            let left = text::short(held.expires_in());
-            format!("{key} is held by {owner}, for {left} or longer")
+            if held.holders().is_empty() {
+                format!("{held}, for {} or less", text::short(held.binds_for()))
+            } else {
+                format!("{held}, for {} or longer", text::short(held.expires_in()))
+            }
         }
         error => error.to_string(),
     }

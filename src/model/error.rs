@@ -316,8 +316,8 @@ pub enum Error {
         source: Cause,
     },
 
-    /// The key was held for as long as the caller was willing to wait.
-    #[error("{} is still held by {} after a wait of {waited:?}", held.key(), held.owner())]
+    /// The key was held, or kept for others that wait, for as long as the caller was willing to wait.
+    #[error("after a wait of {waited:?}, {held}")]
     WaitTimedOut {
         /// How long the caller waited.
         waited: Duration,

@@ -1,12 +1,13 @@
 //! `LockState` and `Held`: the holders of a key, as other clients see them.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use chrono::{DateTime, Utc};
 
 use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between};
 
-/// The answer that a key could not be granted, with its live holders.
+/// The answer that a key could not be granted, with its live holders. As text it says who holds the key or, if the key is
+/// free, how many wait for it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,7 +18,7 @@ use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, ti
 /// let leases = Leases::new(MemoryStore::new());
 /// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
 /// if let Attempt::Held(held) = leases.try_acquire("report:42", Duration::from_secs(30)).await? {
-///     println!("{} has it for {:?} more, {} wait", held.owner(), held.expires_in(), held.ahead());
+///     println!("{held}, for {:?} or longer, and {} wait", held.expires_in(), held.ahead());
 /// }
 /// # lease.release().await
 /// # }
@@ -84,7 +85,8 @@ impl Held {
             .map_or("nobody", |holder| &holder.owner)
     }
 
-    /// How many other processes wait for the key and come first.
+    /// How many places are ahead in the queue of the key. For a request that does not wait those are all places, also
+    /// that of its own process. Not all of them need come first: readers share the key.
     pub fn ahead(&self) -> usize {
         self.ahead as usize
     }
@@ -114,6 +116,17 @@ impl Held {
     }
 }
 
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, ahead) = (&self.key, self.ahead);
+        if self.holders.is_empty() && ahead > 0 {
+            write!(f, "{key} is free, but kept for {ahead} that wait")
+        } else {
+            write!(f, "{key} is held by {}", self.owner())
+        }
+    }
+}
+
 /// The state of a key, as [`Leases::inspect`](crate::Leases::inspect) shows it.
 ///
 /// ```
@@ -140,7 +153,7 @@ pub struct LockState {
     pub fence: Fence,
     /// The live holders, oldest first; none if the key is free.
     pub holders: Vec<Holder>,
-    /// The processes that wait for the key, in the order in which they are granted it.
+    /// The processes that wait for the key, in the order in which they came.
     pub waiters: Vec<Place>,
     /// The newest done tick of a job; `None` if no tick is done.
     pub done: Option<Done>,
@@ -169,4 +182,33 @@ impl LockState {
 fn first_expiry(holders: &[Holder], now: DateTime<Utc>) -> Duration {
     let earliest = holders.iter().map(|holder| holder.expires_at).min();
     earliest.map_or(Duration::ZERO, |at| between(now, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Error, LeaseId};
+
+    #[test]
+    fn held_says_who_holds_the_key_or_how_many_it_is_kept_for() {
+        let (key, now) = (Key::new("report:42").unwrap(), DateTime::UNIX_EPOCH);
+        let free = Held::new(key.clone(), Vec::new(), now).behind(3, Duration::from_secs(4));
+        assert_eq!(
+            free.to_string(),
+            "report:42 is free, but kept for 3 that wait"
+        );
+        let lease = LeaseId::random();
+        let holder = Holder::exclusive(lease, "host-7".into(), Fence::new(1), now, now);
+        let held = Held::new(key.clone(), vec![holder], now).behind(3, Duration::ZERO);
+        assert_eq!(held.to_string(), "report:42 is held by host-7");
+        let waited = Duration::from_secs(5);
+        let error = Error::WaitTimedOut { waited, held };
+        assert_eq!(
+            error.to_string(),
+            "after a wait of 5s, report:42 is held by host-7"
+        );
+        // The key was free for a moment, and nobody waited.
+        let nobody = Held::new(key, Vec::new(), now);
+        assert_eq!(nobody.to_string(), "report:42 is held by nobody");
+    }
 }

@@ -103,7 +103,7 @@ pub(super) async fn race(leases: &Leases) -> Finding {
 
 /// Opens a stream of freed keys, as a client with waiters does.
 pub(super) async fn told(store: &dyn Store) -> Finding {
-    let asks = "a waiter of another process asks from time to time, at least once a second";
+    let asks = "the first waiter of another process asks from time to time, at least once a second";
     let finding = |grade, text: String, told: bool| {
         Finding::new("releases", grade, text).with(json!({ "told": told }))
     };

@@ -77,3 +77,31 @@ async fn processes_that_wait_are_shown_in_their_order() {
     };
     assert!(free.contains("free"), "{free}");
 }
+
+/// The key is free, and kept for others that wait.
+#[tokio::test]
+async fn a_free_key_that_is_kept_for_others_is_not_called_held() {
+    let place = Place::file();
+    let store = SqliteStore::open(place.0.strip_prefix("file:").unwrap())
+        .await
+        .unwrap();
+    // On a slow machine the time for which the key is kept may be over before the command asks.
+    let mut number = 0;
+    let refused = loop {
+        number += 1;
+        let key = Key::new(format!("job {number}")).unwrap();
+        let holder = wait_for(&store, &key).await;
+        let release = ReleaseRequest::new(key.clone(), holder);
+        store.release(&release).await.unwrap();
+        let ended = place.leasehold(["run", key.as_str(), "--", "true"]);
+        if ended.code != 0 {
+            break ended;
+        }
+        assert!(number < 50, "the command is never refused");
+    };
+    let said = refused.saying(75);
+    assert!(
+        said.contains("is free, but kept for 2 that wait, for ") && said.contains(" or less"),
+        "{said}"
+    );
+}
