@@ -257,7 +257,8 @@ async fn the_requests_of_all_processes_have_a_bound() {
         asks(200).await,
     ];
     let sent = format!("{one} {many} {all} {more}");
-    assert!(one <= 120, "{sent}");
+    // In a minute. Each pause is a random time between half a second and a second.
+    assert!(one <= 100, "{sent}");
     assert!(many <= 40 * one / 2, "{sent}");
     assert!(all <= MAX_PLACES * one / 2, "{sent}");
     assert!(more <= all + MAX_PLACES * one / 10, "{sent}");

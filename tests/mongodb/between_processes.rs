@@ -134,6 +134,33 @@ async fn processes_that_are_killed_while_they_wait_block_nobody() {
 }
 
 #[tokio::test]
+async fn processes_that_stand_still_while_they_wait_block_nobody() {
+    let stop = async |engine| {
+        let fixture = Fixture::new(engine);
+        let store = Arc::new(fixture.store().await);
+        processes::waiting_processes_are_stopped(&place_of(&fixture), store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(stop)).await;
+}
+
+#[tokio::test]
+async fn the_tasks_of_a_process_have_one_place() {
+    let wait = async |engine| {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::the_tasks_of_a_process_have_one_place(store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(wait)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handoffs_within_a_process_have_a_bound() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let store = Arc::new(Fixture::new(engine).store().await);
+        processes::handoffs_within_a_process_have_a_bound(store).await;
+    }
+}
+
+#[tokio::test]
 async fn waits_that_end_give_their_places_back() {
     let end = async |engine| {
         let store = Arc::new(Fixture::new(engine).store().await);

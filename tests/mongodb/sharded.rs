@@ -61,5 +61,9 @@ properties! {
     a_batch_does_what_its_requests_say
     a_repeated_request_takes_its_permits_once
     a_place_tells_who_waits
+    processes_are_granted_a_key_in_the_order_in_which_they_came
+    a_reader_queues_behind_a_writer
+    a_process_that_is_gone_blocks_nobody
+    a_place_is_given_back
     a_tick_that_is_done_is_not_granted_again
 }

@@ -114,6 +114,22 @@ async fn processes_that_are_killed_while_they_wait_block_nobody() {
 }
 
 #[tokio::test]
+async fn processes_that_stand_still_while_they_wait_block_nobody() {
+    let path = path();
+    processes::waiting_processes_are_stopped(&place(&path), store_at(&path).await).await;
+}
+
+#[tokio::test]
+async fn the_tasks_of_a_process_have_one_place() {
+    processes::the_tasks_of_a_process_have_one_place(store_at(&path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handoffs_within_a_process_have_a_bound() {
+    processes::handoffs_within_a_process_have_a_bound(store_at(&path()).await).await;
+}
+
+#[tokio::test]
 async fn waits_that_end_give_their_places_back() {
     processes::waits_that_end_give_their_places_back(store_at(&path()).await).await;
 }

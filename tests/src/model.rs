@@ -11,6 +11,7 @@ mod steps;
 mod told;
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     num::NonZeroU16,
     sync::Arc,
@@ -71,18 +72,30 @@ fn run(
         max_shrink_iters: 200,
         ..Config::default()
     };
+    let (planned, compared) = (Cell::new(0), Cell::new(0));
     let sequences = vec(step(keys, queue), 1..if queue { 80 } else { 40 });
     TestRunner::new(config)
         .run(&sequences, |steps| {
             let run = async { Run::new(other.clone(), keys, queue).all(&steps).await };
-            runtime
+            let done = runtime
                 .block_on(run)
-                .map_err(proptest::test_runner::TestCaseError::fail)
+                .map_err(proptest::test_runner::TestCaseError::fail)?;
+            planned.set(planned.get() + steps.len());
+            compared.set(compared.get() + done);
+            Ok(())
         })
         .map_err(|error| match error {
             TestError::Fail(why, steps) => format!("{why}, after {steps:#?}"),
             TestError::Abort(why) => why.to_string(),
-        })
+        })?;
+    // Otherwise this would have shown nothing.
+    let (planned, compared) = (planned.get(), compared.get());
+    if compared < planned / 20 {
+        return Err(format!(
+            "the machine is too slow: of {planned} steps {compared} were compared"
+        ));
+    }
+    Ok(())
 }
 
 struct Run {
@@ -184,7 +197,8 @@ impl Run {
         }
     }
 
-    async fn all(&mut self, steps: &[Step]) -> Result<(), String> {
+    /// Compares the answers to these steps, as far as the machine is fast enough. Returns how many were compared.
+    async fn all(&mut self, steps: &[Step]) -> Result<usize, String> {
         for (number, step) in steps.iter().enumerate() {
             if let Some(queue) = &self.queue {
                 queue.until_clear(step).await;
@@ -199,7 +213,7 @@ impl Run {
                 .as_ref()
                 .is_some_and(|queue| !queue.is_clear(began))
             {
-                return Ok(());
+                return Ok(number);
             }
             same(&told, &place)?;
             if let Some(queue) = &mut self.queue {
@@ -209,7 +223,7 @@ impl Run {
                 same(&self.told(&Step::Inspect(0), under, &after).await?, &after)?;
             }
         }
-        Ok(())
+        Ok(steps.len())
     }
 
     /// The answers of both stores.
