@@ -217,7 +217,7 @@ impl LeaseState {
     /// The renewal that is sent now.
     pub(crate) fn begin_renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
-        let request = request.usage(self.usage.tell());
+        let request = request.usage(self.usage.record_next());
         let state = self.state.borrow();
         let is_unchanged = state.mode == Mode::Exclusive && state.conversions.no_upgrade_was_sent();
         if self.terms.asked_once && is_unchanged {

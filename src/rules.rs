@@ -3,8 +3,8 @@
 //! No function here reads a clock or does I/O. The memory store and the SQLite store call the functions directly. The
 //! stores for MongoDB, Elasticsearch and OpenSearch translate each rule into a statement or a script of the database.
 //! They read the answer from the document with the functions named `answer_...`, so that the same document means the
-//! same answer in every store. The MongoDB store also runs [`acquire`] on a document that it has read, to refuse a
-//! request without a write.
+//! same answer in every store. These stores also run [`acquire`] on a document that they have read, to refuse a request
+//! without a write.
 //!
 //! A rule returns a [`Decision`]: what to write, and what to answer. A store that can lock its documents needs no more
 //! than this:

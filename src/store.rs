@@ -63,7 +63,8 @@ pub use crate::{
 /// # What an implementation has to do
 ///
 /// - Each operation on a key is atomic, uses the clock of the server, and takes one round trip. A
-///   [`batch`](Store::batch) of several requests may take two.
+///   [`batch`](Store::batch) of several requests, a refusal that takes a place, and a release beside other holders may
+///   take two.
 /// - Each operation follows the function of the same name in [`rules`](crate::rules).
 /// - A lock and a limiter with the same key do not affect each other.
 /// - The store does not retry, and knows nothing of guards: `Leases` does all that. It sends a request again only after

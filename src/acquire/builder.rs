@@ -114,7 +114,8 @@ impl IntoFuture for TryAcquire {
 ///
 /// # Between processes
 ///
-/// The processes that wait for a key are granted it in turn. A process that is refused takes a place in the document of
+/// The processes that wait for a key are granted it in turn. A process is a [`Leases`](crate::Leases) with its clones
+/// here. A process that is refused takes a place in the document of
 /// the key. All of its tasks share one place, and the process gives it up when the last of them ends its wait. If the
 /// first task ends its wait without the key, the next task has the place, in its own mode. One grant ends the place.
 ///
@@ -123,16 +124,19 @@ impl IntoFuture for TryAcquire {
 ///
 /// - If the first task of a process waits to share the key, the tasks directly behind it that also wait to share it are
 ///   granted the key in the same place. Tasks that come later are not.
-/// - For 30 ms after a task was granted the key in turn to share it, up to 32 further tasks of its process that want to
-///   share it come before the processes that wait, unless tasks of the process wait too. So readers that come back at
+/// - For 30 ms after a task was granted the key in turn to share it, up to 32 further acquires of its process that want
+///   to share it come before the processes that wait, unless tasks of the process wait too. So readers that come back at
 ///   once read on for a moment. A writer waits until all of them have released the key.
-/// - The first process sends a request every few milliseconds while the key changes hands quickly, and once a second
-///   while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
+/// - The first process sends a request every few milliseconds while the key changes hands quickly (every 50 ms if the
+///   store reports freed keys), and every half a second to a second while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the
-///   processes behind it for 1.5 s if it was first, and for 4 s at most. If the answers of the store take seconds,
-///   the former is longer by that time.
+///   processes behind it for 1.5 s if it had been first for a while, and otherwise for up to 3.5 s. A free key is kept
+///   for 4 s at most for all processes together. If the answers of the store take seconds, the places of a key that
+///   others share last longer by that time.
 /// - An [upgrade](crate::Lease::upgrade) of a lease, and a [`reentrant`](Acquire::reentrant) acquire whose owner has
 ///   the key, come before the processes that wait.
+/// - A future that is kept and not polled stops no other task. But if nothing drives its runtime any more, it stops the
+///   tasks behind it in its process: drop it.
 /// - A task that holds a shared lease and requests another one of the same key waits behind a writer, which waits for
 ///   the first lease. This deadlock ends when a ttl or a [`wait_for`](Acquire::wait_for) is over. To avoid it use one
 ///   lease, or make the second request [`reentrant`](Acquire::reentrant). A [`barging`](Acquire::barging) one does not

@@ -42,7 +42,8 @@ pub enum Once<T> {
     Ran(T),
     /// This tick or a later one was done before. The work did not run.
     Done(Done),
-    /// Another lease holds the key, so the work is likely to be running elsewhere. It did not run in this call.
+    /// Another lease holds the key, or processes that wait for it come first. So the work is likely to be running
+    /// elsewhere. It did not run in this call.
     Running(Held),
 }
 

@@ -221,7 +221,8 @@ impl Leases {
         evicted.inspect(|eviction| telemetry::evicted(&named, eviction.as_ref()))
     }
 
-    /// Removes the document of a key that has no live holder, and returns whether it removed one.
+    /// Removes the document of a key that has no live holder, and returns whether it removed one. If processes wait for
+    /// the key, their places are in the document: each takes a new place when it asks again.
     ///
     /// Locks work without this call, because a takeover uses the document of the expired lease. The store checks the
     /// expiry and removes the document in one step, on its own clock, so it never removes the document of a live

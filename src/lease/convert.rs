@@ -23,7 +23,8 @@ use crate::{
 pub enum Upgrade {
     /// The lease is exclusive.
     Exclusive,
-    /// These other leases hold the key too, so the lease is shared.
+    /// These other leases hold the key too, so the lease is shared. An upgrade takes no place in the queue of the key, so
+    /// readers that come and go can keep it off for long.
     Held(Held),
 }
 
@@ -69,8 +70,8 @@ impl Lease {
         })
     }
 
-    /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is already
-    /// shared does not change. The fence does not change, unless an [upgrade](Lease::upgrade) of the lease had no answer:
+    /// Makes an exclusive lease shared, so that the readers that wait before the next writer are granted the key. A lease
+    /// that is already shared does not change. The fence does not change, unless an [upgrade](Lease::upgrade) of the lease had no answer:
     /// that upgrade is carried out first, so that it cannot undo the downgrade later. If other leases share the key, it
     /// cannot be carried out, and may still make this lease exclusive when they have ended. Then downgrade it again.
     ///

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 use super::{recalls, registry::LeaseRegistry};
 use crate::{sticky::Stay, telemetry::SentBack};
 
-/// How often the task asks the store which keys other processes wait for. A waiting process is granted the key after at
-/// most this time plus its own pause, about a second in all.
+/// How often the task asks the store which keys other processes wait for. A key that no task uses goes back within this
+/// time after another process begins to wait. That process is granted it after its own pause, about a second in all.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// If this many of these requests in a row have failed, over at least the time [`FAILING`], all leases that stay are

@@ -21,8 +21,8 @@ const REPORTED_IN_USE: u8 = 3;
 const IDLE_AGAIN: u8 = 4;
 
 impl KnownUsage {
-    /// What a renewal that is sent now says, which is recorded.
-    pub(super) fn tell(&self) -> Usage {
+    /// Records that a renewal is sent now, and returns what it says.
+    pub(super) fn record_next(&self) -> Usage {
         let told = self.change(|known| match known {
             IN_USE => REPORTED_IN_USE,
             IDLE_AGAIN => IDLE,
@@ -69,27 +69,31 @@ mod tests {
     fn it_says_nothing_until_the_key_is_not_used() {
         let usage = KnownUsage::default();
         usage.set_in_use();
-        assert_eq!(usage.tell(), Usage::Unmarked);
+        assert_eq!(usage.record_next(), Usage::Unmarked);
         usage.set_idle();
-        assert_eq!(usage.tell(), Usage::Idle);
+        assert_eq!(usage.record_next(), Usage::Idle);
         usage.set_in_use();
-        assert_eq!(usage.tell(), Usage::InUse);
+        assert_eq!(usage.record_next(), Usage::InUse);
     }
 
     #[test]
     fn a_use_between_two_renewals_is_told_once() {
         let usage = KnownUsage::default();
         usage.set_idle();
-        assert_eq!(usage.tell(), Usage::Idle);
+        assert_eq!(usage.record_next(), Usage::Idle);
         for _ in 0..3 {
             usage.set_in_use();
             usage.set_idle();
         }
-        assert_eq!(usage.tell(), Usage::InUse);
-        assert_eq!(usage.tell(), Usage::Idle);
+        assert_eq!(usage.record_next(), Usage::InUse);
+        assert_eq!(usage.record_next(), Usage::Idle);
         usage.set_in_use();
-        assert_eq!(usage.tell(), Usage::InUse);
+        assert_eq!(usage.record_next(), Usage::InUse);
         usage.set_idle();
-        assert_eq!(usage.tell(), Usage::Idle, "the store knows of the use");
+        assert_eq!(
+            usage.record_next(),
+            Usage::Idle,
+            "the store knows of the use"
+        );
     }
 }

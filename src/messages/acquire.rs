@@ -62,7 +62,7 @@ pub struct AcquireRequest {
 /// How a request relates to the processes that wait for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The request is granted the key before all of them.
+    /// The request ignores them: it is granted the key as if no process waited.
     Barging,
     /// The request is not granted the key before them. It does not wait itself, so a refusal writes nothing.
     Behind,

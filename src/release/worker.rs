@@ -23,7 +23,7 @@ use crate::{
 const MAX_CONCURRENT: usize = 64;
 
 /// How long a background release without an answer counts for [`MAX_CONCURRENT`].
-const SLOT: Duration = Duration::from_millis(200);
+const SLOT_TIME: Duration = Duration::from_millis(200);
 
 /// How a release ended.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +192,7 @@ impl Releaser {
             None => {
                 // A release that hangs returns its permit, so that other releases can be sent.
                 let slot_ends = async {
-                    sleep(SLOT).await;
+                    sleep(SLOT_TIME).await;
                     drop(slot);
                     pending().await
                 };

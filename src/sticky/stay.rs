@@ -270,7 +270,8 @@ impl Stay {
         (left, was_there)
     }
 
-    /// From now on nothing is granted here but to owners that enter again. Returns what the caller does with the lease in the store now.
+    /// Ends the stay: from now on only an owner that has the key is granted it from memory, by a reentrant request. Returns
+    /// what the caller does with the lease in the store now.
     pub(crate) fn end(&self) -> Left {
         let mut state = self.state.lock();
         if state.end == End::None {

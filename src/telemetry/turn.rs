@@ -20,7 +20,7 @@ pub(crate) fn place_taken(key: &Key, ahead: usize) {
 pub(crate) fn no_place(key: &Key) {
     warn!(
         target: TARGET, key = key.as_str(),
-        "has no place: all are taken, so it asks seldom and out of turn",
+        "has no place: all are taken, so it asks seldom and comes after all that have one",
     );
     #[cfg(feature = "metrics")]
     metrics::no_place();
