@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     MongoStore, decode,
-    error::{classify, classify_insert, is_race},
+    error::{STORE, classify, classify_insert, is_race},
     statements::{self, Form},
 };
 use crate::{
@@ -134,7 +134,7 @@ impl MongoStore {
             }
             None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
             None => Err(Error::Interrupted {
-                store: "MongoDB",
+                store: STORE,
                 source: Cause::text("an upsert gave back no document"),
             }),
         }

@@ -4,7 +4,13 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, concern::Collections, decode, error::classify, statements};
+use super::{
+    MongoStore,
+    concern::Collections,
+    decode,
+    error::{STORE, classify},
+    statements,
+};
 use crate::model::{Cause, Error, Key};
 
 /// The result of a command with many changes.
@@ -116,7 +122,7 @@ impl MongoStore {
         let answer = database.run_command(command).await.map_err(classify)?;
         if answer.contains_key("writeConcernError") {
             return Err(Error::Interrupted {
-                store: "MongoDB",
+                store: STORE,
                 source: Cause::text("the changes were not confirmed by a majority in time"),
             });
         }
@@ -168,7 +174,7 @@ impl MongoStore {
 /// The error of a read that failed after the changes were made.
 pub(super) fn unread(error: Error) -> Error {
     Error::Interrupted {
-        store: "MongoDB",
+        store: STORE,
         source: Cause::text(format!("the changes were made, and not answered: {error}")),
     }
 }

@@ -85,7 +85,7 @@ impl MongoStore {
             carried_out = true;
         }
         Err(Error::Interrupted {
-            store: "MongoDB",
+            store: STORE,
             source: Cause::text("other clients, or the connection, got in between each time"),
         })
     }

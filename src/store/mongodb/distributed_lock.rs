@@ -288,7 +288,7 @@ impl MongoDistributedLock {
         let (Some(now), Ok(locks)) = (found.get("now").and_then(integer), found.get_array("locks"))
         else {
             return Err(Error::Store {
-                store: "MongoDB",
+                store: STORE,
                 source: Cause::text("the server does not tell its time"),
             });
         };

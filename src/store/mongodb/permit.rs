@@ -2,7 +2,7 @@
 
 use mongodb::bson::RawDocument;
 
-use super::{MongoStore, change::Change, decode::limiter, statements};
+use super::{MongoStore, change::Change, decode::limiter, error::STORE, statements};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error},
@@ -20,7 +20,7 @@ impl MongoStore {
         match self.send(change, decode).await? {
             Some((record, now)) => Ok(rules::answer_permit(&record, request, now)),
             None => Err(Error::Interrupted {
-                store: "MongoDB",
+                store: STORE,
                 source: Cause::text("an upsert gave back no document"),
             }),
         }
