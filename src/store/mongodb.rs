@@ -399,14 +399,14 @@ impl Store for MongoStore {
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
-        if self.has_classic_dialect().await? {
+        if self.ask_whether_classic().await? {
             return Ok(None);
         }
         self.watch_freed().await
     }
 
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
-        if self.has_classic_dialect().await? {
+        if self.ask_whether_classic().await? {
             return Ok(None);
         }
         self.watch_awaited().await

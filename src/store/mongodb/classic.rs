@@ -70,11 +70,11 @@ struct DocumentAt {
 impl MongoStore {
     /// The store in its classic dialect, if it uses that.
     pub(super) async fn classic(&self) -> Result<Option<Classic<'_>>, Error> {
-        Ok(self.has_classic_dialect().await?.then_some(Classic(self)))
+        Ok(self.ask_whether_classic().await?.then_some(Classic(self)))
     }
 
-    /// Whether the collection has a document of the classic dialect.
-    pub(super) async fn has_classic_documents(&self) -> Result<bool, Error> {
+    /// Asks whether the collection has a document of the classic dialect.
+    pub(super) async fn ask_whether_documents_are_classic(&self) -> Result<bool, Error> {
         let found = self
             .locks
             .reads()

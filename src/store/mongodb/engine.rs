@@ -32,8 +32,9 @@ impl MongoStore {
             return Ok(dialect);
         }
         self.ensure_one_document_a_key().await?;
-        let has_pipelines =
-            self.pipelines && self.has_shard_date().await? && !self.has_classic_documents().await?;
+        let has_pipelines = self.pipelines
+            && self.ask_whether_shards_have_date().await?
+            && !self.ask_whether_documents_are_classic().await?;
         let dialect = if has_pipelines {
             Dialect::Pipelines(StatementClock::ShardDate)
         } else {
@@ -55,10 +56,11 @@ impl MongoStore {
     ///
     /// Cancel safe.
     pub async fn has_pipelines(&self) -> Result<bool, Error> {
-        Ok(!self.has_classic_dialect().await?)
+        Ok(!self.ask_whether_classic().await?)
     }
 
-    pub(super) async fn has_classic_dialect(&self) -> Result<bool, Error> {
+    /// Whether the store speaks the classic dialect. Asks as [`ask_dialect`](Self::ask_dialect) does.
+    pub(super) async fn ask_whether_classic(&self) -> Result<bool, Error> {
         Ok(self.ask_dialect().await? == Dialect::Classic)
     }
 
@@ -108,9 +110,9 @@ impl MongoStore {
         }
     }
 
-    /// Whether the shards know `$currentDate`, by a statement that changes nothing. That does not follow from the
+    /// Asks whether the shards know `$currentDate`, by a statement that changes nothing. That does not follow from the
     /// server's version alone: the cluster's feature compatibility version may be an older one.
-    async fn has_shard_date(&self) -> Result<bool, Error> {
+    async fn ask_whether_shards_have_date(&self) -> Result<bool, Error> {
         let update = vec![doc! { "$set": { "touched": StatementClock::ShardDate.expression() } }];
         let asked = self
             .locks

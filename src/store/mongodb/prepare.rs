@@ -94,7 +94,7 @@ impl MongoStore {
         let this = self.clone();
         runtime::call("prepare", PREPARE_TIMEOUT, async move {
             this.fit_for_locks().await?;
-            if this.has_classic_dialect().await? {
+            if this.ask_whether_classic().await? {
                 return Ok(());
             }
             for index in indexes(this.retention) {
@@ -148,7 +148,7 @@ impl MongoStore {
             self.ensure_one_cluster().await?;
         }
         // This also finds out whether a sharded collection is fit.
-        if !self.has_classic_dialect().await? {
+        if !self.ask_whether_classic().await? {
             self.try_pipeline().await?;
         }
         if listed.is_empty() {
