@@ -5,10 +5,12 @@ mod admin;
 mod batch;
 mod bson_compat;
 mod bulk;
+mod by_dialect;
 mod change;
 mod change_stream;
 mod classic;
 mod concern;
+mod convert;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
@@ -17,6 +19,7 @@ mod error;
 mod fence_filter;
 pub(crate) mod guarded;
 mod permit;
+mod pipelines;
 mod prepare;
 #[cfg(test)]
 mod protocol_pages;
@@ -29,35 +32,20 @@ mod statement_clock;
 mod statements;
 pub(crate) mod transaction;
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use mongodb::{Collection, bson::RawDocumentBuf};
 use parking_lot::Mutex;
 
 use self::{concern::Collections, dialect::Dialect, router_checks::RouterChecks};
-use crate::{
-    messages::{
-        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, KnownPlace, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
-    },
-    model::{Error, Key, LockState, WaiterId},
-    rules,
-    store::{AwaitedKeys, FreedKeys, Store, clock::ServerClock},
-};
+use crate::store::clock::ServerClock;
 
-/// The largest difference that this store assumes between the clocks of two members of a replica set.
-const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// How long the document of a dead lock is kept, unless [`MongoStore::retention`] says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a command is sent at most while its answer is of no use. There are two such answers: another client has
 /// inserted the same key at the same moment; or the answer comes from the driver's retry, without the time. The second
 /// attempt finds the document, unless it was removed in between, and has an ordinary answer.
 const MAX_SENDS: u32 = 3;
-/// How many acquires and releases are sent at the same time. Further requests wait until one of those is answered, and
-/// may then be sent together in a batch.
-const MAX_CONCURRENT: usize = 16;
 
 /// Keeps locks in a MongoDB collection, one document for each key.
 ///
@@ -260,159 +248,5 @@ impl fmt::Debug for MongoStore {
             .field("collection", &self.locks.reads().namespace().to_string())
             .field("retention", &self.retention)
             .finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl Store for MongoStore {
-    fn clock_margin(&self) -> Duration {
-        CLOCK_MARGIN
-    }
-
-    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.acquire(request).await;
-        }
-        if request.likely_held
-            && let Some(held) = self.look(request).await
-        {
-            return Ok(AcquireAnswer::Held(held));
-        }
-        // The place has to be written, which only the full statement does.
-        let is_short = request.fresh && request.known_place() != KnownPlace::Due;
-        if is_short && let Some(answer) = self.acquire_fresh(request).await? {
-            return Ok(answer);
-        }
-        self.acquire_again(request).await
-    }
-
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.leave(key, waiter).await;
-        }
-        self.give_up_place(key, waiter).await
-    }
-
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.renew(requests).await;
-        }
-        match requests {
-            [] => Ok(Vec::new()),
-            [request] => Ok(vec![self.renew_one(request).await]),
-            many => self.renew_batch(many).await,
-        }
-    }
-
-    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.convert(request).await;
-        }
-        let found = self
-            .change(
-                &request.key,
-                statements::convert(request, self.retention),
-                false,
-            )
-            .await?;
-        Ok(match found {
-            Some((record, now)) => rules::answer_convert(Some(&record), request, now)?,
-            None => ConvertAnswer::Expired,
-        })
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.release(request).await;
-        }
-        if request.is_of_a_sole_lease() && self.release_sole(request).await? {
-            return Ok(ReleaseAnswer::Released);
-        }
-        self.release_beside(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.inspect(key).await;
-        }
-        self.state(key).await
-    }
-
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.waited_for(keys).await;
-        }
-        self.keys_waited_for(keys).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.list(request).await;
-        }
-        self.page(request).await
-    }
-
-    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.evict(key).await;
-        }
-        self.evict_all(key).await
-    }
-
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.remove_expired(key).await;
-        }
-        self.remove_if_expired(key).await
-    }
-
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.permit(request).await;
-        }
-        self.take(request).await
-    }
-
-    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.purge(retention).await;
-        }
-        self.purge_expired(retention).await
-    }
-
-    fn max_concurrent(&self) -> usize {
-        MAX_CONCURRENT
-    }
-
-    fn has_cheap_undoable_releases(&self) -> bool {
-        !self.durable_releases
-    }
-
-    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        if let Some(classic) = self.classic().await? {
-            return classic.batch(requests).await;
-        }
-        match requests {
-            [] => Ok(Vec::new()),
-            many => self.carry_out_batch(many).await,
-        }
-    }
-
-    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
-        if self.ask_whether_classic().await? {
-            return Ok(None);
-        }
-        self.watch_freed().await
-    }
-
-    async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
-        if self.ask_whether_classic().await? {
-            return Ok(None);
-        }
-        self.watch_awaited().await
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
     }
 }

@@ -5,8 +5,9 @@ use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
 
 use super::{
-    MongoStore, decode,
+    decode,
     error::{STORE, classify, classify_insert, is_race},
+    pipelines::Pipelines,
     statements::{self, Form},
 };
 use crate::{
@@ -16,14 +17,30 @@ use crate::{
     store::explained,
 };
 
-impl MongoStore {
+impl Pipelines<'_> {
+    /// Asks for a lease, first by a cheaper command if that may be enough.
+    pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        if request.likely_held
+            && let Some(held) = self.look(request).await
+        {
+            return Ok(AcquireAnswer::Held(held));
+        }
+        // The place has to be written, which only the full statement does.
+        let is_short = request.fresh && request.known_place() != KnownPlace::Due;
+        if is_short && let Some(answer) = self.acquire_fresh(request).await? {
+            return Ok(answer);
+        }
+        self.acquire_again(request).await
+    }
+
     /// Reads the document of a key that was held a moment ago, and returns the holders if they refuse the request and
     /// the document would stay as it is. `None` if not, or if that is not known. The caller then sends the acquire.
     ///
     /// A `find` costs the server half of a change that is refused (`held` in `docs/performance.md`).
-    pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
-        let now = self.clock.at(Instant::now())?;
+    async fn look(self, request: &AcquireRequest) -> Option<Held> {
+        let now = self.store.clock.at(Instant::now())?;
         let looked = self
+            .store
             .locks
             .reads()
             .find_one(statements::filter(&request.key));
@@ -44,21 +61,18 @@ impl MongoStore {
     ///
     /// `None` if the answer decides nothing, for example because the key is held and the server's time is not known.
     /// The caller then asks again, for an answer with the time.
-    pub(super) async fn acquire_fresh(
-        &self,
-        request: &AcquireRequest,
-    ) -> Result<Option<AcquireAnswer>, Error> {
-        let locks = self.locks.durable_writes().await?;
+    async fn acquire_fresh(self, request: &AcquireRequest) -> Result<Option<AcquireAnswer>, Error> {
+        let locks = self.store.locks.durable_writes().await?;
         let sent = Instant::now();
-        let take_over = statements::take_over_sole(request, self.retention);
+        let take_over = statements::take_over_sole(request, self.store.retention);
         let is_take_over = take_over.is_some();
         let form = match request.known_place() {
             KnownPlace::None => Form::Short,
             KnownPlace::Taken | KnownPlace::Due => Form::First,
         };
         let update =
-            take_over.unwrap_or_else(|| statements::acquire(request, form, self.retention));
-        let update = self.statement_clock().await?.update(update);
+            take_over.unwrap_or_else(|| statements::acquire(request, form, self.store.retention));
+        let update = self.statement_clock.update(update);
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())
@@ -77,13 +91,13 @@ impl MongoStore {
         let found = decode::found(&document, &request.key)?;
         let now = match found.granted_at(request.lease) {
             Some(granted_at) => {
-                self.record_time(granted_at);
+                self.store.record_time(granted_at);
                 Some(granted_at)
             }
             // The statement of `take_over_sole` also refuses if there is another holder that has expired, so the full
             // statement has to decide.
             None if is_take_over => None,
-            None => self.clock.at(sent),
+            None => self.store.clock.at(sent),
         };
         let Some(now) = now else {
             return Ok(None);
@@ -93,16 +107,13 @@ impl MongoStore {
 
     /// Removes the place of a process. A failover may undo that, like a release: the place then counts until its time
     /// is over.
-    pub(super) async fn give_up_place(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
-        let locks = if self.durable_releases {
-            self.locks.durable_writes().await?
+    pub(super) async fn leave(self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        let locks = if self.store.durable_releases {
+            self.store.locks.durable_writes().await?
         } else {
-            self.locks.undoable_writes()
+            self.store.locks.undoable_writes()
         };
-        let update = self
-            .statement_clock()
-            .await?
-            .update(statements::leave(waiter));
+        let update = self.statement_clock.update(statements::leave(waiter));
         let left = locks
             .update_one(statements::filter(key), update)
             .await
@@ -116,20 +127,20 @@ impl MongoStore {
 
     /// Asks for a lease that an earlier request may have been granted.
     pub(super) async fn acquire_again(
-        &self,
+        self,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
         let upsert = request.in_place_of.is_none();
         let found = self
             .change(
                 &request.key,
-                statements::acquire(request, Form::Full, self.retention),
+                statements::acquire(request, Form::Full, self.store.retention),
                 upsert,
             )
             .await?;
         match found {
             Some((record, now)) => {
-                self.record_time(now);
+                self.store.record_time(now);
                 rules::answer_acquire(&record, request, now)
             }
             None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),

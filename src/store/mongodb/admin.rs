@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use mongodb::options::ReturnDocument;
 
-use super::{MongoStore, decode, error::classify, statements};
+use super::{decode, error::classify, pipelines::Pipelines, statements};
 use crate::{
     messages::Eviction,
     model::{Error, Key},
     rules,
 };
 
-impl MongoStore {
-    pub(super) async fn evict_all(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        let clock = self.statement_clock().await?;
-        let update = clock.update(statements::evict(self.retention));
+impl Pipelines<'_> {
+    /// Ends all leases of a key.
+    pub(super) async fn evict(self, key: &Key) -> Result<Option<Eviction>, Error> {
+        let clock = self.statement_clock;
+        let update = clock.update(statements::evict(self.store.retention));
         let evicted = self
+            .store
             .locks
             .durable_writes()
             .await?
@@ -35,16 +37,15 @@ impl MongoStore {
         // from the driver's retry, without the time, which it does not need.
         let record = decode::eviction(&evicted, key)?;
         // The expiry that an eviction writes is the server's time.
-        self.record_time(record.expires_at);
+        self.store.record_time(record.expires_at);
         Ok(Some(rules::answer_evict(&record)))
     }
 
-    pub(super) async fn remove_if_expired(&self, key: &Key) -> Result<bool, Error> {
-        let expired = self
-            .statement_clock()
-            .await?
-            .filter(statements::expired(key));
+    /// Removes the document of a key if it is a dead lock. Returns whether it did.
+    pub(super) async fn remove_expired(self, key: &Key) -> Result<bool, Error> {
+        let expired = self.statement_clock.filter(statements::expired(key));
         let removed = self
+            .store
             .locks
             .durable_writes()
             .await?
@@ -58,14 +59,15 @@ impl MongoStore {
         Ok(false)
     }
 
-    pub(super) async fn purge_expired(&self, retention: Duration) -> Result<u64, Error> {
+    /// Removes the locks and limiters that have been dead for `retention`, and returns how many.
+    pub(super) async fn purge(self, retention: Duration) -> Result<u64, Error> {
         let mut purged = 0;
         for dead in [
             statements::expired_since(retention),
             statements::over_since(retention),
         ] {
-            let locks = self.locks.durable_writes().await?;
-            let dead = self.statement_clock().await?.filter(dead);
+            let locks = self.store.locks.durable_writes().await?;
+            let dead = self.statement_clock.filter(dead);
             let removed = locks.delete_many(dead).await.map_err(classify)?;
             purged += removed.deleted_count;
         }

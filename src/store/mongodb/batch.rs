@@ -3,12 +3,12 @@
 use futures::future::join_all;
 
 use super::{
-    MongoStore,
     acquire::answered,
     bulk::{BulkResult, statement},
     concern::Deployment,
     decode::{self, timed},
     error::{is_statement_race, statement_failed},
+    pipelines::Pipelines,
     statements::{self, Form},
 };
 use crate::{
@@ -19,11 +19,12 @@ use crate::{
     model::Error,
 };
 
-impl MongoStore {
-    pub(super) async fn carry_out_batch(
-        &self,
-        requests: &[BatchRequest],
-    ) -> Result<BatchAnswers, Error> {
+impl Pipelines<'_> {
+    /// Carries out acquires and releases together. The answers are in the order of the requests.
+    pub(super) async fn batch(self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
         // A command has one write concern. So releases go by one statement if a failover may undo each of them, and the
         // batch has nothing else. On a sharded cluster the number of changed documents proves nothing.
         let plain = requests.iter().map(|request| match request {
@@ -31,7 +32,7 @@ impl MongoStore {
             BatchRequest::Release(_) | BatchRequest::Acquire(_) => None,
         });
         if let Some(releases) = plain.collect::<Option<Vec<_>>>()
-            && self.locks.ask_deployment().await? != Deployment::Sharded
+            && self.store.locks.ask_deployment().await? != Deployment::Sharded
         {
             let answers = self.release_together(&releases).await?.into_iter();
             let answers = answers.map(|answer| answer.map(BatchAnswer::Release));
@@ -42,14 +43,14 @@ impl MongoStore {
                 let upsert = request.in_place_of.is_none();
                 statement(
                     &request.key,
-                    statements::acquire(request, Form::Short, self.retention),
+                    statements::acquire(request, Form::Short, self.store.retention),
                     upsert,
                 )
             }
             // With an upsert the statement also fails if there is no document.
             BatchRequest::Release(request) => statement(
                 &request.key,
-                statements::release_or_fail(request, self.retention),
+                statements::release_or_fail(request, self.store.retention),
                 true,
             ),
         });
@@ -76,7 +77,7 @@ impl MongoStore {
 
     /// The answer to an acquire of the batch. The lease is granted if it is in its document.
     async fn acquired(
-        &self,
+        self,
         result: &BulkResult,
         index: usize,
         request: &AcquireRequest,
@@ -107,7 +108,7 @@ impl MongoStore {
 
     /// The answer to a release of the batch. The lease was released if its statement did not fail.
     async fn released(
-        &self,
+        self,
         result: &BulkResult,
         index: usize,
         request: &ReleaseRequest,

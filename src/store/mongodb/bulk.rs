@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
 use super::{
-    MongoStore,
     concern::Collections,
     decode,
     error::{STORE, classify},
+    pipelines::Pipelines,
     statements,
 };
 use crate::model::{Cause, Error, Key};
@@ -55,16 +55,16 @@ pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Docum
     statement
 }
 
-impl MongoStore {
+impl Pipelines<'_> {
     /// Sends these changes in one command, which carries out each of them by itself. A second command reads the
     /// documents of these keys. The first answer tells which changes failed, but of the others only how many documents
     /// they changed.
     pub(super) async fn change_many(
-        &self,
+        self,
         statements: Vec<Document>,
         shown: Vec<&str>,
     ) -> Result<BulkResult, Error> {
-        let concern = self.locks.write_concern().await?;
+        let concern = self.store.locks.write_concern().await?;
         let answer = self.send_all(statements, concern).await?;
         Ok(BulkResult {
             failed: failures(answer),
@@ -73,14 +73,14 @@ impl MongoStore {
     }
 
     /// Sends these changes in one command, and returns how many documents were changed.
-    pub(super) async fn send_changes(&self, statements: Vec<Document>) -> Result<Changed, Error> {
-        let concern = self.locks.write_concern().await?;
+    pub(super) async fn send_changes(self, statements: Vec<Document>) -> Result<Changed, Error> {
+        let concern = self.store.locks.write_concern().await?;
         self.send_changes_with(statements, concern).await
     }
 
     /// As [`send_changes`](Self::send_changes), for changes that a failover may undo.
     pub(super) async fn send_undoable_changes(
-        &self,
+        self,
         statements: Vec<Document>,
     ) -> Result<Changed, Error> {
         let concern = Collections::<RawDocumentBuf>::undoable_concern();
@@ -88,7 +88,7 @@ impl MongoStore {
     }
 
     async fn send_changes_with(
-        &self,
+        self,
         statements: Vec<Document>,
         concern: Document,
     ) -> Result<Changed, Error> {
@@ -105,20 +105,20 @@ impl MongoStore {
     }
 
     async fn send_all(
-        &self,
+        self,
         statements: Vec<Document>,
         concern: Document,
     ) -> Result<Document, Error> {
-        let clock = self.statement_clock().await?;
+        let clock = self.statement_clock;
         let statements = statements.into_iter().map(|it| clock.statement(it));
         let command = doc! {
-            "update": self.locks.reads().name(),
+            "update": self.store.locks.reads().name(),
             "updates": statements.collect::<Vec<_>>(),
             // A change that fails does not stop the others.
             "ordered": false,
             "writeConcern": concern,
         };
-        let database = self.locks.database();
+        let database = self.store.locks.database();
         let answer = database.run_command(command).await.map_err(classify)?;
         if answer.contains_key("writeConcernError") {
             return Err(Error::Interrupted {
@@ -131,7 +131,7 @@ impl MongoStore {
 
     /// The documents of these keys, each with the server's time.
     pub(super) async fn documents(
-        &self,
+        self,
         keys: Vec<&str>,
     ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
         if keys.is_empty() {
@@ -144,16 +144,17 @@ impl MongoStore {
 
     /// The documents that this filter matches, at most this many, each with the server's time.
     pub(super) async fn documents_that(
-        &self,
+        self,
         wanted: Document,
         at_most: usize,
     ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
         let mut documents = HashMap::new();
-        let clock = self.statement_clock().await?;
+        let clock = self.statement_clock;
         // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
         // end, and the driver does not ask for a second one.
         let all = u32::try_from(at_most + 1).unwrap_or(u32::MAX);
         let mut found = self
+            .store
             .locks
             .reads()
             .find(wanted)

@@ -7,9 +7,10 @@ use mongodb::{
 };
 
 use super::{
-    MAX_SENDS, MongoStore,
+    MAX_SENDS,
     decode::{self, Decoded},
     error::{STORE, cause, classify_insert, is_race},
+    pipelines::Pipelines,
     statements,
 };
 use crate::{
@@ -24,10 +25,10 @@ pub(super) struct Change {
     pub(super) upsert: bool,
 }
 
-impl MongoStore {
+impl Pipelines<'_> {
     /// Sends a change of a lock that is safe to send more than once. `None` if the document does not exist.
     pub(super) async fn change(
-        &self,
+        self,
         key: &Key,
         update: Vec<Document>,
         upsert: bool,
@@ -47,14 +48,12 @@ impl MongoStore {
     /// Sends a change that is safe to send more than once, until the answer contains the server's time. `None` if the
     /// document does not exist.
     pub(super) async fn send<R>(
-        &self,
+        self,
         change: Change,
         decode: impl Fn(&RawDocument) -> Result<Decoded<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
-        let (locks, clock) = (
-            self.locks.durable_writes().await?,
-            self.statement_clock().await?,
-        );
+        let locks = self.store.locks.durable_writes().await?;
+        let clock = self.statement_clock;
         let update = clock.update(change.update);
         let mut carried_out = false;
         for _ in 0..MAX_SENDS {
@@ -92,7 +91,7 @@ impl MongoStore {
 
     /// The reason why a conditional change left the document as it was: an error if the document is not a lock of this
     /// version, `Ok` if the condition was false.
-    pub(super) async fn explain_refusal(&self, key: &Key) -> Result<(), Error> {
+    pub(super) async fn explain_refusal(self, key: &Key) -> Result<(), Error> {
         if let Some(document) = self.read(key).await? {
             decode::lock(&document, key)?;
         }
@@ -101,7 +100,7 @@ impl MongoStore {
 
     /// The error of a statement that failed. The server fails to evaluate a statement on fields of some types. The
     /// document is then not a lock.
-    pub(super) async fn explain_failure(&self, key: &Key, error: Error) -> Error {
+    pub(super) async fn explain_failure(self, key: &Key, error: Error) -> Error {
         match error {
             Error::Store { .. } => match explained(self.explain_refusal(key).await) {
                 Err(not_a_lock) => not_a_lock,

@@ -46,9 +46,9 @@ const ATTEMPTS: u32 = 100;
 /// same moment again.
 const LONGEST_PAUSE: u64 = 64;
 
-/// The store, if it uses the classic dialect.
+/// A store in its classic dialect, with the operations of [`Store`](crate::store::Store).
 #[derive(Clone, Copy)]
-pub(super) struct Classic<'a>(&'a MongoStore);
+pub(super) struct Classic<'a>(pub(super) &'a MongoStore);
 
 /// Which members must have the document that a look has read, before it decides an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +68,6 @@ struct DocumentAt {
 }
 
 impl MongoStore {
-    /// The store in its classic dialect, if it uses that.
-    pub(super) async fn classic(&self) -> Result<Option<Classic<'_>>, Error> {
-        Ok(self.ask_whether_classic().await?.then_some(Classic(self)))
-    }
-
     /// Asks whether the collection has a document of the classic dialect.
     pub(super) async fn ask_whether_documents_are_classic(&self) -> Result<bool, Error> {
         let found = self

@@ -18,7 +18,7 @@ use crate::model::Error;
 
 impl MongoStore {
     /// The dialect. Asks the cluster once, if it is a sharded one.
-    async fn ask_dialect(&self) -> Result<Dialect, Error> {
+    pub(super) async fn ask_dialect(&self) -> Result<Dialect, Error> {
         if self.locks.ask_deployment().await? != Deployment::Sharded {
             return Ok(if self.pipelines {
                 Dialect::Pipelines(StatementClock::Command)
@@ -64,7 +64,7 @@ impl MongoStore {
         Ok(self.ask_dialect().await? == Dialect::Classic)
     }
 
-    /// The clock for a pipeline.
+    /// The clock for a pipeline that is sent outside of the operations of [`Store`](crate::store::Store).
     ///
     /// # Errors
     ///

@@ -2,15 +2,16 @@
 
 use mongodb::bson::RawDocument;
 
-use super::{MongoStore, change::Change, decode::limiter, error::STORE, statements};
+use super::{change::Change, decode::limiter, error::STORE, pipelines::Pipelines, statements};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error},
     rules,
 };
 
-impl MongoStore {
-    pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+impl Pipelines<'_> {
+    /// Asks a limiter for permits.
+    pub(super) async fn permit(self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let change = Change {
             filter: statements::limiter_filter(request),
             update: statements::permit(request),

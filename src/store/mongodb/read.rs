@@ -3,9 +3,9 @@
 use mongodb::bson::{RawDocumentBuf, doc};
 
 use super::{
-    MongoStore,
     decode::{self, timed},
     error::classify,
+    pipelines::Pipelines,
     statements,
 };
 use crate::{
@@ -15,10 +15,12 @@ use crate::{
     store::listing,
 };
 
-impl MongoStore {
-    pub(super) async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
-        let clock = self.statement_clock().await?;
-        self.locks
+impl Pipelines<'_> {
+    /// The document of a key, with the server's time.
+    pub(super) async fn read(self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
+        let clock = self.statement_clock;
+        self.store
+            .locks
             .reads()
             .find_one(statements::filter(key))
             .projection(clock.projection())
@@ -26,7 +28,8 @@ impl MongoStore {
             .map_err(classify)
     }
 
-    pub(super) async fn state(&self, key: &Key) -> Result<Option<LockState>, Error> {
+    /// The state of a key.
+    pub(super) async fn inspect(self, key: &Key) -> Result<Option<LockState>, Error> {
         let Some(document) = self.read(key).await? else {
             return Ok(None);
         };
@@ -36,7 +39,7 @@ impl MongoStore {
 
     /// Those of these keys for which a process waits, by one read. The server skips the documents without places. A
     /// document that is not a lock is left out, which its other fields decide too, so the whole document is read.
-    pub(super) async fn keys_waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+    pub(super) async fn waited_for(self, keys: &[Key]) -> Result<Vec<Key>, Error> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -59,10 +62,12 @@ impl MongoStore {
         Ok(waited_for)
     }
 
-    pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
+    /// A page of locks, in the order of their keys.
+    pub(super) async fn list(self, request: &ListRequest) -> Result<Page, Error> {
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-        let clock = self.statement_clock().await?;
+        let clock = self.statement_clock;
         let mut found = self
+            .store
             .locks
             .reads()
             .find(clock.filter(statements::page(request)))

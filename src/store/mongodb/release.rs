@@ -25,10 +25,10 @@ use mongodb::bson::{Document, RawDocument};
 use tokio::time::Instant;
 
 use super::{
-    MongoStore,
     bulk::{Changed, unread},
     decode::{self, timed},
     error::{STORE, classify},
+    pipelines::Pipelines,
     statements,
 };
 use crate::{
@@ -55,23 +55,31 @@ enum BatchedRelease {
     Overwritten,
 }
 
-impl MongoStore {
+impl Pipelines<'_> {
+    /// Releases a lease, first by a shorter statement if the lease may be the only one of its key.
+    pub(super) async fn release(self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        if request.is_of_a_sole_lease() && self.release_sole(request).await? {
+            return Ok(ReleaseAnswer::Released);
+        }
+        self.release_beside(request).await
+    }
+
     /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
-    pub(super) async fn release_sole(&self, request: &ReleaseRequest) -> Result<bool, Error> {
+    async fn release_sole(self, request: &ReleaseRequest) -> Result<bool, Error> {
         self.update(request, statements::release_sole(request))
             .await
     }
 
     /// Releases a lease if it is in the document of its key, as the sole holder or beside others.
     pub(super) async fn release_beside(
-        &self,
+        self,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
         if request.done_tick().is_some() {
             return self.release_done(request).await;
         }
         if self
-            .update(request, statements::release(request, self.retention))
+            .update(request, statements::release(request, self.store.retention))
             .await?
         {
             return Ok(ReleaseAnswer::Released);
@@ -82,8 +90,8 @@ impl MongoStore {
 
     /// Releases a lease under which a tick was done. A majority confirms the answer to a repeated request, as it
     /// confirms a change: the server waits for that even if it had nothing to change.
-    async fn release_done(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        let update = statements::release(request, self.retention);
+    async fn release_done(self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let update = statements::release(request, self.store.retention);
         let found = self.change(&request.key, update, false).await?;
         let record = found.map(|(record, _)| record);
         Ok(rules::answer_release_done(record.as_ref(), request))
@@ -91,13 +99,13 @@ impl MongoStore {
 
     /// Whether a release may go by one statement with others: it is of an exclusive lease, has no minimum hold, and a
     /// failover may undo it.
-    pub(super) fn is_plain(&self, request: &ReleaseRequest) -> bool {
-        request.likely_sole && request.is_undoable() && !self.durable_releases
+    pub(super) fn is_plain(self, request: &ReleaseRequest) -> bool {
+        request.likely_sole && request.is_undoable() && !self.store.durable_releases
     }
 
     /// Releases leases that are [plain](Self::is_plain), by one statement.
     pub(super) async fn release_together(
-        &self,
+        self,
         requests: &[&ReleaseRequest],
     ) -> Result<Vec<Result<ReleaseAnswer, Error>>, Error> {
         let statement = statements::release_together(requests);
@@ -151,13 +159,13 @@ impl MongoStore {
     }
 
     /// Sends a release, and returns whether it changed the document. A release that finds its lease always changes it.
-    async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
-        let locks = if request.is_undoable() && !self.durable_releases {
-            self.locks.undoable_writes()
+    async fn update(self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
+        let locks = if request.is_undoable() && !self.store.durable_releases {
+            self.store.locks.undoable_writes()
         } else {
-            self.locks.durable_writes().await?
+            self.store.locks.durable_writes().await?
         };
-        let update = self.statement_clock().await?.update(update);
+        let update = self.statement_clock.update(update);
         let changed = locks
             .update_one(statements::filter(&request.key), update)
             .await

@@ -17,11 +17,11 @@ use mongodb::bson::{Document, RawDocument};
 use tokio::time::Instant;
 
 use super::{
-    MongoStore,
     bulk::{BulkResult, Changed, statement},
     concern::Deployment,
     decode::{self, timed},
     error::{STORE, statement_failed},
+    pipelines::Pipelines,
     statements,
 };
 use crate::{
@@ -33,12 +33,22 @@ use crate::{
 /// How much the server's clock and ours may differ when the code decides whether a ttl was renewed just now.
 const CLOCK_SLACK: Duration = Duration::from_millis(10);
 
-impl MongoStore {
-    pub(super) async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
+impl Pipelines<'_> {
+    /// Renews leases. The answers are in the order of the requests.
+    pub(super) async fn renew(self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        match requests {
+            [] => Ok(Vec::new()),
+            [request] => Ok(vec![self.renew_one(request).await]),
+            many => self.renew_batch(many).await,
+        }
+    }
+
+    /// Renews one lease. The answer is the document, so no second command is needed.
+    async fn renew_one(self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
         let found = self
             .change(
                 &request.key,
-                statements::renew(request, self.retention),
+                statements::renew(request, self.store.retention),
                 false,
             )
             .await?;
@@ -49,10 +59,7 @@ impl MongoStore {
     }
 
     /// Renews many leases.
-    pub(super) async fn renew_batch(
-        &self,
-        requests: &[RenewRequest],
-    ) -> Result<RenewAnswers, Error> {
+    async fn renew_batch(self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let mut renewals: Vec<_> = requests.iter().map(Renewal::of).collect();
         self.renew_together(&mut renewals).await?;
         // If the second command fails, the answers of the first one still count.
@@ -69,20 +76,20 @@ impl MongoStore {
 
     /// Renews the leases whose grants are known, by one statement for each ttl and usage. Leases that must be sent
     /// singly get no answer here.
-    async fn renew_together(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
+    async fn renew_together(self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_known = |renewal: &&mut Renewal<'_>| renewal.request.known.is_some();
         let together: Vec<_> = renewals.iter_mut().filter(is_known).collect();
         if together.len() < 2 {
             return Ok(());
         }
         let requests = together.iter().map(|renewal| renewal.request);
-        let statements = statements_for(requests, self.retention);
-        let proves = self.locks.ask_deployment().await? != Deployment::Sharded;
+        let statements = statements_for(requests, self.store.retention);
+        let proves = self.store.locks.ask_deployment().await? != Deployment::Sharded;
         let sent = Instant::now();
         let changed = self.send_changes(statements).await?;
         if proves
             && changed == Changed::all(together.len())
-            && let Some(now) = self.clock.about(sent)
+            && let Some(now) = self.store.clock.about(sent)
         {
             for renewal in together {
                 renewal.answer = counted(renewal.request, now).map(Ok);
@@ -101,7 +108,7 @@ impl MongoStore {
                 }) if !shows_usage || !is_renewed(&grant, request, sent) => None,
                 Ok(FoundRenewal { answer, now, .. }) => {
                     if let Some(now) = now {
-                        self.record_time(now);
+                        self.store.record_time(now);
                     }
                     Some(Ok(confirmed(answer, request)))
                 }
@@ -113,14 +120,14 @@ impl MongoStore {
 
     /// Renews the leases without an answer, by one statement each. The documents tell the result, see
     /// [`rules::answer_renew`].
-    async fn renew_singly(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
+    async fn renew_singly(self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_open = |renewal: &&mut Renewal<'_>| renewal.answer.is_none();
         let singly: Vec<_> = renewals.iter_mut().filter(is_open).collect();
         if singly.is_empty() {
             return Ok(());
         }
         let sent = |renewal: &&mut Renewal<'_>| {
-            let update = statements::renew(renewal.request, self.retention);
+            let update = statements::renew(renewal.request, self.store.retention);
             statement(&renewal.request.key, update, false)
         };
         let statements = singly.iter().map(sent).collect();

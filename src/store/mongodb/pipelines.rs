@@ -1,0 +1,22 @@
+//! The store while its changes are pipelines.
+
+use super::{MongoStore, statement_clock::StatementClock};
+
+/// A store whose changes are pipelines, with the operations of [`Store`](crate::store::Store). It is made for one
+/// operation, after the store has asked for its dialect. So no step of the operation has to ask again.
+#[derive(Clone, Copy)]
+pub(super) struct Pipelines<'a> {
+    pub(super) store: &'a MongoStore,
+    /// Where each statement of the operation gets its time from.
+    pub(super) statement_clock: StatementClock,
+}
+
+impl<'a> Pipelines<'a> {
+    /// A store whose pipelines use this clock.
+    pub(super) fn new(store: &'a MongoStore, statement_clock: StatementClock) -> Self {
+        Self {
+            store,
+            statement_clock,
+        }
+    }
+}
