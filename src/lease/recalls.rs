@@ -28,7 +28,7 @@ const LINGER: Duration = Duration::from_secs(30);
 pub(super) type Looked = (Vec<Key>, Result<(), Error>);
 
 /// Asks the store which of the keys that stay other processes wait for. The future does not keep the registry.
-pub(super) fn look(registry: &LeaseRegistry) -> impl Future<Output = Looked> + use<> {
+pub(super) fn ask_waited_for(registry: &LeaseRegistry) -> impl Future<Output = Looked> + use<> {
     let keys: Vec<Key> = registry
         .stays
         .all()

@@ -96,7 +96,7 @@ async fn look(mut looking: Looking) {
         };
         if asking.is_none() && now.saturating_duration_since(looked) >= LOOK {
             looked = now;
-            asking = Some(recalls::look(&registry).boxed());
+            asking = Some(recalls::ask_waited_for(&registry).boxed());
         }
         drop(registry);
         let next = LOOK.saturating_sub(looked.elapsed());
