@@ -1,6 +1,6 @@
 //! Runs store calls to their end, even if the caller has gone. The MongoDB driver documents that its futures are not
 //! cancel safe, so a call that was sent must not be dropped. `lifecycle.rs` knows the operations that the close of a
-//! client waits for.
+//! client waits for. `listener.rs` reads the streams of a store.
 //!
 //! A call that is rare has a task of its own ([`call`]). Acquires, releases and permits are so frequent that a task for
 //! each would cost more than everything else the client does. So the caller polls each of them, until it has to go on
@@ -11,6 +11,7 @@ pub(crate) mod in_flight;
 pub(crate) mod inline_task;
 mod inline_tasks;
 pub(crate) mod lifecycle;
+pub(crate) mod listener;
 pub(crate) mod suspension;
 
 #[cfg(feature = "sqlite")]

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{contended::ContendedKeys, stay::Stay};
-use crate::model::Key;
+use crate::{model::Key, runtime::listener::ListenerSlot};
 
 /// The most keys that stay. If there are more, the key that was not used for the longest time goes back first.
 const MAX_KEYS: usize = 4_096;
@@ -27,6 +27,8 @@ pub(crate) struct Stays {
     keys: Mutex<Keys>,
     /// How many keys there are, those of leases that have ended included. A client without any does not take the lock.
     count: AtomicUsize,
+    /// The listener for the keys that other processes wait for.
+    pub(crate) listener: ListenerSlot,
 }
 
 #[derive(Debug, Default)]
@@ -38,17 +40,6 @@ struct Keys {
     recalled: ContendedKeys,
     /// Whether a task looks after the keys.
     is_tended: bool,
-    listening: Listening,
-}
-
-/// Whether a task listens to what the store tells of processes that wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Listening {
-    #[default]
-    No,
-    Yes,
-    /// The store has no stream of the keys that processes wait for.
-    Unsupported,
 }
 
 impl Stays {
@@ -172,39 +163,6 @@ impl Stays {
     /// Records that a task looks after the keys. `false` if one does already.
     pub(crate) fn begin_to_tend(&self) -> bool {
         !std::mem::replace(&mut self.keys.lock().is_tended, true)
-    }
-
-    /// Records that a task listens to the store. `false` if one does already, or the store has no stream.
-    pub(crate) fn begin_to_listen(&self) -> bool {
-        let mut keys = self.keys.lock();
-        let begins = keys.listening == Listening::No;
-        if begins {
-            keys.listening = Listening::Yes;
-        }
-        begins
-    }
-
-    /// Records that no task listens to the store any more, unless a key stays. Returns whether none does.
-    pub(crate) fn end_listening_if_unused(&self) -> bool {
-        let mut keys = self.keys.lock();
-        let is_unused = keys.stays.is_empty();
-        if is_unused && keys.listening == Listening::Yes {
-            keys.listening = Listening::No;
-        }
-        is_unused
-    }
-
-    /// Records that no task listens to the store any more.
-    pub(crate) fn end_listening(&self) {
-        let mut keys = self.keys.lock();
-        if keys.listening == Listening::Yes {
-            keys.listening = Listening::No;
-        }
-    }
-
-    /// Records that the store has no stream of the keys that processes wait for.
-    pub(crate) fn set_unsupported(&self) {
-        self.keys.lock().listening = Listening::Unsupported;
     }
 
     /// Whether any key stays.

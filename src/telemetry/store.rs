@@ -1,4 +1,4 @@
-//! Telemetry of the store: calls by an operator, calls that fail, and the listener for freed keys.
+//! Telemetry of the store: calls by an operator, calls that fail, and the listeners to its streams.
 
 use std::time::Duration;
 
@@ -150,9 +150,16 @@ pub(crate) fn listener_opened(stream: KeyStream) {
     }
 }
 
-/// Reports that the store has no stream of freed keys.
-pub(crate) fn listener_unsupported() {
-    debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
+/// Reports that the store has no such stream.
+pub(crate) fn listener_unsupported(stream: KeyStream) {
+    match stream {
+        KeyStream::Freed => {
+            debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
+        }
+        KeyStream::Awaited => {
+            debug!(target: TARGET, "the store tells nothing of processes that wait; it is asked twice a second");
+        }
+    }
 }
 
 /// Reports that a listener has lost its stream by an error. It will open the stream again.

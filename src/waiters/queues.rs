@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     model::{Key, LeaseId, WaiterId},
-    runtime::inline_task::InlineTask,
+    runtime::{inline_task::InlineTask, listener::ListenerSlot},
     store::FreedKey,
 };
 
@@ -42,24 +42,11 @@ const OFFER_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueues {
     queues: Mutex<HashMap<Key, KeyQueue>>,
-    listener: Mutex<ListenerState>,
+    /// The listener for the keys that other processes free.
+    pub(super) listener: ListenerSlot,
     followers: Arc<Followers>,
     /// The leases of this process, each until it is detached, or its release was answered or given up.
     own: Mutex<HashMap<LeaseId, HandoffStreak>>,
-}
-
-/// Whether the store reports freed keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum ListenerState {
-    /// No listener runs.
-    #[default]
-    None,
-    /// A listener runs, but has no open stream.
-    Silent,
-    /// A listener runs, and has an open stream of freed keys.
-    Telling,
-    /// The store cannot report freed keys, so no other listener is started.
-    Unsupported,
 }
 
 impl WaitQueues {
@@ -178,42 +165,20 @@ impl WaitQueues {
         self.queues.lock().is_empty() && self.followers.is_empty()
     }
 
-    /// Records that a listener begins. `false` if there is one already, or the store cannot report freed keys.
-    pub(super) fn begin_to_listen(&self) -> bool {
-        let mut listener = self.listener.lock();
-        let begins = *listener == ListenerState::None;
-        if begins {
-            *listener = ListenerState::Silent;
-        }
-        begins
-    }
-
-    /// Records the state of the listener.
-    pub(super) fn set_listener(&self, state: ListenerState) {
-        *self.listener.lock() = state;
-        if state == ListenerState::Telling {
-            // The store does not report keys that became free before the stream was opened. So the first waiter of each
-            // queue sends one request, and each follower reads its key once.
-            let mut queues = self.queues.lock();
-            queues
-                .values_mut()
-                .for_each(KeyQueue::wake_unless_held_here);
-            drop(queues);
-            self.followers.tell_all();
-        }
-    }
-
-    /// Records that the listener has ended. Another one may start, unless the store cannot report freed keys.
-    pub(super) fn end_listening(&self) {
-        let mut listener = self.listener.lock();
-        if *listener != ListenerState::Unsupported {
-            *listener = ListenerState::None;
-        }
+    /// Records that the store reports freed keys from now on. It does not report those that became free before. So the
+    /// first waiter of each queue sends one request, and each follower reads its key once.
+    pub(super) fn wake_all(&self) {
+        let mut queues = self.queues.lock();
+        queues
+            .values_mut()
+            .for_each(KeyQueue::wake_unless_held_here);
+        drop(queues);
+        self.followers.tell_all();
     }
 
     /// Whether the store reports freed keys now. Waiters then send requests after a pause only in case a report is missed.
     pub(super) fn reports_freed(&self) -> bool {
-        *self.listener.lock() == ListenerState::Telling
+        self.listener.is_open()
     }
 
     /// Offers the lease to the first waiter for its key, and waits for the outcome, for at most [`OFFER_TIMEOUT`].

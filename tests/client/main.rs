@@ -18,6 +18,7 @@ mod kinds;
 mod leader;
 mod limit_faults;
 mod limits;
+mod listeners;
 mod loss;
 mod many;
 mod max_hold;

@@ -52,3 +52,17 @@ async fn a_stream_of_keys_that_are_waited_for() {
     assert!(events(&entries, "the store tells of keys").is_empty());
     assert!(events(&entries, "no wake-ups").is_empty());
 }
+
+/// A memory store has neither stream.
+#[tokio::test(start_paused = true)]
+async fn a_store_without_the_stream() {
+    let journal = Journal::new();
+    let leases = Leases::new(MemoryStore::new());
+    let lease = leases.acquire("key", TTL).sticky(TTL).await.unwrap();
+    lease.release().await.unwrap();
+    sleep(TTL / 2).await;
+    let entries = journal.entries();
+    let told = event(&entries, "the store tells nothing of processes that wait");
+    assert_eq!(told["level"], "DEBUG");
+    assert!(events(&entries, "the store tells nothing of free keys").is_empty());
+}
