@@ -4,8 +4,8 @@
 //! another one has ended. If enough requests wait by then, they are sent in a batch.
 //!
 //! Each request or batch that is under way has a slot. A request is sent when a slot is free and not before, so that a
-//! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots, and
-//! neither has a request outside of a runtime.) A request that still waits can be withdrawn. It is then never sent.
+//! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots,
+//! and neither has a request outside of a runtime.) A request that still waits can be withdrawn. It is then never sent.
 //! If nothing could be sent for a while, one more request or batch is sent than there are slots. Its answer shows
 //! whether the others hang or the store is slow.
 //!
@@ -16,8 +16,8 @@
 //! for a slot, and for no batch.
 //!
 //! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
-//! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets the
-//! first of the two answers, and a call that gives the second one, which it has to poll too.
+//! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets
+//! the first of the two answers, and a call that gives the second one, which it has to poll too.
 //!
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant

@@ -101,8 +101,8 @@ impl LeaseState {
         Some(Self::with(terms, validity, grant.fence, at, None))
     }
 
-    /// The state of a lease that was granted at this time of the server, and this instant of this process. `since` is when
-    /// its grant is applied.
+    /// The state of a lease that was granted at this time of the server, and this instant of this process. `since` is
+    /// when its grant is applied.
     fn with(
         terms: GrantTerms,
         validity: Validity,
@@ -268,8 +268,8 @@ impl LeaseState {
     }
 
     /// How much time a lease that is kept alive has left when it counts as at risk although no renewal failed: half of
-    /// what it has left when its renewal is due. `None` if the lease is not kept alive. Without a clock margin, a lease with
-    /// a ttl of 30 s is renewed when it has 20 s left, and is at risk when it has 10 s left.
+    /// what it has left when its renewal is due. `None` if the lease is not kept alive. Without a clock margin, a lease
+    /// with a ttl of 30 s is renewed when it has 20 s left, and is at risk when it has 10 s left.
     fn unrenewed(&self, state: &Status) -> Option<Duration> {
         let left = timing::left_when_due(self.ttl()).saturating_sub(self.terms.clock_margin);
         (state.is_kept && !self.is_local()).then_some(left / 2)

@@ -1,5 +1,5 @@
-//! After which pause a request is sent again, and how often an operation is tried. `model/error_kind.rs` says after which
-//! errors, and `WaitPolicy` for how long a caller waits in total.
+//! After which pause a request is sent again, and how often an operation is tried. `model/error_kind.rs` says after
+//! which errors, and `WaitPolicy` for how long a caller waits in total.
 
 use std::time::Duration;
 

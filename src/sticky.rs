@@ -9,8 +9,8 @@
 //! - `fences.rs` gives each grant from memory a fence.
 //! - `contended.rs` remembers the keys that went back because another process waited for them.
 //!
-//! `lease/recalls.rs` and `lease/stay_task.rs` learn which keys other processes wait for, and `lease/send_back.rs` sends
-//! their leases back. `SentBack` (`telemetry/words.rs`) lists the reasons.
+//! `lease/recalls.rs` and `lease/stay_task.rs` learn which keys other processes wait for, and `lease/send_back.rs`
+//! sends their leases back. `SentBack` (`telemetry/words.rs`) lists the reasons.
 
 mod contended;
 mod fences;

@@ -292,19 +292,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// stream is a hint: another client may have acquired it already, and a release may be missing from the stream.
     ///
     /// Each item has the keys that became free since the previous item. While the server answers, an item, perhaps an
-    /// empty one, comes at least every 10 s, so that a reader can stop between two items without dropping a request that
-    /// is under way. The client takes a stream without an item for 30 s for broken, and opens another one. After an error
-    /// or the end, the stream gives nothing more. Another one may then be opened.
+    /// empty one, comes at least every 10 s, so that a reader can stop between two items without dropping a request
+    /// that is under way. The client takes a stream without an item for 30 s for broken, and opens another one. After
+    /// an error or the end, the stream gives nothing more. Another one may then be opened.
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         Ok(None)
     }
 
     /// Opens a stream of keys for which a process begins to wait from now on: it takes a [place](Place) in their queue.
     ///
-    /// A client opens it while keys [stay](crate::Acquire::sticky) with it that it does not need, and gives them up when
-    /// they are in the stream. `None`, which the provided method returns, if the database has no such stream. The client
-    /// then learns of the processes that wait from [`waited_for`](Store::waited_for) alone. A key in the stream is a
-    /// hint, and may be missing. Items come as in [`freed`](Store::freed).
+    /// A client opens it while keys [stay](crate::Acquire::sticky) with it that it does not need, and gives them up
+    /// when they are in the stream. `None`, which the provided method returns, if the database has no such stream. The
+    /// client then learns of the processes that wait from [`waited_for`](Store::waited_for) alone. A key in the stream
+    /// is a hint, and may be missing. Items come as in [`freed`](Store::freed).
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
         Ok(None)
     }

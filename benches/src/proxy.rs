@@ -1,5 +1,5 @@
-//! A proxy in front of a server, which can act as if the server were far off, or away: connections stay open, but no data
-//! passes.
+//! A proxy in front of a server, which can act as if the server were far off, or away: connections stay open, but no
+//! data passes.
 
 use std::{io, net::Ipv4Addr, time::Duration};
 

@@ -11,8 +11,8 @@ use leasehold::{
     store::{AcquireRequest, ConvertAnswer, ConvertRequest},
 };
 
-/// A conversion changes only a lease with the fence that it names, so a late one undoes no later upgrade, and no downgrade
-/// after that. A repeated one is answered as the first.
+/// A conversion changes only a lease with the fence that it names, so a late one undoes no later upgrade, and no
+/// downgrade after that. A repeated one is answered as the first.
 pub async fn a_late_conversion_undoes_no_later_one(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("late conversions")?;

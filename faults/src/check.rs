@@ -363,7 +363,8 @@ fn read_after_release<'a>(
     let blocks = Blocks::of(events);
     for event in events {
         match event {
-            // A grant from memory that had the last fence of its block was released, and the store still names that fence.
+            // A grant from memory that had the last fence of its block was released, and the store still names that
+            // fence.
             Event::Released { key, fence, .. } if blocks.ending(key, *fence).is_some() => {}
             Event::Released { key, fence, got } => {
                 releases.insert((key.clone(), *fence), *got);

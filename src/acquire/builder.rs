@@ -97,12 +97,12 @@ impl IntoFuture for TryAcquire {
 ///
 /// # Within a process
 ///
-/// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out.
-/// Only the first waiter sends requests, so a thousand waiters load the store no more than one. (A
-/// [`reentrant`](Acquire::reentrant) acquire sends requests also when it is not the first, until an answer says that its
-/// owner does not have the key: those before it may wait for that owner. Readers that
-/// [come back at once](#between-processes) send one request before they join the queue. When a reader is granted the
-/// key, up to 32 readers behind it send their requests together.)
+/// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out. Only
+/// the first waiter sends requests, so a thousand waiters load the store no more than one. (A
+/// [`reentrant`](Acquire::reentrant) acquire sends requests also when it is not the first, until an answer says that
+/// its owner does not have the key: those before it may wait for that owner. Readers that [come back at
+/// once](#between-processes) send one request before they join the queue. When a reader is granted the key, up to 32
+/// readers behind it send their requests together.)
 ///
 /// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
 ///   32 such handoffs in a row, or 100 ms, the key is released instead, so that other processes can be granted
@@ -125,10 +125,11 @@ impl IntoFuture for TryAcquire {
 /// - If the first task of a process waits to share the key, the tasks directly behind it that also wait to share it are
 ///   granted the key in the same place. Tasks that come later are not.
 /// - For 30 ms after a task was granted the key in turn to share it, up to 32 further acquires of its process that want
-///   to share it come before the processes that wait, unless tasks of the process wait too. So readers that come back at
-///   once read on for a moment. A writer waits until all of them have released the key.
+///   to share it come before the processes that wait, unless tasks of the process wait too. So readers that come back
+///   at once read on for a moment. A writer waits until all of them have released the key.
 /// - The first process sends a request every few milliseconds while the key changes hands quickly (every 50 ms if the
-///   store reports freed keys), and every half a second to a second while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
+///   store reports freed keys), and every half a second to a second while one holder keeps it. A process further back
+///   sends fewer, but at least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the
 ///   processes behind it for 1.5 s if it had been first for a while, and otherwise for up to 3.5 s. A free key is kept
 ///   for 4 s at most for all processes together. If the answers of the store take seconds, the places of a key that

@@ -110,9 +110,9 @@ impl Cleanup {
         left
     }
 
-    /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. That grant is later
-    /// than the lease, and is released. An earlier grant had expired when the lease was granted. The fence does not tell
-    /// them apart, because an upgrade gives the lease another one.
+    /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. That grant is
+    /// later than the lease, and is released. An earlier grant had expired when the lease was granted. The fence does
+    /// not tell them apart, because an upgrade gives the lease another one.
     async fn leave(mut self, acquired_at: DateTime<Utc>) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             self.take_in(&answer);
@@ -160,8 +160,8 @@ impl Cleanup {
             if self.calls.is_empty() {
                 return self.give_up_place().await;
             }
-            // A release that the server carries out before the acquire frees nothing. So the first release waits for the
-            // answer, or until it is late.
+            // A release that the server carries out before the acquire frees nothing. So the first release waits for
+            // the answer, or until it is late.
             let answer = if end.is_some_and(|end| Instant::now() >= end) {
                 self.calls.next_at_last().await
             } else {

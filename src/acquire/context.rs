@@ -16,8 +16,8 @@ pub(crate) struct AcquireContext {
     /// expires. Another attempt is likely to be refused too. A read of the document of a held key costs a database less
     /// than a refused change. So the request for one of these keys tells the store that it may read first.
     pub(crate) likely_held: RecentKeys<()>,
-    /// The keys that this process shares in its turn (`operation/shared_turn.rs`), each until that turn is over, and how
-    /// many requests that turn has left.
+    /// The keys that this process shares in its turn (`operation/shared_turn.rs`), each until that turn is over, and
+    /// how many requests that turn has left.
     pub(crate) shared_turns: RecentKeys<u32>,
     /// For how long leases stay with this process after their last use, unless an acquire says otherwise.
     pub(crate) sticky: Option<Duration>,

@@ -91,8 +91,8 @@ pub(super) async fn acquire(
     })
 }
 
-/// The guard of a lease that was granted from memory. `None` if the lease in the store does not stay any more: it then goes
-/// back first, which takes until `until` at most.
+/// The guard of a lease that was granted from memory. `None` if the lease in the store does not stay any more: it then
+/// goes back first, which takes until `until` at most.
 pub(super) async fn entered(
     context: &AcquireContext,
     stay: &Arc<Stay>,

@@ -7,8 +7,8 @@
 //! - A request that was sent is never dropped. When the caller's future is dropped, a task waits for the answers, and
 //!   releases what they grant.
 //! - Background renewals and the minimum hold begin only when the caller has the lease. So a future that is not polled
-//!   any more does not keep a key locked. A lease that stays with this process is renewed from its grant on, but what is
-//!   granted under it ends with its own ttl.
+//!   any more does not keep a key locked. A lease that stays with this process is renewed from its grant on, but what
+//!   is granted under it ends with its own ttl.
 //! - An acquire that begins during a close fails; a close waits for every other acquire.
 
 mod in_turn;
@@ -187,8 +187,8 @@ impl AcquireOperation {
         }
     }
 
-    /// Sends requests until the key is granted or the time is over. `wait_ends` is `None` if the wait has no bound, or if
-    /// an `Instant` cannot express it.
+    /// Sends requests until the key is granted or the time is over. `wait_ends` is `None` if the wait has no bound, or
+    /// if an `Instant` cannot express it.
     async fn ask_until(&mut self, wait_ends: Option<Instant>) -> Result<Attempt, Error> {
         let end = if self.request.reentrant {
             let attempt = self.attempt().await;
@@ -380,8 +380,8 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let registry = self.context.registry.clone();
-        // The key may have been recalled since this acquire began, and a grant in place of a lease of this process is never
-        // refused first.
+        // The key may have been recalled since this acquire began, and a grant in place of a lease of this process is
+        // never refused first.
         let may_stay = |_: &_| registry.stays.may_stay(&self.request.key, Instant::now());
         let lease = match self.stays_for.filter(may_stay) {
             Some(idle) => Lease::staying(registry, state, idle, self.suspended),

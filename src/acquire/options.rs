@@ -43,8 +43,9 @@ pub(crate) struct LeaseOptions {
 pub(crate) enum FromMemory {
     /// The lease may be granted under an exclusive lease that stays here.
     Allowed,
-    /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared lease
-    /// only such guards are granted, because the fences that two processes give out under shared leases have no order.
+    /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared
+    /// lease only such guards are granted, because the fences that two processes give out under shared leases have no
+    /// order.
     WithoutFence,
     /// The store is always asked.
     Never,
@@ -328,8 +329,8 @@ macro_rules! lease_options {
                 self
             }
 
-            /// Lets the lease stay with this process after its last use, until no task has asked for the key for `idle`.
-            /// The next acquire of the key in this process is then granted from memory, without a request.
+            /// Lets the lease stay with this process after its last use, until no task has asked for the key for
+            /// `idle`. The next acquire of the key in this process is then granted from memory, without a request.
             ///
             /// It is for a key that mostly one process uses: a partition, the shard of a customer, the host of a
             /// session. While the lease stays, it is kept alive, and other processes are refused the key. A process

@@ -23,8 +23,8 @@ use crate::{
 pub enum Resumed {
     /// The lease continues in this process, with a new ttl from now.
     Live(Lease),
-    /// The lease was lost before it was resumed, for this reason. If it is held nevertheless, this call releases it in the
-    /// background: its [`max_hold`](crate::Acquire::max_hold) is over, or a late request was granted it anew.
+    /// The lease was lost before it was resumed, for this reason. If it is held nevertheless, this call releases it in
+    /// the background: its [`max_hold`](crate::Acquire::max_hold) is over, or a late request was granted it anew.
     Gone(LossReason),
 }
 

@@ -80,8 +80,8 @@ pub(super) async fn acquire_without_holds(
     give_to_caller(&context, end, keep_alive, span)
 }
 
-/// The caller of an acquire that may wait. If its future is dropped, the waiter leaves the others their turn at once, also
-/// if nothing drives the runtime of the operation any more.
+/// The caller of an acquire that may wait. If its future is dropped, the waiter leaves the others their turn at once,
+/// also if nothing drives the runtime of the operation any more.
 struct Caller<'a> {
     context: &'a AcquireContext,
     key: Key,

@@ -32,11 +32,11 @@ impl Acquire {
     /// request, also while other tasks hold it.
     ///
     /// It is for a lock that each worker shares before it takes a narrower one: the lock on an index before that on a
-    /// document, for example. What [`sticky`](Acquire::sticky) says about other processes, and about what it is not for,
-    /// goes for this too. The lease shows no [fence](crate::Lease::fence), and its type says so.
+    /// document, for example. What [`sticky`](Acquire::sticky) says about other processes, and about what it is not
+    /// for, goes for this too. The lease shows no [fence](crate::Lease::fence), and its type says so.
     ///
-    /// Call this last: it turns the builder into one for a [`SharedLease`]. If the key stays here as an exclusive lease,
-    /// the shared ones are granted from memory under that one.
+    /// Call this last: it turns the builder into one for a [`SharedLease`]. If the key stays here as an exclusive
+    /// lease, the shared ones are granted from memory under that one.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -59,13 +59,14 @@ impl LeasesBuilder {
         self
     }
 
-    /// Sets how long the library waits for the answer to one request before it gives the request up or sends it again. The
-    /// default is 10 s.
+    /// Sets how long the library waits for the answer to one request before it gives the request up or sends it again.
+    /// The default is 10 s.
     ///
-    /// An acquire that does not wait, a renewal and a release send a request up to three times. So without any answer they
-    /// return [`Error::TimedOut`](crate::Error::TimedOut) after at most three times this limit. A late answer to an earlier
-    /// of these requests counts. No acquire takes longer than the ttl for its answer, because a lease that is granted later
-    /// would have expired. The requests that keep leases alive have a limit of their own, a sixth of the ttl.
+    /// An acquire that does not wait, a renewal and a release send a request up to three times. So without any answer
+    /// they return [`Error::TimedOut`](crate::Error::TimedOut) after at most three times this limit. A late answer to
+    /// an earlier of these requests counts. No acquire takes longer than the ttl for its answer, because a lease that
+    /// is granted later would have expired. The requests that keep leases alive have a limit of their own, a sixth of
+    /// the ttl.
     pub fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
         self

@@ -12,9 +12,9 @@ impl Leases {
     /// The store keeps the newest tick that is done. So a scheduler of another host that fires a minute late does not
     /// run the job again, although the work took only a second and the lock is free.
     ///
-    /// The tick names one run of the job, and must be the same in all processes: the scheduled time, the date, a version
-    /// or a counter. Ticks are ordered. A tick that is older than the newest done tick counts as done, so a tick that
-    /// was left out is never run later.
+    /// The tick names one run of the job, and must be the same in all processes: the scheduled time, the date, a
+    /// version or a counter. Ticks are ordered. A tick that is older than the newest done tick counts as done, so a
+    /// tick that was left out is never run later.
     ///
     /// This call sends nothing and checks nothing; [`RunOnce::run`](crate::jobs::RunOnce::run) does, and has an
     /// example. The key is 1 to 512 bytes of text. A job and an ordinary lease of the same key use the same lock.

@@ -99,8 +99,8 @@ impl Leader {
     ///
     /// Two errors of the compiler, and what mends them:
     ///
-    /// - ``implementation of `Send` is not general enough``, where the call is spawned: write `async move |term: &Term|`,
-    ///   so that the work borrows nothing.
+    /// - ``implementation of `Send` is not general enough``, where the call is spawned: write `async move |term:
+    ///   &Term|`, so that the work borrows nothing.
     /// - ``type annotations needed``, for work that never returns: write the type of its error,
     ///   `async |term: &Term| -> Result<(), Infallible>`.
     ///
@@ -179,8 +179,8 @@ impl Leader {
     /// store answers in time, and at once if the last term ended by a release that the store reports. A term that is
     /// shorter than that may be missed.
     ///
-    /// When reads fail, an event reports it. The last value stays until the lease that was read would have expired, and is
-    /// `None` from then on: nobody is known to lead. It is also `None` once the client closes.
+    /// When reads fail, an event reports it. The last value stays until the lease that was read would have expired, and
+    /// is `None` from then on: nobody is known to lead. It is also `None` once the client closes.
     ///
     /// The value may be out of date. Only a live [`Term`] shows for sure that this process leads.
     ///

@@ -46,8 +46,8 @@ impl<A> Repeat<A> {
     }
 }
 
-/// Waits for an answer. If the call may be repeated, this makes the other call [`OVERDUE`] after the request was sent in a
-/// batch, unless `stop` is notified before, and returns the first of the two answers.
+/// Waits for an answer. If the call may be repeated, this makes the other call [`OVERDUE`] after the request was sent
+/// in a batch, unless `stop` is notified before, and returns the first of the two answers.
 pub(super) async fn in_time<A: Send + 'static>(
     answer: impl Future<Output = TimedAnswer<A>> + Send + 'static,
     went: oneshot::Receiver<()>,

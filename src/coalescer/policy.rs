@@ -74,9 +74,9 @@ impl LoadSnapshot {
         self.each_alone(limits)
     }
 
-    /// How many of the requests that must not go in a batch are sent now, if the others stay or go in a batch. They have
-    /// nothing to wait for but a slot: batches may follow each other without a pause, and would keep them waiting without
-    /// end. If the requests go alone, they go in the order in which they came.
+    /// How many of the requests that must not go in a batch are sent now, if the others stay or go in a batch. They
+    /// have nothing to wait for but a slot: batches may follow each other without a pause, and would keep them waiting
+    /// without end. If the requests go alone, they go in the order in which they came.
     pub(super) fn next_unbatchable(self, limits: Limits) -> usize {
         self.free_slots(limits).min(self.unbatchable)
     }

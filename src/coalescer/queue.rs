@@ -203,8 +203,8 @@ impl<W> SendQueue<W> {
     }
 
     /// Takes the requests of the next batch out of the queue: of those that may go in a batch, the first ones that have
-    /// the same class and the same runtime as the very first, one for each key. Requests of another runtime stay, because
-    /// that runtime may stand still and would delay the answers of these.
+    /// the same class and the same runtime as the very first, one for each key. Requests of another runtime stay,
+    /// because that runtime may stand still and would delay the answers of these.
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
@@ -234,7 +234,8 @@ impl<W> SendQueue<W> {
         if few {
             return None;
         }
-        // There may be fewer requests by now. So this number shrinks with each batch, and `update_load` raises it again.
+        // There may be fewer requests by now. So this number shrinks with each batch, and `update_load` raises it
+        // again.
         self.peak -= self.peak / 8;
         Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
     }

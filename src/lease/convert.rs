@@ -23,17 +23,17 @@ use crate::{
 pub enum Upgrade {
     /// The lease is exclusive.
     Exclusive,
-    /// These other leases hold the key too, so the lease is shared. An upgrade takes no place in the queue of the key, so
-    /// readers that come and go can keep it off for long.
+    /// These other leases hold the key too, so the lease is shared. An upgrade takes no place in the queue of the key,
+    /// so readers that come and go can keep it off for long.
     Held(Held),
 }
 
 impl Lease {
-    /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
-    /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
-    /// already exclusive does not change, unless a [downgrade](Lease::downgrade) of it had no answer: that downgrade is
-    /// carried out first, so that it cannot undo the upgrade later. Another shared lease may be granted in between, so after
-    /// a refusal, an error, or a drop of the future such a lease may be shared: [`mode`](Lease::mode) tells.
+    /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other holders,
+    /// because two shared holders that both upgrade would wait for each other for ever. A lease that is already
+    /// exclusive does not change, unless a [downgrade](Lease::downgrade) of it had no answer: that downgrade is carried
+    /// out first, so that it cannot undo the upgrade later. Another shared lease may be granted in between, so after a
+    /// refusal, an error, or a drop of the future such a lease may be shared: [`mode`](Lease::mode) tells.
     ///
     /// The upgrade of a shared lease gives it a new [`fence`](Lease::fence), which is greater than the fences of all
     /// leases that shared the key with it.
@@ -70,10 +70,11 @@ impl Lease {
         })
     }
 
-    /// Makes an exclusive lease shared, so that the readers that wait before the next writer are granted the key. A lease
-    /// that is already shared does not change. The fence does not change, unless an [upgrade](Lease::upgrade) of the lease had no answer:
-    /// that upgrade is carried out first, so that it cannot undo the downgrade later. If other leases share the key, it
-    /// cannot be carried out, and may still make this lease exclusive when they have ended. Then downgrade it again.
+    /// Makes an exclusive lease shared, so that the readers that wait before the next writer are granted the key. A
+    /// lease that is already shared does not change. The fence does not change, unless an [upgrade](Lease::upgrade) of
+    /// the lease had no answer: that upgrade is carried out first, so that it cannot undo the downgrade later. If other
+    /// leases share the key, it cannot be carried out, and may still make this lease exclusive when they have ended.
+    /// Then downgrade it again.
     ///
     /// If the lease [stays with this process](crate::Acquire::sticky) and an exclusive
     /// [reentrant](crate::Acquire::reentrant) one is inside, other processes still find the key held exclusively. Call
@@ -157,8 +158,8 @@ impl Lease {
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
         let limit = || self.registry.call_timeout.min(self.remaining());
-        // A call whose future is not polled any more delays the others for no longer than a request would. After that they
-        // go on beside it: what it has sent counts as unanswered.
+        // A call whose future is not polled any more delays the others for no longer than a request would. After that
+        // they go on beside it: what it has sent counts as unanswered.
         let _one_at_a_time = timeout(limit(), stored.lock_conversions()).await;
         let mut tries = Tries::default();
         let mut opposites = Opposites::default();

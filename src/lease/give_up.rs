@@ -1,5 +1,5 @@
-//! The ways in which a holder gives up its lease: a release, a ticket for another process, a detach, and the drop of the
-//! guard.
+//! The ways in which a holder gives up its lease: a release, a ticket for another process, a detach, and the drop of
+//! the guard.
 
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -79,9 +79,9 @@ impl Lease {
     /// count from the grant by the server's clock.
     ///
     /// The ticket of a lease that was [granted from memory](crate::Acquire::sticky) is that of the lease in the store,
-    /// whose fence is greater. From then on the key is not granted from memory any more. While other tasks have leases of
-    /// the key from memory, it is the ticket of no lease: `resume` answers
-    /// [`Resumed::Gone`](crate::Resumed::Gone), as for a lease that is lost.
+    /// whose fence is greater. From then on the key is not granted from memory any more. While other tasks have leases
+    /// of the key from memory, it is the ticket of no lease: `resume` answers [`Resumed::Gone`](crate::Resumed::Gone),
+    /// as for a lease that is lost.
     pub fn into_ticket(self) -> Ticket {
         let is_given_away = match &self.stay {
             None => {

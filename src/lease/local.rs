@@ -136,8 +136,8 @@ impl Lease {
         self.depart(stay, Departure::Detached);
     }
 
-    /// Gives up the guard for the process that gets the ticket of the lease in the store. `false` if there is no lease for
-    /// that: this one is lost, or the lease in the store stands behind other leases too.
+    /// Gives up the guard for the process that gets the ticket of the lease in the store. `false` if there is no lease
+    /// for that: this one is lost, or the lease in the store stands behind other leases too.
     pub(super) fn give_away(&self, stay: &Arc<Stay>) -> bool {
         self.depart(stay, Departure::Ticketed)
     }

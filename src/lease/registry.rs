@@ -82,8 +82,8 @@ impl LeaseRegistry {
         telemetry::guard_created();
     }
 
-    /// Registers a lease that was granted, and stays here behind the leases that are granted from memory. It has no guard
-    /// of its own.
+    /// Registers a lease that was granted, and stays here behind the leases that are granted from memory. It has no
+    /// guard of its own.
     pub(super) fn register_stay(&self, lease: &Arc<LeaseState>) {
         self.register(&mut self.held.lock(), lease);
     }
@@ -164,11 +164,11 @@ impl LeaseRegistry {
         }
     }
 
-    /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release. A release that has
-    /// panicked, or was dropped with its runtime, is carried out once more in the background.
+    /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release. A release that
+    /// has panicked, or was dropped with its runtime, is carried out once more in the background.
     ///
-    /// The future has the release before its first poll, so that its drop does not lose it either: the caller makes a span
-    /// in between, and the subscriber of the application may panic.
+    /// The future has the release before its first poll, so that its drop does not lose it either: the caller makes a
+    /// span in between, and the subscriber of the application may panic.
     pub(super) fn release(
         &self,
         pending: PendingRelease,

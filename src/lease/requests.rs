@@ -93,9 +93,9 @@ pub(crate) async fn convert(
     .await
 }
 
-/// Applies the mode and the fence of the lease in the store to the guard's lease, if that was granted from memory. If the
-/// lease in the store is shared, no other lease under the stay is exclusive: one may have become so by a request that was
-/// carried out before.
+/// Applies the mode and the fence of the lease in the store to the guard's lease, if that was granted from memory. If
+/// the lease in the store is shared, no other lease under the stay is exclusive: one may have become so by a request
+/// that was carried out before.
 fn apply_to_guard(state: &LeaseState, guarded: &LeaseState, stay: Option<&Stay>) {
     loop {
         let (mode, fence) = state.mode_and_fence();

@@ -69,8 +69,8 @@ impl LeaseRegistry {
         }
     }
 
-    /// Ends the stay of a lease, for a task that asks the store next. If no task uses the lease, this waits until it was
-    /// [released](Self::until_released). Otherwise the store would refuse the task because of its own process, and
+    /// Ends the stay of a lease, for a task that asks the store next. If no task uses the lease, this waits until it
+    /// was [released](Self::until_released). Otherwise the store would refuse the task because of its own process, and
     /// the task would take a place among the processes that wait.
     pub(crate) async fn end_stay_now(
         &self,
@@ -138,8 +138,8 @@ impl LeaseRegistry {
         until.map_or(longest, |until| until.min(longest))
     }
 
-    /// Ends the stay of this lease, which this process has just ended in the store. With `None` it may have ended any lease
-    /// of the key: nothing more is granted under one that stays, and what was granted goes on.
+    /// Ends the stay of this lease, which this process has just ended in the store. With `None` it may have ended any
+    /// lease of the key: nothing more is granted under one that stays, and what was granted goes on.
     pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
         // The lease may be granted by an answer that is under way, and then begin to stay.
         self.stays.recalled(key, Instant::now());

@@ -1,6 +1,6 @@
 //! The task that looks after the leases that stay with this process. It sends back those that other processes wait for,
-//! those that no task has used for long enough, and those that are lost. A lease that was recalled while a task used it goes
-//! back when that task's own lease is over, even if its guard still exists.
+//! those that no task has used for long enough, and those that are lost. A lease that was recalled while a task used it
+//! goes back when that task's own lease is over, even if its guard still exists.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -61,8 +61,8 @@ impl Ticket {
         self.max_hold_ms.map(Duration::from_millis)
     }
 
-    /// Whether this grant, which a renewal has found, is that of the ticket. A late request may have been granted the lease
-    /// anew, after another process held the key.
+    /// Whether this grant, which a renewal has found, is that of the ticket. A late request may have been granted the
+    /// lease anew, after another process held the key.
     pub(crate) fn is_of(&self, grant: &Grant) -> bool {
         grant.acquired_at.timestamp_millis() == self.acquired_at_ms
     }

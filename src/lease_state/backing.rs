@@ -167,7 +167,8 @@ impl LeaseState {
         holder
     }
 
-    /// The refusal that another request is answered with while this lease holds the key, as far as this process can tell.
+    /// The refusal that another request is answered with while this lease holds the key, as far as this process can
+    /// tell.
     pub(crate) fn refusal(&self, now: Instant) -> Held {
         let at = self.server_time(now);
         Held::new(self.key().clone(), vec![self.shown(at, now)], at)

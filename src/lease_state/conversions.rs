@@ -1,9 +1,9 @@
 //! `Conversions`: which conversions of a lease have no answer, and may still change it. Pure.
 //!
-//! In the store the modes of a lease have one order: an exclusive lease becomes shared and keeps its fence, and a shared
-//! one becomes exclusive with a greater fence. A conversion names the fence that its sender knows, and the store changes
-//! no lease with another one. So a request that is carried out late changes the lease only while the lease has that
-//! fence and not the mode that the request asks for.
+//! In the store the modes of a lease have one order: an exclusive lease becomes shared and keeps its fence, and a
+//! shared one becomes exclusive with a greater fence. A conversion names the fence that its sender knows, and the store
+//! changes no lease with another one. So a request that is carried out late changes the lease only while the lease has
+//! that fence and not the mode that the request asks for.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,8 +78,8 @@ impl Conversions {
         }
     }
 
-    /// Whether a greater fence in an answer can be that of an upgrade of this lease without an answer. `mode` is the last
-    /// known one of the lease.
+    /// Whether a greater fence in an answer can be that of an upgrade of this lease without an answer. `mode` is the
+    /// last known one of the lease.
     pub(super) fn explains_greater_fence(&self, mode: Mode) -> bool {
         // An upgrade changes an exclusive lease only after a downgrade.
         let was_shared = mode == Mode::Shared || self.unanswered.downgrades > 0;
@@ -113,8 +113,8 @@ pub(crate) struct Opposites {
 }
 
 impl Opposites {
-    /// Two are enough for a store that gives each upgrade a greater fence: the first may change nothing, because the lease
-    /// of a ticket may have another mode than the ticket says.
+    /// Two are enough for a store that gives each upgrade a greater fence: the first may change nothing, because the
+    /// lease of a ticket may have another mode than the ticket says.
     const MOST: u32 = 2;
 
     pub(crate) fn done(&mut self, fence: Option<Fence>) {

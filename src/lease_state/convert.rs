@@ -17,8 +17,8 @@ impl LeaseState {
         self.converting.lock().await
     }
 
-    /// The request to send next, so that the lease gets the mode of the wanted conversion and keeps it, and whether it is
-    /// the opposite conversion. `sent` are the opposite ones that were carried out before.
+    /// The request to send next, so that the lease gets the mode of the wanted conversion and keeps it, and whether it
+    /// is the opposite conversion. `sent` are the opposite ones that were carried out before.
     pub(crate) fn next_conversion(
         &self,
         wanted: Conversion,
@@ -41,8 +41,8 @@ impl LeaseState {
         (request.of_fence(fence), is_opposite)
     }
 
-    /// Whether, after the wanted conversion was carried out, an opposite one without an answer may still undo it. `sent` are
-    /// the opposite ones that were carried out before.
+    /// Whether, after the wanted conversion was carried out, an opposite one without an answer may still undo it.
+    /// `sent` are the opposite ones that were carried out before.
     pub(crate) fn may_be_undone(&self, wanted: Conversion, mut sent: Opposites) -> bool {
         sent.wanted_is_done();
         self.next_conversion(wanted, sent).1
@@ -89,7 +89,8 @@ impl LeaseState {
     }
 
     /// Applies the mode and the fence that the lease had when this conversion was answered. Returns whether it was this
-    /// lease: after a takeover, a late acquire request may have been granted the same lease id again, with another fence.
+    /// lease: after a takeover, a late acquire request may have been granted the same lease id again, with another
+    /// fence.
     ///
     /// Answers may arrive in any order, but what they say was true in [one order](super::conversions).
     pub(crate) fn apply_conversion(

@@ -32,8 +32,8 @@ impl LeaseState {
         is_first
     }
 
-    /// As [`end`](Self::end), for a caller that has to give up the lease before the subscriber of the application, which
-    /// may panic, is told. The caller passes the answer to [`report_end`](Self::report_end).
+    /// As [`end`](Self::end), for a caller that has to give up the lease before the subscriber of the application,
+    /// which may panic, is told. The caller passes the answer to [`report_end`](Self::report_end).
     pub(crate) fn end_without_events(&self, how: EndReason, now: Instant) -> Ended {
         let backing = self.loss_of_backing(now);
         let mut loss = None;

@@ -60,8 +60,8 @@ pub(super) enum Suspensions {
     /// Those since the machine had been suspended for this time in all. It was read before the request was sent that
     /// granted the lease or renewed it last.
     Since(Duration),
-    /// With the suspensions, the lease had expired before it was renewed. The leases from memory stay lost, although the
-    /// server has renewed the lease.
+    /// With the suspensions, the lease had expired before it was renewed. The leases from memory stay lost, although
+    /// the server has renewed the lease.
     WereOver,
 }
 

@@ -6,8 +6,8 @@ use crate::messages::Usage;
 
 /// What the renewals of a lease say about the use of its key.
 ///
-/// The renewals say nothing until the key is first not used. So the renewals of all other leases write no more than they
-/// have to.
+/// The renewals say nothing until the key is first not used. So the renewals of all other leases write no more than
+/// they have to.
 #[derive(Debug, Default)]
 pub(crate) struct KnownUsage(AtomicU8);
 
@@ -16,8 +16,8 @@ const IDLE: u8 = 1;
 const IN_USE: u8 = 2;
 /// The store was told that the key is in use.
 const REPORTED_IN_USE: u8 = 3;
-/// The key is idle, but was used after the store was told that it is idle. The store holds the start of the earlier idle
-/// time. So the next renewal reports the use, and the one after it reports the new idle time.
+/// The key is idle, but was used after the store was told that it is idle. The store holds the start of the earlier
+/// idle time. So the next renewal reports the use, and the one after it reports the new idle time.
 const IDLE_AGAIN: u8 = 4;
 
 impl KnownUsage {

@@ -4,8 +4,8 @@
 //! before it sent the request, which cannot be later than the instant at which the server carried it out. It also
 //! subtracts a clock margin, because after a failover the clock of the new server may be ahead.
 //!
-//! The clock of the process stands still while the machine is suspended. Only leases that were granted from memory count
-//! that time (`status.rs`, `backing.rs`).
+//! The clock of the process stands still while the machine is suspended. Only leases that were granted from memory
+//! count that time (`status.rs`, `backing.rs`).
 
 use std::time::Duration;
 

@@ -261,8 +261,8 @@ impl PermitQueue {
         }
     }
 
-    /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. A caller
-    /// behind it does the same, but later.
+    /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. A
+    /// caller behind it does the same, but later.
     pub(super) fn step(&mut self, number: u64, tick: NextLook) -> Action {
         let now = tick.now;
         if self

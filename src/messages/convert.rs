@@ -13,8 +13,8 @@ pub struct ConvertRequest {
     pub lease: LeaseId,
     /// The change: an upgrade or a downgrade.
     pub conversion: Conversion,
-    /// The fence of the lease that is to be changed. A lease with another one keeps its mode. `None` if the fence does not
-    /// matter.
+    /// The fence of the lease that is to be changed. A lease with another one keeps its mode. `None` if the fence does
+    /// not matter.
     pub fence: Option<Fence>,
 }
 
@@ -41,8 +41,8 @@ impl ConvertRequest {
 
     /// The same request, for the lease with this fence only.
     ///
-    /// A request may be carried out long after its sender has given up waiting for the answer. An upgrade gives the lease
-    /// a greater fence, so a request that names the fence before it can undo no later upgrade.
+    /// A request may be carried out long after its sender has given up waiting for the answer. An upgrade gives the
+    /// lease a greater fence, so a request that names the fence before it can undo no later upgrade.
     pub fn of_fence(mut self, fence: Fence) -> Self {
         self.fence = Some(fence);
         self

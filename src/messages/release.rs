@@ -29,8 +29,8 @@ pub enum ReleaseKind {
         /// acknowledge such a release before other members of a replica set have it.
         undoable: bool,
     },
-    /// The key stays held for some time after the grant, in spite of the release. A failover must not undo that, because
-    /// the key could be free too early.
+    /// The key stays held for some time after the grant, in spite of the release. A failover must not undo that,
+    /// because the key could be free too early.
     MinHold(MinHold),
     /// A tick was done under the lease. The store releases the lease and writes the tick in one step, and only if the
     /// lease is live: nothing is done under a lease that was lost. A failover must not undo that, because the job would

@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between};
 
-/// The answer that a key could not be granted, with its live holders. As text it says who holds the key or, if the key is
-/// free, how many wait for it.
+/// The answer that a key could not be granted, with its live holders. As text it says who holds the key or, if the key
+/// is free, how many wait for it.
 ///
 /// ```
 /// use std::time::Duration;

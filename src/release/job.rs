@@ -128,8 +128,8 @@ impl ReleaseJob {
     }
 }
 
-/// What the release of this lease writes besides removing it. A done tick keeps the job from running again, so a minimum
-/// hold has no use beside it.
+/// What the release of this lease writes besides removing it. A done tick keeps the job from running again, so a
+/// minimum hold has no use beside it.
 fn kind(done: Option<DoneTick>, min_hold: Option<Duration>) -> ReleaseKind {
     match (done, min_hold) {
         (Some(done), _) => ReleaseKind::Done(done),

@@ -91,8 +91,9 @@ impl Releaser {
         // instant ends the release.
         let expired = start.checked_add(job.ttl);
         // When the first of the release requests was answered. Until a call timeout later, an acquire request may still
-        // be on its way to the server. That time does not begin with the start of the release: a server that stood still
-        // for long carries out the waiting requests in any order, also the acquire request of a connection that broke.
+        // be on its way to the server. That time does not begin with the start of the release: a server that stood
+        // still for long carries out the waiting requests in any order, also the acquire request of a connection that
+        // broke.
         let mut first_answer = None;
         let mut tries = Tries::default();
         let mut unclear = false;

@@ -105,8 +105,8 @@ impl RenewalHandle {
         Box::pin(release.run(releaser, Some(reply)))
     }
 
-    /// Runs work on the runtime that renews leases. Without a runtime, the work waits for the next acquire. A runtime that
-    /// ends drops the work, which can pass itself to this method again, in its drop.
+    /// Runs work on the runtime that renews leases. Without a runtime, the work waits for the next acquire. A runtime
+    /// that ends drops the work, which can pass itself to this method again, in its drop.
     pub(crate) fn run_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.state.run_beside(Box::pin(work));
     }

@@ -38,8 +38,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The answer is [`Error::NotALock`] for a key that has no [fence](last_of_next) left for the request, unless the lease is live
-/// already; and for a request with a tick if the document does not tell which tick is done. It is
+/// The answer is [`Error::NotALock`] for a key that has no [fence](last_of_next) left for the request, unless the lease
+/// is live already; and for a request with a tick if the document does not tell which tick is done. It is
 /// [`Error::OtherTickKind`] if the two ticks cannot be compared.
 pub fn acquire(
     record: Option<&LockRecord>,

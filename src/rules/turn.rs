@@ -95,8 +95,8 @@ fn turns<'a>(places: impl Iterator<Item = &'a Place>, mode: Mode) -> usize {
 
 /// The places that must be granted the key before the request.
 ///
-/// There are none for a barging request, and in two more cases. A lease that replaces another one gets the key from that
-/// lease's holder. An owner that enters again would otherwise wait for processes that wait for it.
+/// There are none for a barging request, and in two more cases. A lease that replaces another one gets the key from
+/// that lease's holder. An owner that enters again would otherwise wait for processes that wait for it.
 fn before<'a>(
     record: &'a LockRecord,
     request: &AcquireRequest,

@@ -1,5 +1,5 @@
-//! The store calls of one operation that are under way. There can be several, because an operation that gets no answer in
-//! time makes its call again, and each call runs to its end.
+//! The store calls of one operation that are under way. There can be several, because an operation that gets no answer
+//! in time makes its call again, and each call runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -63,7 +63,8 @@ impl<T: Send + 'static> InFlight<T> {
         self.running.push(call);
     }
 
-    /// Withdraws the requests that were not sent yet. Requests that were sent are not sent again, unless that has begun.
+    /// Withdraws the requests that were not sent yet. Requests that were sent are not sent again, unless that has
+    /// begun.
     pub(crate) fn stop_sending(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));

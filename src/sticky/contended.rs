@@ -1,5 +1,5 @@
-//! `ContendedKeys`: the keys that do not stay here for a while, because another process waited for them. Pure: times come
-//! in as arguments.
+//! `ContendedKeys`: the keys that do not stay here for a while, because another process waited for them. Pure: times
+//! come in as arguments.
 
 use std::{collections::HashMap, time::Duration};
 

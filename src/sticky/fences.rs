@@ -7,7 +7,8 @@ use crate::model::Fence;
 /// How many fences a lease takes that is to stay.
 ///
 /// Each grant from memory needs one. After so many grants the store is asked again, which costs two requests. More
-/// fences would put the newest fence of the key further ahead of the server's clock, which keeps its document for longer.
+/// fences would put the newest fence of the key further ahead of the server's clock, which keeps its document for
+/// longer.
 const BLOCK: NonZeroU16 = NonZeroU16::new(4_096).unwrap();
 
 /// The fences of a block that no grant from memory has had.

@@ -4,10 +4,11 @@
 //!
 //! - The leases under it exclude each other as the store would have it. They are granted in the order in which their
 //!   tasks asked: a semaphore is the queue. An exclusive lease takes all of its permits, a shared one takes one.
-//! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters. It shares
-//!   the turn of that lease, which lasts until both are given up. Shared leases under a shared lease show no fence.
-//! - After its end nothing is granted under it but reentrant leases, which enter one that is there already. The lease in
-//!   the store is sent back once, when no lease under it is left.
+//! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters. It
+//!   shares the turn of that lease, which lasts until both are given up. Shared leases under a shared lease show no
+//!   fence.
+//! - After its end nothing is granted under it but reentrant leases, which enter one that is there already. The lease
+//!   in the store is sent back once, when no lease under it is left.
 //! - No lease state is dropped, and no event is made, while the lock is held.
 
 mod state;
@@ -41,8 +42,8 @@ use crate::{
 /// How many shared leases are granted from memory at the same time, at most.
 const TURNS: u32 = 1_000;
 
-/// For how long a lease stays while a task that was given a permit of the semaphore does not use it. The future of such a
-/// task is not polled any more, and blocks all tasks behind it.
+/// For how long a lease stays while a task that was given a permit of the semaphore does not use it. The future of such
+/// a task is not polled any more, and blocks all tasks behind it.
 const UNCLAIMED: Duration = Duration::from_millis(500);
 
 /// A lease that stays with this process.
@@ -61,8 +62,8 @@ pub(crate) enum LocalAnswer {
     Granted(Arc<LeaseState>),
     /// Other tasks of this process have the key, or come first.
     Busy(Held),
-    /// The lease cannot be granted from memory: the stay has ended, or the request does not fit under it. The store has to
-    /// be asked.
+    /// The lease cannot be granted from memory: the stay has ended, or the request does not fit under it. The store has
+    /// to be asked.
     StoreNeeded,
 }
 
@@ -72,8 +73,8 @@ pub(crate) enum Departure {
     Released,
     /// The lease in the store is not released after it.
     Detached,
-    /// As [`Detached`](Departure::Detached), for the process that gets the ticket of the lease in the store. But if other
-    /// leases are under the stay, the lease in the store is theirs, and this one is released.
+    /// As [`Detached`](Departure::Detached), for the process that gets the ticket of the lease in the store. But if
+    /// other leases are under the stay, the lease in the store is theirs, and this one is released.
     Ticketed,
 }
 
@@ -148,7 +149,8 @@ impl Stay {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
             let expiry = self.next_expiry(now).into_iter();
-            // The task of `lease/stay_task.rs` ends leases that have expired, but its runtime may not be driven any more.
+            // The task of `lease/stay_task.rs` ends leases that have expired, but its runtime may not be driven any
+            // more.
             let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
             let outcome = timeout_at(next, &mut turn).await.ok();
             let now = Instant::now();
@@ -168,8 +170,8 @@ impl Stay {
         }
     }
 
-    /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no such
-    /// lease. An exclusive lease under a shared one would need the turns of all, so the store is asked for it.
+    /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no
+    /// such lease. An exclusive lease under a shared one would need the turns of all, so the store is asked for it.
     fn reenter(&self, request: &AcquireRequest, now: Instant) -> Option<LocalAnswer> {
         if !request.reentrant {
             return None;
@@ -270,8 +272,8 @@ impl Stay {
         (left, was_there)
     }
 
-    /// Ends the stay: from now on only an owner that has the key is granted it from memory, by a reentrant request. Returns
-    /// what the caller does with the lease in the store now.
+    /// Ends the stay: from now on only an owner that has the key is granted it from memory, by a reentrant request.
+    /// Returns what the caller does with the lease in the store now.
     pub(crate) fn end(&self) -> Left {
         let mut state = self.state.lock();
         if state.end == End::None {
@@ -283,8 +285,8 @@ impl Stay {
         left
     }
 
-    /// After the end: drops the holders that have outlived their ttl, and returns what the caller does with the lease in
-    /// the store now.
+    /// After the end: drops the holders that have outlived their ttl, and returns what the caller does with the lease
+    /// in the store now.
     pub(crate) fn settle(&self, now: Instant) -> Left {
         self.drop_expired(now);
         self.state.lock().take_due()
@@ -330,8 +332,8 @@ impl Stay {
         self.state.lock().end == End::DueDetached
     }
 
-    /// Whether no task has used the key for as long as it was to stay, a task does not take its turn, or the lease in the
-    /// store is lost.
+    /// Whether no task has used the key for as long as it was to stay, a task does not take its turn, or the lease in
+    /// the store is lost.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         let state = self.state.lock();
         let is_taken = self.turns.available_permits() < TURNS as usize;

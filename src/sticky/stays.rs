@@ -34,8 +34,8 @@ pub(crate) struct Stays {
 #[derive(Debug, Default)]
 struct Keys {
     stays: HashMap<Key, Arc<Stay>>,
-    /// The leases that do not stay any more, each until it was released. A key can have several: shared leases end one after
-    /// the other.
+    /// The leases that do not stay any more, each until it was released. A key can have several: shared leases end one
+    /// after the other.
     ended: HashMap<Key, Vec<Arc<Stay>>>,
     recalled: ContendedKeys,
     /// Whether a task looks after the keys.
@@ -146,8 +146,9 @@ impl Stays {
     }
 
     /// Plans the next check of the keys, and returns the time until then. It is the shortest time for which an idle key
-    /// stays, or the time until the first lease from memory under an ended one expires, if that is sooner. `None` if there
-    /// are no leases: the task that looks after the keys then ends, and the next key that stays starts another one.
+    /// stays, or the time until the first lease from memory under an ended one expires, if that is sooner. `None` if
+    /// there are no leases: the task that looks after the keys then ends, and the next key that stays starts another
+    /// one.
     pub(crate) fn plan_look(&self, now: Instant) -> Option<Duration> {
         let mut keys = self.keys.lock();
         let idle = keys.stays.values().map(|stay| stay.idle());
@@ -170,8 +171,8 @@ impl Stays {
         !self.keys.lock().stays.is_empty()
     }
 
-    /// Records that the document of this key was needed, most often by another process that waits. The key does not stay
-    /// here for a while.
+    /// Records that the document of this key was needed, most often by another process that waits. The key does not
+    /// stay here for a while.
     pub(crate) fn recalled(&self, key: &Key, now: Instant) {
         self.keys.lock().recalled.insert(key.clone(), now);
     }

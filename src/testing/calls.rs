@@ -120,8 +120,8 @@ impl Calls {
         async move { shared.until(|plans| plans.any_hangs(group)).await }
     }
 
-    /// Delays the answers to these calls by this time, errors included. The calls are carried out at once. A delay of zero
-    /// ends the fault.
+    /// Delays the answers to these calls by this time, errors included. The calls are carried out at once. A delay of
+    /// zero ends the fault.
     ///
     /// The delay is on tokio's clock, and takes no time where that is paused. It is for calls that begin from now on.
     ///

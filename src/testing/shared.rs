@@ -1,6 +1,7 @@
 //! `SharedPlans`: the plans of a faulty store, which its handles change and its calls follow.
 //!
-//! The plans are in a `watch` channel. It tells the calls that hang of each change, and those that wait for a call to hang.
+//! The plans are in a `watch` channel. It tells the calls that hang of each change, and those that wait for a call to
+//! hang.
 
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;

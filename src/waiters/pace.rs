@@ -4,16 +4,16 @@
 //! Invariants:
 //!
 //! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
-//!   While the key is held, a pause is at most [`MOST`] for each turn ahead, or the time for which the key has been held
-//!   if that is longer. (For this, a process that shares its turn counts as a quarter of a turn.) While the key is free, a
-//!   pause is at most [`FREE`] for each turn ahead. If pauses grew with the delays of other processes, each delay would
-//!   cause the next one, and all would stay late. If the store reports freed keys, a pause may last
+//!   While the key is held, a pause is at most [`MOST`] for each turn ahead, or the time for which the key has been
+//!   held if that is longer. (For this, a process that shares its turn counts as a quarter of a turn.) While the key is
+//!   free, a pause is at most [`FREE`] for each turn ahead. If pauses grew with the delays of other processes, each
+//!   delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
 //!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
 //! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
-//! - Many processes together send hardly more requests than a few do, also if all of them share a turn. A process that is
-//!   twice as far behind sends half as many, by the speed at which the queue moves.
+//! - Many processes together send hardly more requests than a few do, also if all of them share a turn. A process that
+//!   is twice as far behind sends half as many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
 //!
@@ -123,8 +123,8 @@ impl Pace {
         }
     }
 
-    /// Whether holders of a shared key have released it, and others have not. Holders that began together end together, so
-    /// the key may be free soon.
+    /// Whether holders of a shared key have released it, and others have not. Holders that began together end together,
+    /// so the key may be free soon.
     pub(super) fn holders_leave(&self) -> bool {
         self.are_fewer && self.holders > 0
     }
@@ -136,8 +136,8 @@ impl Pace {
         each.min(longest).max(FIRST)
     }
 
-    /// The pause after the refusal of a request. `reports_freed` says whether the store reports freed keys. `chance` is a
-    /// random number from 0 to 1.
+    /// The pause after the refusal of a request. `reports_freed` says whether the store reports freed keys. `chance` is
+    /// a random number from 0 to 1.
     pub(super) fn pause(
         &self,
         held: &Held,

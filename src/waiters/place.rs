@@ -114,8 +114,8 @@ impl OwnPlace {
         }
     }
 
-    /// Plans the next request, and returns what it says about the place. `beside` is how many tasks of this process wait
-    /// directly behind the requesting task and can share the key with it. A grant keeps the place for them.
+    /// Plans the next request, and returns what it says about the place. `beside` is how many tasks of this process
+    /// wait directly behind the requesting task and can share the key with it. A grant keeps the place for them.
     ///
     /// Only tasks that waited when the first of them sent its request can use the place. Tasks that come later need
     /// another place. Otherwise a process with a constant flow of readers would keep a writer from the key for ever.
@@ -158,13 +158,14 @@ impl OwnPlace {
         self.tasks_left = self.tasks_left.map(less);
     }
 
-    /// Records that a request in turn was granted. `ends` says whether the grant has ended the place, unless the request
-    /// was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep the place. If
-    /// a refusal had taken the place, returns what telemetry reports about it.
+    /// Records that a request in turn was granted. `ends` says whether the grant has ended the place, unless the
+    /// request was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep
+    /// the place. If a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
         self.has_no_room = false;
         self.may_be_taken &= self.tasks_left_after_grant.is_some() || !ends;
-        // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at least.
+        // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at
+        // least.
         let left = self
             .tasks_left
             .map_or(usize::MAX, |more| more.get() - 1)

@@ -5,9 +5,9 @@
 //!
 //! - Only the first waiter sends requests, one at a time. While readers are let in together ([`WaiterList`]), each of
 //!   them sends one instead.
-//! - A report says that the key may be free: a release in this process, or a store that reports freed keys, causes it. A
-//!   report that comes while a request is under way may be newer than the answer to the request. So the report is kept,
-//!   and decides when the next request is sent after a refusal.
+//! - A report says that the key may be free: a release in this process, or a store that reports freed keys, causes it.
+//!   A report that comes while a request is under way may be newer than the answer to the request. So the report is
+//!   kept, and decides when the next request is sent after a refusal.
 //! - A waiter is notified whenever its next step may be earlier than it was told.
 
 mod first_request;
@@ -72,8 +72,9 @@ pub(super) struct Granted {
     pub(super) mode: Mode,
     pub(super) remaining: Duration,
     pub(super) is_in_turn: bool,
-    /// Whether the request that was granted is the last planned one, so that the place has ended unless that request was to
-    /// keep it. `false` if an earlier request of the waiter, which was to keep the place, may have been granted instead.
+    /// Whether the request that was granted is the last planned one, so that the place has ended unless that request
+    /// was to keep it. `false` if an earlier request of the waiter, which was to keep the place, may have been granted
+    /// instead.
     pub(super) ends_place: bool,
     /// What other requests are refused with from now on; `None` for a grant from memory.
     pub(super) refusal: Option<Held>,
@@ -137,8 +138,8 @@ impl KeyQueue {
         }
     }
 
-    /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. The operation
-    /// [removes](Self::remove) it when it is polled.
+    /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. The
+    /// operation [removes](Self::remove) it when it is polled.
     pub(super) fn abandon(&mut self, work: &Weak<InlineTask>, now: Instant) {
         let before = self.waiters.first_kind();
         if self.waiters.abandon(work) == Some(true) {

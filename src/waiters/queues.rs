@@ -4,8 +4,8 @@
 //! Invariants:
 //!
 //! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for any reason. So an operation that has
-//!   ended cannot block the waiters behind it. Neither can one whose caller has gone: it goes behind all others at once,
-//!   unless its runtime stops in the very poll in which it enters the queue.
+//!   ended cannot block the waiters behind it. Neither can one whose caller has gone: it goes behind all others at
+//!   once, unless its runtime stops in the very poll in which it enters the queue.
 //! - No two locks of [`WaitQueues`] are held at the same time.
 //! - No lock of [`WaitQueues`] is held while an operation is detached. If the runtime of the operation has ended, the
 //!   detach drops it, and the drop of its waiter takes the locks.
@@ -91,8 +91,8 @@ impl WaitQueues {
     }
 
     /// Moves the waiter of this operation, if there is one, behind all others, because the future of its caller was
-    /// dropped. The operation leaves the queue when it is polled, but it is possible that nothing drives its runtime any
-    /// more.
+    /// dropped. The operation leaves the queue when it is polled, but it is possible that nothing drives its runtime
+    /// any more.
     pub(crate) fn abandon(&self, key: &Key, work: &Weak<InlineTask>) {
         self.with(key, |queue| queue.abandon(work, Instant::now()));
     }
@@ -176,7 +176,8 @@ impl WaitQueues {
         self.followers.tell_all();
     }
 
-    /// Whether the store reports freed keys now. Waiters then send requests after a pause only in case a report is missed.
+    /// Whether the store reports freed keys now. Waiters then send requests after a pause only in case a report is
+    /// missed.
     pub(super) fn reports_freed(&self) -> bool {
         self.listener.is_open()
     }

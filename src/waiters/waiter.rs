@@ -78,8 +78,8 @@ impl Waiter {
     /// Waits until this waiter is let in, or is the first and its next request is due.
     ///
     /// At `last_look` a waiter that is not the first gives up. The first waiter then sends a last request, unless the
-    /// last answer is recent and another waiter stays. From `errors_end_wait` on, the waiter gives up as soon as another
-    /// waiter has [failed because no request was answered](Self::fail_waiters).
+    /// last answer is recent and another waiter stays. From `errors_end_wait` on, the waiter gives up as soon as
+    /// another waiter has [failed because no request was answered](Self::fail_waiters).
     pub(crate) async fn until_next_step(
         &self,
         last_look: Option<Instant>,
@@ -156,9 +156,9 @@ impl Waiter {
         self.queue(|queue| queue.failed(&self.wake, error, Instant::now()))
     }
 
-    /// Records that this waiter was granted the key. `refusal` is what other requests are refused with from now on; `None`
-    /// for a lease from memory. `in_place_of` is the lease of this process that the new lease replaces, if it replaces
-    /// one.
+    /// Records that this waiter was granted the key. `refusal` is what other requests are refused with from now on;
+    /// `None` for a lease from memory. `in_place_of` is the lease of this process that the new lease replaces, if it
+    /// replaces one.
     pub(crate) fn granted(
         &self,
         lease: LeaseId,
@@ -196,8 +196,8 @@ impl Waiter {
         }
     }
 
-    /// Records that this waiter gets the key from memory when its turn comes, under a lease that stays with this process. So
-    /// the next waiter asks at once. Nothing was granted yet, so a place in the document stays what it is.
+    /// Records that this waiter gets the key from memory when its turn comes, under a lease that stays with this
+    /// process. So the next waiter asks at once. Nothing was granted yet, so a place in the document stays what it is.
     pub(crate) fn record_wait_for_memory(&self, lease: LeaseId, remaining: Duration) {
         let now = Instant::now();
         let granted = Granted {

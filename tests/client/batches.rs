@@ -358,8 +358,8 @@ async fn a_release_that_waits_past_the_deadline_is_durable() {
     }
 }
 
-/// Batches follow each other without a pause. A request that must not go in a batch, the release of a tick that is done,
-/// waits for none of them.
+/// Batches follow each other without a pause. A request that must not go in a batch, the release of a tick that is
+/// done, waits for none of them.
 #[tokio::test(start_paused = true)]
 async fn what_must_go_alone_is_sent_beside_batches() {
     let (store, leases) = at_once(8);

@@ -223,8 +223,8 @@ async fn an_acquire_that_is_carried_out_after_its_release_by_a_server_that_stood
     assert!(until_free(&store).await < TTL);
 }
 
-/// The answer to the first request, which was granted, comes when that grant has expired, the second request was granted
-/// too, and another process has the lease by its ticket.
+/// The answer to the first request, which was granted, comes when that grant has expired, the second request was
+/// granted too, and another process has the lease by its ticket.
 #[tokio::test(start_paused = true)]
 async fn the_answer_to_an_earlier_grant_does_not_end_a_lease_that_was_given_away() {
     let (store, leases) = setup();

@@ -265,8 +265,8 @@ async fn a_close_does_not_wait_for_ever_for_a_request_of_a_lease_that_was_detach
     timeout(limit, leases.close()).await.expect("a close hangs");
 }
 
-/// The release goes back to the renewal task, whose runtime nothing drives, because the runtime that carries it out ends
-/// during the close.
+/// The release goes back to the renewal task, whose runtime nothing drives, because the runtime that carries it out
+/// ends during the close.
 #[test]
 fn it_carries_out_a_release_whose_runtime_ends_meanwhile() {
     let (store, leases) = setup();

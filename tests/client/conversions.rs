@@ -136,8 +136,8 @@ async fn a_downgrade_outlasts_an_upgrade_that_another_process_sent() {
     }
 }
 
-/// Neither is carried out before the other process resumes the lease. So the lease is exclusive, but the other process has
-/// to assume that it is shared.
+/// Neither is carried out before the other process resumes the lease. So the lease is exclusive, but the other process
+/// has to assume that it is shared.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_outlasts_both_conversions_that_another_process_sent() {
     let (store, leases) = setup();
@@ -187,8 +187,8 @@ async fn a_call_that_is_not_polled_any_more_does_not_keep_another_from_a_convers
     assert!(another_reads(&store, &lease).await);
 }
 
-/// The requests are carried out in this order: the downgrade, the upgrade, and a second downgrade, which names the fence
-/// before the upgrade.
+/// The requests are carried out in this order: the downgrade, the upgrade, and a second downgrade, which names the
+/// fence before the upgrade.
 #[tokio::test(start_paused = true)]
 async fn a_conversion_learns_the_fence_that_an_upgrade_without_an_answer_has_given() {
     let (store, leases) = setup();
@@ -300,8 +300,8 @@ async fn a_lease_that_was_granted_anew_is_not_converted() {
     }
 }
 
-/// A process gives its lease away, and it expires. Another process holds the key meanwhile, and then a late request of the
-/// acquire is granted the lease anew. The ticket is for the first grant, also if an upgrade of that had no answer.
+/// A process gives its lease away, and it expires. Another process holds the key meanwhile, and then a late request of
+/// the acquire is granted the lease anew. The ticket is for the first grant, also if an upgrade of that had no answer.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_granted_anew_is_not_resumed() {
     for (is_in_between, upgrades) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -220,8 +220,8 @@ async fn a_request_goes_on_though_nobody_polls_it() {
     }
 }
 
-/// The first caller sleeps until there are permits again, and its future is not polled any more. A caller behind it gets
-/// its answer nevertheless, and so does one that does not wait.
+/// The first caller sleeps until there are permits again, and its future is not polled any more. A caller behind it
+/// gets its answer nevertheless, and so does one that does not wait.
 #[tokio::test(start_paused = true)]
 async fn a_caller_whose_future_is_not_polled_stops_nobody() {
     for others in [0, 3] {

@@ -1,12 +1,12 @@
-//! Random tasks of two processes use one key or two, which mostly stay with the process that had them last. Now and then
-//! a request is late, or lost, or a future is dropped, or is not polled for a while.
+//! Random tasks of two processes use one key or two, which mostly stay with the process that had them last. Now and
+//! then a request is late, or lost, or a future is dropped, or is not polled for a while.
 //!
 //! Whatever they do: no two leases that exclude each other are live at the same time, fences rise, who waits gets the
 //! key, and when all guards are gone the keys become free by themselves.
 //!
-//! Each seed is one run, with a paused clock and all tasks on one thread. `LEASEHOLD_SEED=7 scripts/test client -- random`
-//! repeats the run of a seed, and tells what happens in it. (Ids and the order in maps are still random, so not all of it
-//! happens again.) `LEASEHOLD_LONG=1` tries more seeds.
+//! Each seed is one run, with a paused clock and all tasks on one thread. `LEASEHOLD_SEED=7 scripts/test client --
+//! random` repeats the run of a seed, and tells what happens in it. (Ids and the order in maps are still random, so not
+//! all of it happens again.) `LEASEHOLD_LONG=1` tries more seeds.
 
 mod ledger;
 mod task;

@@ -1,5 +1,5 @@
-//! Acquires of an owner that has the key already, while other tasks of its process wait for the key. To wait behind them
-//! would be a deadlock.
+//! Acquires of an owner that has the key already, while other tasks of its process wait for the key. To wait behind
+//! them would be a deadlock.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -96,7 +96,8 @@ async fn the_wait_of_an_owner_that_has_the_key_has_an_end() {
     drop((outer, beside));
 }
 
-/// The readers of the same process share the key with the owner all the time, and one of them always waits for an answer.
+/// The readers of the same process share the key with the owner all the time, and one of them always waits for an
+/// answer.
 #[tokio::test(start_paused = true)]
 async fn readers_that_come_and_go_do_not_keep_an_owner_from_its_key() {
     let (store, leases) = setup();
@@ -157,8 +158,8 @@ async fn who_holds_the_key_asks_as_often_as_the_first_process() {
     outer.release().await.unwrap();
 }
 
-/// The reader is let in behind the first one, and its request fails while that of the reader before it is under way. Its
-/// owner may have the key, so it does not wait until it is the first.
+/// The reader is let in behind the first one, and its request fails while that of the reader before it is under way.
+/// Its owner may have the key, so it does not wait until it is the first.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_was_let_in_in_vain_asks_again() {
     let (store, leases) = setup();

@@ -95,8 +95,8 @@ async fn hostile_documents_are_judged_alike_by_every_operation() {
     .await;
 }
 
-/// Tries the documents in several indices at the same time, because one after the other takes minutes. Returns how many of
-/// them the mapping takes.
+/// Tries the documents in several indices at the same time, because one after the other takes minutes. Returns how many
+/// of them the mapping takes.
 async fn are_judged_alike_on(engine: Engine, documents: &[(Verdict, Value)]) -> usize {
     const PARTS: usize = 4;
     let parts = documents.chunks(documents.len().div_ceil(PARTS));

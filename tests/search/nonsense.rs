@@ -90,8 +90,8 @@ fn of_each(update: &Value, asked: &[u8]) -> String {
     answer.to_string()
 }
 
-/// The ids of the documents that a request changes or reads: a bulk has a line for each, a get of several has a list, and
-/// an update has it in the path.
+/// The ids of the documents that a request changes or reads: a bulk has a line for each, a get of several has a list,
+/// and an update has it in the path.
 fn ids(asked: &[u8]) -> Vec<String> {
     let asked = String::from_utf8_lossy(asked);
     if asked.contains("/_bulk?") {

@@ -242,8 +242,8 @@ impl Cell {
         Ok(self.was_struck()?)
     }
 
-    /// Ends the client within this time. The answer to one of its requests may never come. A client that is left after a
-    /// failed run tries to release for the whole ttl, through a proxy that is gone. If many cells are retried, such
+    /// Ends the client within this time. The answer to one of its requests may never come. A client that is left after
+    /// a failed run tries to release for the whole ttl, through a proxy that is gone. If many cells are retried, such
     /// clients would make the machine still slower.
     async fn end(&self, limit: Duration) {
         self.proxy.behave();

@@ -76,8 +76,8 @@ impl KeepsBack {
     }
 }
 
-/// A downgrade is sent again and answered, or is given up. In both cases it is carried out after a later upgrade, and the
-/// other way round. The lease has the mode that its holder was told last, for another process too.
+/// A downgrade is sent again and answered, or is given up. In both cases it is carried out after a later upgrade, and
+/// the other way round. The lease has the mode that its holder was told last, for another process too.
 pub async fn late_conversions_undo_no_later_ones(store: Arc<dyn Store>) {
     let slow = KeepsBack {
         store: store.clone(),

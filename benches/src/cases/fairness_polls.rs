@@ -22,8 +22,8 @@ use crate::{
     waiting::Way,
 };
 
-/// The number of handles that share a client. A client has ten connections, and a change stream occupies one of them, so
-/// that each handle has a second one for its requests.
+/// The number of handles that share a client. A client has ten connections, and a change stream occupies one of them,
+/// so that each handle has a second one for its requests.
 const HANDLES: usize = 5;
 const KEY: &str = "wanted";
 

@@ -68,8 +68,8 @@ fn clock(ahead: TimeDelta) -> Finding {
     Finding::new("clock", grade, text).with(json!({ "ahead_ms": millis }))
 }
 
-/// Acquires one key several times at once, to see that it is granted once. On an engine whose upserts are not atomic more
-/// than one would be.
+/// Acquires one key several times at once, to see that it is granted once. On an engine whose upserts are not atomic
+/// more than one would be.
 pub(super) async fn race(leases: &Leases) -> Finding {
     let key = format!("leasehold doctor {}", LeaseId::random());
     let racers = (0..RACERS).map(|_| leases.try_acquire(&key, TTL).into_future());

@@ -119,8 +119,8 @@ fn tell(recorder: &Recorder) -> DefaultGuard {
     tracing::subscriber::set_default(Stays::of(recorder.clone()))
 }
 
-/// How long a key may stay with a client while another one waits for it. No answer is lost on this network, so the pause
-/// between two looks and the slowest answer are less.
+/// How long a key may stay with a client while another one waits for it. No answer is lost on this network, so the
+/// pause between two looks and the slowest answer are less.
 const RECALLS: Time = 3_000_000;
 
 /// The result of some work.

@@ -120,8 +120,8 @@ impl AcquireOperation {
         }
     }
 
-    /// After this answer to a reader that was let in behind the first waiter: if its owner may have the key, sends further
-    /// requests, because it must not wait until it is the first. Returns how the wait ends, if it does.
+    /// After this answer to a reader that was let in behind the first waiter: if its owner may have the key, sends
+    /// further requests, because it must not wait until it is the first. Returns how the wait ends, if it does.
     async fn go_on_as_owner(
         &mut self,
         waiter: &Waiter,
@@ -135,14 +135,14 @@ impl AcquireOperation {
         Box::pin(self.ask_as_owner(answer, wait_ends)).await
     }
 
-    /// Prepares the request for its next sending: what it says about the place of this process, and whether it is likely
-    /// to be refused.
+    /// Prepares the request for its next sending: what it says about the place of this process, and whether it is
+    /// likely to be refused.
     fn plan_request(&mut self, waiter: &Waiter) {
         let Some(place) = waiter.plan_request() else {
             return;
         };
-        // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused. If
-        // the place is due to be written again, a read alone is not enough.
+        // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused.
+        // If the place is due to be written again, a read alone is not enough.
         let last = waiter.last_answer().and_then(Result::ok);
         let is_behind = last.is_some_and(|held| {
             held.turns_ahead() > 0 && self.standing(&held, false) == Standing::InTurn
@@ -155,9 +155,9 @@ impl AcquireOperation {
     /// Records that the request is sent now. Returns the lease of this process that it may replace.
     ///
     /// The holder that offers its lease waits for the answer to exactly this request. While earlier requests are under
-    /// way, the next answer may be to one of those, so no offer is taken. A request for a tick takes none either: it may
-    /// find the tick done, and then does not end the holder's lease. Nor does one after a failed request, which may have
-    /// been granted: a repeated grant changes nothing, and so does not end the holder's lease.
+    /// way, the next answer may be to one of those, so no offer is taken. A request for a tick takes none either: it
+    /// may find the tick done, and then does not end the holder's lease. Nor does one after a failed request, which may
+    /// have been granted: a repeated grant changes nothing, and so does not end the holder's lease.
     fn begin_to_ask(&self, waiter: &Waiter) -> Option<HandoffOffer> {
         let offer = waiter.begin_to_ask();
         offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none() && self.request.fresh)
@@ -204,8 +204,8 @@ impl AcquireOperation {
         from: Option<(LeaseId, HandoffStreak)>,
         now: Instant,
     ) {
-        // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, as after a grant
-        // to a reader, and gets its turn from memory.
+        // If the lease stays here, its release does not wake the queue. So the next waiter asks at once, as after a
+        // grant to a reader, and gets its turn from memory.
         let mode = if lease.is_local() {
             Mode::Shared
         } else {
@@ -214,8 +214,8 @@ impl AcquireOperation {
         // An exclusive grant ends the place whichever request it answers.
         let is_only_request = self.request.fresh && self.calls.is_empty();
         let ends_place = is_only_request || self.request.access == Access::Exclusive;
-        // An earlier request, one in place of a lease, and one of an owner that has the key already may have come before
-        // processes that wait.
+        // An earlier request, one in place of a lease, and one of an owner that has the key already may have come
+        // before processes that wait.
         let may_have_passed = !is_only_request || from.is_some() || self.request.reentrant;
         let is_in_turn = !may_have_passed && !lease.is_local();
         if self.waiter_kind() == WaiterKind::Shared && is_in_turn {
@@ -274,8 +274,8 @@ impl AcquireOperation {
         let (entry, has_left) = match futures::poll!(entering.as_mut()) {
             Poll::Ready(entry) => (entry, false),
             Poll::Pending => {
-                // This task now waits for its turn among those that get the key from memory. The next one in the queue of
-                // the key comes after it.
+                // This task now waits for its turn among those that get the key from memory. The next one in the queue
+                // of the key comes after it.
                 let stored = stay.stored();
                 waiter.record_wait_for_memory(stored.id(), stored.remaining(Instant::now()));
                 if let Some(place) = waiter.leave() {

@@ -7,8 +7,8 @@
 //!
 //! - A shared turn begins with a grant that no waiting process comes before. A grant within a shared turn does not
 //!   prolong it. So a writer waits for the readers that come before [`LONGEST`] is over, and for no later ones.
-//! - In a shared turn at most [`MOST`] requests begin, so that many readers do not all send one at the same time. One of
-//!   them may wait to be sent until the shared turn is over.
+//! - In a shared turn at most [`MOST`] requests begin, so that many readers do not all send one at the same time. One
+//!   of them may wait to be sent until the shared turn is over.
 
 use std::{sync::Arc, time::Duration};
 

@@ -126,8 +126,8 @@ impl Term {
         self.lease.cancellation_token()
     }
 
-    /// Ends the term. This call only requests the end, and returns at once. Then the work's future is dropped at its next
-    /// await, the lease is released, and this process campaigns again, behind the processes that wait.
+    /// Ends the term. This call only requests the end, and returns at once. Then the work's future is dropped at its
+    /// next await, the lease is released, and this process campaigns again, behind the processes that wait.
     ///
     /// ```
     /// # use std::time::Duration;

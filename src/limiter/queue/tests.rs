@@ -428,8 +428,8 @@ fn a_permit_that_came_as_its_caller_left_is_for_the_next() {
     assert_eq!(second.permits(), Some(1));
 }
 
-/// The first caller is never polled. However many callers have left between it and another one, that one sends the request
-/// soon after it is due.
+/// The first caller is never polled. However many callers have left between it and another one, that one sends the
+/// request soon after it is due.
 #[test]
 fn callers_that_have_left_delay_no_substitute() {
     let mut bench = Bench::new();

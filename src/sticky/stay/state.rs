@@ -23,8 +23,8 @@ pub(super) struct StayState {
     pub(super) conversion: StoredConversion,
 }
 
-/// Whether a conversion of the lease in the store has begun. From then on its mode is not known here, so nothing more is
-/// granted from memory, not even to a reentrant owner.
+/// Whether a conversion of the lease in the store has begun. From then on its mode is not known here, so nothing more
+/// is granted from memory, not even to a reentrant owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StoredConversion {
     None,

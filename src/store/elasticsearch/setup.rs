@@ -242,7 +242,8 @@ fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// A field of our mapping, or of an object in it, that their mapping lacks. A document with that field would be refused.
+/// A field of our mapping, or of an object in it, that their mapping lacks. A document with that field would be
+/// refused.
 fn missing_field(ours: &Value, theirs: &Value) -> Option<String> {
     let mut fields = ours["properties"].as_object().into_iter().flatten();
     fields.find_map(|(name, field)| match theirs["properties"].get(name) {

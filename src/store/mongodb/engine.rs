@@ -80,8 +80,8 @@ impl MongoStore {
         }
     }
 
-    /// Checks that the collection is not sharded by another key than `_id`: two shards could then each have a document of
-    /// one key. The check is left out if the user may not read the cluster's settings.
+    /// Checks that the collection is not sharded by another key than `_id`: two shards could then each have a document
+    /// of one key. The check is left out if the user may not read the cluster's settings.
     ///
     /// # Errors
     ///

@@ -23,8 +23,8 @@ pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 /// There is no index of this name.
 pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
-/// The engine does not make an index of this kind: it cannot create the index (67), does not know one of the options (72,
-/// 197) or the command (59, 115), or has not implemented it (238, and 303 of Amazon DocumentDB).
+/// The engine does not make an index of this kind: it cannot create the index (67), does not know one of the options
+/// (72, 197) or the command (59, 115), or has not implemented it (238, and 303 of Amazon DocumentDB).
 pub(crate) const INDEX_REFUSED: [i32; 7] = [59, 67, 72, 115, 197, 238, 303];
 
 /// The server does not know an expression of a pipeline, or does not allow it in its feature compatibility version.

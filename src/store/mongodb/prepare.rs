@@ -115,8 +115,8 @@ impl MongoStore {
     ///   collation (which may take two keys for one); a user who may not list collections is not told of these;
     /// - has a unique index on another field than `_id` (which refuses all locks but one, unless it is sparse, or has a
     ///   filter, so that they are not in it);
-    /// - is sharded by another key than `_id`; a user who may not read the cluster's settings (`config.collections`) is not
-    ///   told of that;
+    /// - is sharded by another key than `_id`; a user who may not read the cluster's settings (`config.collections`) is
+    ///   not told of that;
     /// - is behind routers of two clusters; a user who may not read `config.version` is not told of that;
     /// - is one of an engine that takes no updates with pipelines; a user who may only read is not told of that.
     ///

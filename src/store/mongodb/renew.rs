@@ -2,10 +2,10 @@
 //!
 //! If the holder knows that its grant is exclusive (`request.known`), its lease is renewed by one statement for all
 //! leases with the same ttl and usage. The filter names the keys and the leases. The statement matches only documents
-//! whose sole holder is one of the leases, each document at most once. So if the statements changed as many documents as
-//! there are leases, each lease was renewed, and no document has to be read. Otherwise the documents are read, and each
-//! lease that is live and was not renewed, or whose usage the document does not show, is sent again, in a statement of
-//! its own.
+//! whose sole holder is one of the leases, each document at most once. So if the statements changed as many documents
+//! as there are leases, each lease was renewed, and no document has to be read. Otherwise the documents are read, and
+//! each lease that is live and was not renewed, or whose usage the document does not show, is sent again, in a
+//! statement of its own.
 //!
 //! While a chunk moves, a router of a sharded cluster may carry out such a statement more than once on one document,
 //! and not at all on another. There the number proves nothing, and the documents are always read.

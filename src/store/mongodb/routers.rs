@@ -1,7 +1,7 @@
 //! Whether the routers in an address belong to one cluster.
 //!
-//! The driver spreads commands over all servers in the address that say they are routers. If they belong to two clusters,
-//! each cluster has a document of its own for a key, and both grant it.
+//! The driver spreads commands over all servers in the address that say they are routers. If they belong to two
+//! clusters, each cluster has a document of its own for a key, and both grant it.
 
 use std::{
     collections::HashSet,

@@ -2,16 +2,16 @@
 //!
 //! When a reader is granted the key, the readers behind it are let in. If each sent its request after the answer to the
 //! one before, the last of many readers would wait for as many round trips. So [a number](TOGETHER) of them send their
-//! requests at once. The one behind these sends its request when they were answered: its grant lets in the next ones, or
-//! ends the place of this process if there are no others. A reader that is refused after all waits as before.
+//! requests at once. The one behind these sends its request when they were answered: its grant lets in the next ones,
+//! or ends the place of this process if there are no others. A reader that is refused after all waits as before.
 //!
 //! Invariants:
 //!
 //! - Each waiter that is let in is counted once, until its request was answered or it has left.
-//! - A waiter whose caller has gone leaves when its operation is polled. Until then it is behind all others, and counts for
-//!   nothing: it is possible that nothing drives its runtime any more.
-//! - While any of them is counted, the first waiter sends no request, unless its time is over, or the others were let in
-//!   a second ago.
+//! - A waiter whose caller has gone leaves when its operation is polled. Until then it is behind all others, and counts
+//!   for nothing: it is possible that nothing drives its runtime any more.
+//! - While any of them is counted, the first waiter sends no request, unless its time is over, or the others were let
+//!   in a second ago.
 
 use std::{
     collections::VecDeque,
@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 
 use crate::{runtime::inline_task::InlineTask, waiters::kind::WaiterKind};
 
-/// How many readers send their requests at the same time. All these requests are for one document, and requests for other
-/// keys wait behind them.
+/// How many readers send their requests at the same time. All these requests are for one document, and requests for
+/// other keys wait behind them.
 const TOGETHER: usize = 32;
 
 #[derive(Debug, Default)]
@@ -78,8 +78,8 @@ impl WaiterList {
         self.waiters.insert(end, waiter);
     }
 
-    /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. Returns whether
-    /// it was the first; `None` if it is not in the list.
+    /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. Returns
+    /// whether it was the first; `None` if it is not in the list.
     pub(super) fn abandon(&mut self, work: &Weak<InlineTask>) -> Option<bool> {
         let is_it = |waiter: &ListedWaiter| !waiter.is_abandoned && waiter.work.ptr_eq(work);
         let at = self.waiters.iter().position(is_it)?;
@@ -151,8 +151,8 @@ impl WaiterList {
             .count()
     }
 
-    /// Lets in readers behind the first waiter, which was granted the key: at most `most` of them, but for the last, whose
-    /// later request lets in the next ones or ends the place.
+    /// Lets in readers behind the first waiter, which was granted the key: at most `most` of them, but for the last,
+    /// whose later request lets in the next ones or ends the place.
     pub(super) fn let_in_behind_first(&mut self, most: usize) {
         let behind = self.waiters.iter_mut().skip(1);
         let readers = behind.take_while(|it| it.kind == WaiterKind::Shared && !it.is_abandoned);

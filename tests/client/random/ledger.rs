@@ -210,8 +210,8 @@ impl Ledger {
         }
     }
 
-    /// Leases that exclude each other are granted in the order of their fences. Of two that share a key, the task of the
-    /// second may be the first to hear of it.
+    /// Leases that exclude each other are granted in the order of their fences. Of two that share a key, the task of
+    /// the second may be the first to hear of it.
     fn fence_rises(&self, key: &str, fence: Fence, is_exclusive: bool) {
         let mut fences = self.fences.borrow_mut();
         if !self.compares {

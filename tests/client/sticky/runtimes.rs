@@ -139,8 +139,8 @@ async fn a_subscriber_that_panics_does_not_end_the_looks() {
     drop(next.unwrap().unwrap());
 }
 
-/// The first runtime, on which leases are renewed and keys are looked after, is not driven any more. And the turn has come
-/// to a task that does not take it.
+/// The first runtime, on which leases are renewed and keys are looked after, is not driven any more. And the turn has
+/// come to a task that does not take it.
 #[test]
 fn a_task_gets_the_key_although_nothing_looks_after_it() {
     let (_store, leases) = setup();

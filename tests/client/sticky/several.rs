@@ -410,8 +410,8 @@ async fn a_task_that_needs_the_document_of_an_idle_key_waits_for_no_offer() {
     assert!(start.elapsed() <= 10 * MOMENT, "{:?}", start.elapsed());
 }
 
-/// Two tasks wait for their turn when the lease has to go back. Then the first of them asks the store, which does not answer
-/// in time.
+/// Two tasks wait for their turn when the lease has to go back. Then the first of them asks the store, which does not
+/// answer in time.
 #[tokio::test(start_paused = true)]
 async fn a_task_behind_one_that_asks_is_told_that_the_key_was_held() {
     let (store, leases) = setup();

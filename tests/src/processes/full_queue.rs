@@ -19,8 +19,8 @@ use super::{
     LONG, PATIENCE, patient,
 };
 
-/// The pause between two requests, when the key is evicted. The pauses of a process without a place grow with the time for
-/// which the key is held.
+/// The pause between two requests, when the key is evicted. The pauses of a process without a place grow with the time
+/// for which the key is held.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// A store that records the requests of a process that waits.
@@ -109,8 +109,8 @@ pub async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction(stor
     }
 }
 
-/// Of two processes without a place, the one whose owner has the key already comes before all that wait, so it asks more
-/// often than the other one. While the places end, both ask as often, so then what was seen does not count.
+/// Of two processes without a place, the one whose owner has the key already comes before all that wait, so it asks
+/// more often than the other one. While the places end, both ask as often, so then what was seen does not count.
 pub async fn an_owner_without_a_place_asks_more_often_than_others(store: Arc<dyn Store>) {
     let others = patient(store.clone());
     let waiters: Vec<_> = (0..MAX_PLACES).map(|_| WaiterId::random()).collect();

@@ -15,14 +15,14 @@ use super::{LONG, PATIENCE, Place, Process, patient};
 
 /// A place counts for about this long, unless answers are slow.
 const PLACE_TIME: Duration = Duration::from_millis(1_500);
-/// A free key is kept for the processes ahead for this long at most, and then the next process sends a request after its
-/// pause, which is no longer than 3 s.
+/// A free key is kept for the processes ahead for this long at most, and then the next process sends a request after
+/// its pause, which is no longer than 3 s.
 const PASSED_IN: Duration = Duration::from_secs(4 + 3);
 /// How many processes wait and go on no more.
 const LOST: usize = 3;
 
-/// Processes that are killed while they wait do not give up their places. A process behind all of them is granted the key
-/// when their places are over.
+/// Processes that are killed while they wait do not give up their places. A process behind all of them is granted the
+/// key when their places are over.
 pub async fn waiting_processes_are_killed(place: &Place, store: Arc<dyn Store>) {
     they_are_passed(place, store, async |mut processes: Vec<Process>| {
         for process in &mut processes {
@@ -48,8 +48,8 @@ pub async fn waiting_processes_are_stopped(place: &Place, store: Arc<dyn Store>)
     }
 }
 
-/// The time until the next process is granted the key has a bound by the server's clock. If a machine or an engine stands
-/// still meanwhile, it takes longer, so this is tried several times.
+/// The time until the next process is granted the key has a bound by the server's clock. If a machine or an engine
+/// stands still meanwhile, it takes longer, so this is tried several times.
 async fn they_are_passed(
     place: &Place,
     store: Arc<dyn Store>,
@@ -231,8 +231,8 @@ pub async fn a_reader_comes_back_before_a_writer(store: Arc<dyn Store>) {
     }
 }
 
-/// A task holds the key, beside another process, and requests it again for itself alone. When the other process has left,
-/// the task is granted the key, although another task of its process waits for the key and came first.
+/// A task holds the key, beside another process, and requests it again for itself alone. When the other process has
+/// left, the task is granted the key, although another task of its process waits for the key and came first.
 pub async fn an_owner_comes_before_those_who_wait_for_it(store: Arc<dyn Store>) {
     let [leases, other] = [(); 2].map(|()| patient(store.clone()));
     let mine = || leases.acquire("key", LONG).owner("me");
