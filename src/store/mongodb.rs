@@ -89,8 +89,8 @@ const MAX_SENDS: u32 = 3;
 ///   to such a server, because newer servers then do not wait for the journal, even with `j: true`. With its first
 ///   write the store asks which kind of server it is (`hello`), and it asks a standalone server again after 10 s. So if
 ///   you make a standalone server a member of a set, wait 10 s before you add the second member.
-/// - A server **without a journal** causes [`Error::NoJournal`], unless [`journal(false)`](MongoStore::journal) says
-///   that the store may use it.
+/// - A server **without a journal** causes [`Error::NoJournal`](crate::Error::NoJournal), unless
+///   [`journal(false)`](MongoStore::journal) says that the store may use it.
 ///
 /// # Sharded clusters
 ///
@@ -106,7 +106,7 @@ const MAX_SENDS: u32 = 3;
 /// # Freed keys
 ///
 /// On a replica set, and on a sharded cluster with pipelines, the store learns of releases, evictions and downgrades as
-/// they happen ([`Store::freed`]), by a change stream. On a standalone server it does not.
+/// they happen ([`Store::freed`](crate::Store::freed)), by a change stream. On a standalone server it does not.
 ///
 /// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave some for the locks.
 ///   For each stream the server looks at every write that it gets.
@@ -176,7 +176,7 @@ impl MongoStore {
 
     /// Sets whether a write must be in the server's journal before it is acknowledged. The default is `true`. A server
     /// without a journal, for example with a storage engine that keeps everything in memory, refuses that with
-    /// [`Error::NoJournal`].
+    /// [`Error::NoJournal`](crate::Error::NoJournal).
     ///
     /// With `false`, a server that is killed or loses its power may come back without grants, renewals and evictions
     /// that it has acknowledged. Then two holders may have one key at the same time, and one fence may be granted
@@ -199,9 +199,9 @@ impl MongoStore {
     ///   that keeps the document; the other is a compare-and-set. If other clients change the document in between, both
     ///   are sent again.
     /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one
-    ///   document of each page, [`list`](crate::Leases::list). [`Store::waited_for`] writes to one document, if one of
-    ///   the keys has a place in its queue.
-    /// - Waiters are not told of [freed keys](Store::freed): they poll. Each request of a batch is sent alone.
+    ///   document of each page, [`list`](crate::Leases::list). [`Store::waited_for`](crate::Store::waited_for) writes
+    ///   to one document, if one of the keys has a place in its queue.
+    /// - Waiters are not told of [freed keys](crate::Store::freed): they poll. Each request of a batch is sent alone.
     /// - There is no TTL index: [`purge`](crate::Leases::purge) removes dead locks. [`prepare`](MongoStore::prepare)
     ///   only checks the collection.
     /// - [`Lease::enforce`](crate::Lease::enforce) is refused.
