@@ -149,12 +149,11 @@ impl LeaseRegistry {
             }
             first_panic = first_panic.or(lost.err());
         }
-        let Some(panic) = first_panic else {
-            return pending;
-        };
-        let release = |pending| self.renewals.release(pending);
-        pending.into_iter().for_each(release);
-        resume_unwind(panic);
+        self.report_before(pending, || {
+            if let Some(panic) = first_panic {
+                resume_unwind(panic);
+            }
+        })
     }
 
     fn forget(&self, lease: &LeaseState) {
@@ -206,9 +205,9 @@ impl LeaseRegistry {
             stay.stored().lose(LossReason::Closed);
             self.detach(stay.stored());
         }
-        let mut pending = self.lose_all();
+        let pending = self.lose_all();
         // The leases of the stays have ended above, so that nothing is left to the renewal task.
-        self.end_all_stays(SentBack::Closed);
+        let mut pending = self.report_before(pending, || self.end_all_stays(SentBack::Closed));
         // The releases are spawned on this runtime, because it is possible that no thread drives the runtime of the
         // renewal task any more.
         match Handle::try_current() {

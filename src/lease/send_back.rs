@@ -104,13 +104,12 @@ impl LeaseRegistry {
         }
     }
 
-    /// Makes an event before a release. If the subscriber of the application panics, the release goes on in the
+    /// Makes events before these releases are sent. If the subscriber of the application panics, the releases go on in the
     /// background.
-    pub(super) fn report_before(
-        &self,
-        pending: Option<PendingRelease>,
-        report: impl FnOnce(),
-    ) -> Option<PendingRelease> {
+    pub(super) fn report_before<P>(&self, pending: P, report: impl FnOnce()) -> P
+    where
+        P: IntoIterator<Item = PendingRelease> + Default,
+    {
         let Err(panic) = catch_unwind(AssertUnwindSafe(report)) else {
             return pending;
         };
@@ -118,7 +117,7 @@ impl LeaseRegistry {
         pending.into_iter().for_each(release);
         if panicking() {
             // The guard is dropped because of another panic, and a second one would abort the process.
-            return None;
+            return P::default();
         }
         resume_unwind(panic);
     }

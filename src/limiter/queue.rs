@@ -6,7 +6,7 @@
 //! - Callers are granted permits in the order of their places.
 //! - A request is for the first caller and for the callers behind it, and one request is under way at a time. The first
 //!   caller sends it. If nobody polls the future of the first caller, another one sends it a little later
-//!   ([`SUBSTITUTE_AFTER`]).
+//!   ([`SUBSTITUTE_AFTER`]), or the first time when the request before it would have been given up.
 //! - A request that is sent again keeps its id, so that the store grants it only once in a window.
 //! - While it is certain that there are not enough permits for the first caller, no request is sent, except one after
 //!   each [`RECHECK`].
@@ -290,6 +290,11 @@ impl PermitQueue {
             0 => Duration::ZERO,
             _ => SUBSTITUTE_AFTER + SUBSTITUTE_STEP * (behind - 1),
         };
+        let is_over = |caller: &Caller| caller.end().is_some_and(|end| end <= now);
+        if behind > 0 && self.pending.is_none() && self.callers.get(&number).is_some_and(is_over) {
+            // It would wait for the answer.
+            return Action::Wait(None);
+        }
         let permits = caller.permits;
         let answered = self.pending.as_ref().map(|pending| pending.end);
         let again = self.failure.as_ref().map(|failure| failure.retry_at);

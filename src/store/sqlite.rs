@@ -47,8 +47,8 @@ use crate::{
 ///   even if somebody sets the time of day or the host boots with a wrong one. On other systems it is the time of day,
 ///   and stands still if that goes back.
 /// - Each operation is a transaction of its own, on a thread of tokio's blocking pool. It waits up to five seconds for
-///   the write of another process. Other processes are not notified of a release: the first of
-///   their waiters polls at least once a second.
+///   the write of another process. Other processes are not notified of a release: the first of their waiters polls at
+///   least once a second.
 ///
 /// # The file
 ///

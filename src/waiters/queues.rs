@@ -162,7 +162,10 @@ impl WaitQueues {
 
     /// Whether there is no waiter and no follower.
     pub(super) fn is_idle(&self) -> bool {
-        self.queues.lock().is_empty() && self.followers.is_empty()
+        let queues = self.queues.lock();
+        let waits = queues.values().any(KeyQueue::has_waiters);
+        drop(queues);
+        !waits && self.followers.is_empty()
     }
 
     /// Records that the store reports freed keys from now on. It does not report those that became free before. So the

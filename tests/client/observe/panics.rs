@@ -161,21 +161,28 @@ async fn while_a_guard_is_dropped_by_another_panic_it_is_harmless() {
     assert!(until_free(&store).await <= MOMENT);
 }
 
-/// A close loses each lease. All of them are released in the background, whichever event panics.
+/// A close loses each lease, and ends the stay of the one that stays. All of them are released in the background, whichever
+/// event panics. The fields are those of the events of a loss, and of a lease that goes back.
 #[tokio::test(start_paused = true)]
 async fn in_a_close_it_loses_no_release() {
-    let (store, leases) = setup();
-    let mut held = Vec::new();
-    for number in 0..4 {
-        held.push(leases.acquire(format!("key {number}"), TTL).await.unwrap());
+    for (field, times) in [("reason", 1), ("reason", 2), ("at_once", 1)] {
+        let (store, leases) = setup();
+        let stays = leases.acquire("stays", TTL).sticky(TTL).await.unwrap();
+        drop(stays);
+        let mut held = Vec::new();
+        for number in 0..4 {
+            held.push(leases.acquire(format!("key {number}"), TTL).await.unwrap());
+        }
+        let (default, panics) = panic_in(field, times);
+        let closing = leases.clone();
+        let closed = AssertUnwindSafe(async move { closing.close().await });
+        assert!(closed.catch_unwind().await.is_err());
+        assert_eq!(panics.load(Relaxed), 0);
+        drop(default);
+        timeout(TTL, leases.close()).await.unwrap();
+        let mut list = Leases::new(store.memory.clone()).list(Filter::new().live());
+        let left = list.next().await;
+        assert!(left.is_none(), "{field}, {times}: {left:?}");
+        drop(held);
     }
-    let (default, _) = panic_in("reason", 2);
-    let closing = leases.clone();
-    let closed = AssertUnwindSafe(async move { closing.close().await });
-    assert!(closed.catch_unwind().await.is_err());
-    drop(default);
-    timeout(TTL, leases.close()).await.unwrap();
-    let mut list = Leases::new(store.memory.clone()).list(Filter::new().live());
-    assert!(list.next().await.is_none());
-    drop(held);
 }
