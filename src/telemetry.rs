@@ -1,7 +1,7 @@
 //! Spans and events of `tracing`, and metrics.
 //!
 //! The client calls one function of this module for each thing that happens. The function makes the event and the
-//! metric. The stores use this module only through `runtime::call`, and for what they leave out of a list.
+//! metric. The stores use this module only through `runtime::call`; `store/listing.rs` makes an event by itself.
 //! `docs/observability.md` lists all events and metrics.
 //!
 //! Invariants:
@@ -50,8 +50,8 @@ pub(crate) use self::{
     limiter::PermitSpan,
     sticky::{granted_from_memory, stay_ended, stays},
     store::{
-        KeyStream, call, called, close, evicted, left_out_of_list, listener_failed,
-        listener_opened, listener_unsupported, purged, released_owner, removed, store_failed,
+        KeyStream, call, called, close, evicted, listener_failed, listener_opened,
+        listener_unsupported, purged, released_owner, removed, store_failed,
     },
     tick::{tick_done, tick_ran, tick_running},
     turn::{no_place, place_given_up, place_taken, places_passed, turn_came},

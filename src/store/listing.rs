@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use crate::{
     messages::{Filter, Page},
     model::{Error, Key, LockRecord},
-    rules, telemetry,
+    rules,
 };
 
 /// Adds the next document that the database has found to a page, if the document matches the filter.
@@ -23,7 +23,7 @@ pub(super) fn add(
             }
         }
         // One bad document must not hide all others.
-        Err(error) => telemetry::left_out_of_list(&key, &error),
+        Err(error) => tracing::warn!(target: "leasehold", %key, %error, "left out of a list"),
     }
     page.next = Some(key);
 }

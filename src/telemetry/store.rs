@@ -97,11 +97,6 @@ pub(crate) fn called<T>(
     });
 }
 
-/// Reports that the document of this key is not in a list, because it is not a lock that can be read.
-pub(crate) fn left_out_of_list(key: &Key, error: &Error) {
-    warn!(target: TARGET, key = key.as_str(), %error, "left out of a list");
-}
-
 /// Reports an eviction. `None` if the key has no document, so there was nothing to evict.
 pub(crate) fn evicted(key: &Key, eviction: Option<&Eviction>) {
     if let Some(Eviction { fence, evicted }) = eviction {
