@@ -216,7 +216,7 @@ impl AcquireRequest {
     }
 
     /// What the client [knows](InTurn::known) of the place of its process.
-    #[cfg(any(feature = "mongodb", feature = "elasticsearch"))]
+    #[cfg(any(feature = "elasticsearch", feature = "mongodb", feature = "opensearch"))]
     pub(crate) fn known_place(&self) -> KnownPlace {
         match self.turn {
             Turn::Barging | Turn::Behind => KnownPlace::None,
