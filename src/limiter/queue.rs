@@ -1,5 +1,5 @@
-//! The callers that wait for permits of a limiter in this process: their order, and how long each waits. Pure: times
-//! come in as arguments.
+//! The callers that wait for permits of a limiter in this process: their order, and how long each waits.
+//! `queue/outcomes.rs` has what the answers to requests change. Pure: times come in as arguments.
 //!
 //! Invariants:
 //!
@@ -11,12 +11,12 @@
 //! - While it is certain that there are not enough permits for the first caller, no request is sent, except one after
 //!   each [`RECHECK`].
 
+mod outcomes;
 #[cfg(test)]
 mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -24,9 +24,8 @@ use tokio::{
 
 use super::permit::{Permit, PermitAttempt};
 use crate::{
-    messages::{PermitAnswer, PermitRequest},
+    messages::PermitRequest,
     model::{Error, Key, PermitId, Quota},
-    retry::{self, TRIES},
 };
 
 /// The answer that a caller gets.
@@ -34,10 +33,6 @@ pub(super) type Outcome = Result<PermitAttempt, Error>;
 
 /// The shortest pause before the next request for a full window.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// After a full window, the next request is sent a random time after permits become available, so that not all
-/// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
-const MAX_DELAY_SHARE: f64 = 0.05;
-const MAX_DELAY: Duration = Duration::from_secs(1);
 /// The next request for a full window is sent after this time at the latest, because the document may have been
 /// removed, or the server's clock may have been wrong.
 const RECHECK: Duration = Duration::from_secs(10 * 60);
@@ -331,153 +326,6 @@ impl PermitQueue {
         let most = (quota.most_at_once() / permits.max(1)).max(1);
         let times = u32::try_from(alike).unwrap_or(u32::MAX).min(most);
         PermitRequest::new(key.clone(), id, *quota, permits).up_to(times)
-    }
-
-    /// Applies the outcome of a request that was sent at `sent`. If a request was sent twice with one id, the first
-    /// outcome counts, because both are for the same grant. An outcome under another id is ignored, because its callers
-    /// have left.
-    pub(super) fn complete(
-        &mut self,
-        request: &PermitRequest,
-        sent: Instant,
-        outcome: Result<PermitAnswer, Error>,
-        tick: NextLook,
-    ) {
-        let pending = self.pending.as_ref().map(|pending| pending.id);
-        // After a failure, the answer to the request that was given up may still arrive, and counts.
-        let awaited = pending.or(self.failure.as_ref().map(|failure| failure.id));
-        if awaited != Some(request.id) {
-            return;
-        }
-        match outcome {
-            Ok(answer) => self.answered(request, sent, answer, tick),
-            Err(error) => self.failed(&error, tick),
-        }
-        self.call_first();
-    }
-
-    /// Hands out the granted permits, in the order of the places, and answers the callers that are certain to get none
-    /// in their time.
-    fn answered(
-        &mut self,
-        request: &PermitRequest,
-        sent: Instant,
-        answer: PermitAnswer,
-        tick: NextLook,
-    ) {
-        (self.pending, self.failure) = (None, None);
-        let retry_in = match answer {
-            PermitAnswer::Full { retry_in } => retry_in.max(MIN_PAUSE),
-            PermitAnswer::Granted {
-                permits,
-                granted_at,
-                retry_in,
-            } => {
-                self.hand_out(permits, granted_at);
-                retry_in
-            }
-        };
-        let full = || {
-            let retry_in = retry_in.max(MIN_PAUSE);
-            Ok(PermitAttempt::Full { retry_in })
-        };
-        let over = |caller: &Caller| caller.end().is_some_and(|end| end <= tick.now);
-        self.answer_callers(over, full);
-        self.full = None;
-        if retry_in.is_zero() {
-            return;
-        }
-        let late = request
-            .quota
-            .turn()
-            .mul_f64(MAX_DELAY_SHARE * tick.chance)
-            .min(MAX_DELAY);
-        let certain = later(sent, retry_in);
-        // The next request is counted from the same instant as `certain`, because it takes about as long to arrive as
-        // this one.
-        let next_request = later(certain, late).min(later(tick.now, RECHECK));
-        let mut next = Exhausted {
-            permits: request.permits,
-            certain,
-            next_request: next_request.max(tick.now + MIN_PAUSE),
-        };
-        let ends = self.callers.values().filter_map(|caller| caller.end());
-        ends.for_each(|end| next.recheck_before(end));
-        self.full = Some(next);
-        let in_vain = |caller: &Caller| match caller.until {
-            Until::Answered => true,
-            Until::Time(end) => end < certain,
-            Until::Granted => false,
-        };
-        let as_many = |caller: &Caller| caller.permits >= request.permits;
-        self.answer_callers(|caller| as_many(caller) && in_vain(caller), full);
-        if self.asleep_until(tick.now).is_some() {
-            // The callers behind the first one would wait longer than it does, so those that do not wait are refused.
-            self.answer_callers(|caller| caller.until == Until::Answered, full);
-        }
-    }
-
-    /// Hands out permits in the order of the places. Permits that no caller takes are lost.
-    fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>) {
-        let mut left = permits;
-        while let Some(first) = self.callers.first_entry()
-            && first.get().permits <= left
-        {
-            let caller = first.remove();
-            let permit = Permit::new(caller.permits, granted_at);
-            let granted = Ok(PermitAttempt::Granted(permit));
-            if caller.reply.send(granted).is_ok() {
-                left -= caller.permits;
-            }
-        }
-    }
-
-    /// Records that a request failed. Answers the callers that have waited long enough, and plans the next try.
-    fn failed(&mut self, error: &Error, tick: NextLook) {
-        // If no request is under way, this one was given up before, and its failure was already counted.
-        let Some(pending) = self.pending.take() else {
-            return;
-        };
-        let NextLook { now, chance } = tick;
-        let before = self.failure.take();
-        let since = before.as_ref().map_or(now, |failure| failure.since);
-        let times = before.map_or(0, |failure| failure.times).saturating_add(1);
-        let limit = self.config.call_timeout;
-        let gets_error = |caller: &Caller| match caller.until {
-            _ if !error.is_retryable() => true,
-            Until::Time(end) => end <= now,
-            _ if times < TRIES => false,
-            Until::Answered => true,
-            Until::Granted => now.saturating_duration_since(since.max(caller.since)) >= limit,
-        };
-        self.answer_callers(gets_error, || Err(error.clone()));
-        self.failure = Some(FailedAttempts {
-            error: error.clone(),
-            times,
-            since,
-            id: pending.id,
-            retry_at: now + retry::pause(times, retry::LONGEST_PAUSE, chance),
-        });
-    }
-
-    /// The outcome for a caller whose time is over. `None` if no answer and no error has come yet.
-    pub(super) fn timeout_outcome(&self, now: Instant) -> Option<Outcome> {
-        if let Some(failure) = &self.failure {
-            return Some(Err(failure.error.clone()));
-        }
-        let full = self.full.as_ref()?;
-        let retry_in = full.retry_in(now);
-        Some(Ok(PermitAttempt::Full { retry_in }))
-    }
-
-    /// Removes the callers for which `which` is true from the queue, and sends them this outcome.
-    fn answer_callers(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
-        let gone = self.callers.iter().filter(|(_, caller)| which(caller));
-        let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
-        for caller in gone.iter().filter_map(|number| self.callers.remove(number)) {
-            // This fails if the caller's future was dropped meanwhile.
-            let _ = caller.reply.send(outcome());
-        }
     }
 }
 
