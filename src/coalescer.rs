@@ -19,7 +19,7 @@
 //! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets
 //! the first of the two answers, and a call that gives the second one, which it has to poll too.
 //!
-//! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
+//! `submit.rs` has what operations call. A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
 //! what was sent; and to release what a late answer grants. The operation polls its call itself, which saves a task for
 //! each request (`cpu` in `docs/performance.md`).
@@ -28,32 +28,27 @@ mod overdue;
 mod policy;
 mod queue;
 mod request;
+mod submit;
 
-use std::{fmt, future::poll_fn, pin::pin, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, oneshot, watch},
+    sync::{oneshot, watch},
     time::{Instant, timeout},
 };
 
 pub(crate) use self::{overdue::Repeats, request::PlannedRelease};
 use self::{
-    overdue::{Repeat, in_time},
     policy::{LEAST_BATCH, Limits, Next},
     queue::{HANGS, RECENT, SendQueue},
     request::QueuedRequest,
 };
 use crate::{
-    messages::{
-        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
-    },
+    messages::{BatchAnswer, BatchAnswers, BatchRequest},
     model::{Cause, Error},
-    runtime::{
-        self,
-        in_flight::{Call, TimedAnswer},
-    },
+    runtime::{self, in_flight::TimedAnswer},
     store::Store,
 };
 
@@ -108,22 +103,6 @@ impl Route {
     }
 }
 
-/// Marks the time in which a set submits its requests.
-struct Gathering<'a>(&'a Coalescer);
-
-impl<'a> Gathering<'a> {
-    fn begin(coalescer: &'a Coalescer) -> Self {
-        coalescer.queue.lock().begin_to_gather();
-        Self(coalescer)
-    }
-}
-
-impl Drop for Gathering<'_> {
-    fn drop(&mut self) {
-        self.0.queue.lock().end_gathering();
-    }
-}
-
 impl Coalescer {
     pub(crate) fn new(store: Arc<dyn Store>, late: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
@@ -132,118 +111,6 @@ impl Coalescer {
             store,
             queue: Mutex::new(SendQueue::new()),
         })
-    }
-
-    /// Submits a request for a lease. A request that is not [fresh](AcquireRequest::fresh) is sent alone.
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        request: Arc<AcquireRequest>,
-        repeats: Repeats,
-    ) -> Call<AcquireAnswer> {
-        let route = self.route(|| QueuedRequest::Acquire(request.clone()));
-        let repeat = route.may_be_repeated(repeats).then(|| {
-            let mut again = request.clone();
-            let coalescer = self.clone();
-            Repeat::new("acquire", &request.key, request.lease, move || {
-                // The store may have granted the request that is in the batch.
-                Arc::make_mut(&mut again).fresh = false;
-                coalescer.acquire(again, Repeats::Never)
-            })
-        });
-        let store = self.store.clone();
-        let alone = async move { store.acquire(&request).await };
-        self.send(route, alone, repeat, |answer| match answer {
-            BatchAnswer::Acquire(answer) => Some(answer),
-            BatchAnswer::Release(_) => None,
-        })
-    }
-
-    /// Submits the release of a lease.
-    pub(crate) fn release(
-        self: &Arc<Self>,
-        release: PlannedRelease,
-        repeats: Repeats,
-    ) -> Call<ReleaseAnswer> {
-        let route = self.route(|| QueuedRequest::Release(release.clone()));
-        let repeat = route.may_be_repeated(repeats).then(|| {
-            let (key, lease) = (&release.request.key, release.request.lease);
-            let again = PlannedRelease {
-                is_repeated: true,
-                ..release.clone()
-            };
-            let coalescer = self.clone();
-            Repeat::new("release", key, lease, move || {
-                coalescer.release(again, Repeats::Never)
-            })
-        });
-        let store = self.store.clone();
-        let alone = async move { store.release(&release.at(Instant::now())).await };
-        self.send(route, alone, repeat, |answer| match answer {
-            BatchAnswer::Release(answer) => Some(answer),
-            BatchAnswer::Acquire(_) => None,
-        })
-    }
-
-    /// Polls `work` to its end. The requests that it submits in the first poll are a set: they are sent in one batch,
-    /// however few they are.
-    pub(crate) async fn send_together<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        let mut has_begun = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut has_begun, true) {
-                return work.as_mut().poll(cx);
-            }
-            let gathering = Gathering::begin(self);
-            let polled = work.as_mut().poll(cx);
-            drop(gathering);
-            while self.dispatch_together(2) {}
-            self.dispatch();
-            polled
-        })
-        .await
-    }
-
-    fn send<A: Send + 'static>(
-        self: &Arc<Self>,
-        route: Route,
-        alone: impl Future<Output = Result<A, Error>> + Send + 'static,
-        repeat: Option<Repeat<A>>,
-        read: fn(BatchAnswer) -> Option<A>,
-    ) -> Call<A> {
-        let coalescer = self.clone();
-        match route {
-            Route::Now(permit) => {
-                let sent = async move { (send_alone(alone, permit).await, None) };
-                Call::new(sent, None)
-            }
-            Route::Later(SlotWait {
-                number,
-                dispatch,
-                went,
-            }) => {
-                let answer = async move {
-                    match coalescer.dispatched(dispatch).await {
-                        Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
-                        Some(Dispatch::Answer(sent, answer)) => {
-                            let read = |answer| read(answer).ok_or_else(mismatched);
-                            (sent, answer.and_then(read))
-                        }
-                        None => (Instant::now(), Err(runtime::ended())),
-                    }
-                };
-                let coalescer = self.clone();
-                let stop = Arc::new(Notify::new());
-                let stopped = stop.clone();
-                let withdraw = move || {
-                    stopped.notify_one();
-                    coalescer.queue.lock().withdraw(number)
-                };
-                Call::new(
-                    in_time(answer, went, repeat, stop),
-                    Some(Box::new(withdraw)),
-                )
-            }
-        }
     }
 
     /// Waits until a request is dispatched. `None` if its batch was dropped with the runtime that sent it.
