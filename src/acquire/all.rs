@@ -25,9 +25,9 @@ use crate::{
 /// The acquire first requests all keys at the same time. MongoDB, Elasticsearch and OpenSearch get these requests in
 /// batches. If some keys are held, the acquire releases the leases that it was granted, and acquires the keys one after
 /// the other in the order of their bytes. Every caller uses that order, so two callers that want the same keys cannot
-/// deadlock. The granted leases are renewed while the acquire waits for the rest, even if its future is not polled:
-/// drop a future that nobody awaits any more. The acquire has a place in the queue of the key that it waits for, and of
-/// no other.
+/// deadlock. The granted leases are renewed while the acquire waits for the rest, even if its future is not polled: an
+/// application should drop a future that it does not await any more. The acquire has a place in the queue of the key
+/// that it waits for, and of no other.
 ///
 /// A [`min_hold`](AcquireAll::min_hold) applies once the whole set is granted, and counts from the grant of each lease.
 /// A [`max_hold`](AcquireAll::max_hold) also applies then, and counts from the last grant of the set, for all leases.

@@ -104,8 +104,8 @@ impl LeaseRegistry {
         }
     }
 
-    /// Makes events before these releases are sent. If the subscriber of the application panics, the releases go on in the
-    /// background.
+    /// Makes events before these releases are sent. If the subscriber of the application panics, the releases go on in
+    /// the background.
     pub(super) fn report_before<P>(&self, pending: P, report: impl FnOnce()) -> P
     where
         P: IntoIterator<Item = PendingRelease> + Default,

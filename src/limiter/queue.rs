@@ -5,8 +5,9 @@
 //!
 //! - Callers are granted permits in the order of their places.
 //! - A request is for the first caller and for the callers behind it, and one request is under way at a time. The first
-//!   caller sends it. If nobody polls the future of the first caller, another one sends it a little later
-//!   ([`SUBSTITUTE_AFTER`]), or the first time when the request before it would have been given up.
+//!   caller sends it. If nobody polls the future of the first caller, another caller sends it a little later
+//!   ([`SUBSTITUTE_AFTER`]). If nobody polls those of several callers, this may begin only when the request before it
+//!   would have been given up.
 //! - A request that is sent again keeps its id, so that the store grants it only once in a window.
 //! - While it is certain that there are not enough permits for the first caller, no request is sent, except one after
 //!   each [`RECHECK`].

@@ -207,7 +207,7 @@ mod tests {
             error.to_string(),
             "after a wait of 5s, report:42 is held by host-7"
         );
-        // The key was free for a moment, and nobody waited.
+        // The store had no document of the key any more when it answered.
         let nobody = Held::new(key, Vec::new(), now);
         assert_eq!(nobody.to_string(), "report:42 is held by nobody");
     }

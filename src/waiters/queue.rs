@@ -145,7 +145,8 @@ impl KeyQueue {
         if self.waiters.abandon(work) == Some(true) {
             self.follow_first(before, now);
             if self.waiters.first_kind().is_none() {
-                // Nobody takes an offer now. Its drop tells the holder. A waiter that comes later begins anew.
+                // No waiter is left to take an offer, and the drop of the offer tells the holder. A waiter that comes
+                // later begins anew.
                 self.request = FirstRequest::AtOnce(None);
                 self.last = LastAnswer::Unknown;
                 self.pauses = 0;

@@ -1,5 +1,5 @@
-//! What the outcome of a request changes in a [`PermitQueue`]: which callers get an answer, and when the next request is
-//! sent.
+//! What the outcome of a request changes in a [`PermitQueue`]: which callers get an answer, and when the next request
+//! is sent.
 
 use std::time::Duration;
 

@@ -161,8 +161,8 @@ async fn while_a_guard_is_dropped_by_another_panic_it_is_harmless() {
     assert!(until_free(&store).await <= MOMENT);
 }
 
-/// A close loses each lease, and ends the stay of the one that stays. All of them are released in the background, whichever
-/// event panics. The fields are those of the events of a loss, and of a lease that goes back.
+/// A close loses each lease, and ends the stay of the one that stays. All of them are released in the background,
+/// whichever event panics. The fields are those of the events of a loss, and of a lease that goes back.
 #[tokio::test(start_paused = true)]
 async fn in_a_close_it_loses_no_release() {
     for (field, times) in [("reason", 1), ("reason", 2), ("at_once", 1)] {

@@ -120,7 +120,8 @@ pub async fn the_tasks_of_a_process_have_one_place(store: Arc<dyn Store>) {
 }
 
 /// The tasks of a process hand the key on among themselves, and another process waits. It is granted the key after a
-/// bounded number of handoffs, unless its place expires because this machine stands still. So this is tried several times.
+/// bounded number of handoffs, unless its place expires because this machine stands still. So this is tried several
+/// times.
 pub async fn handoffs_within_a_process_have_a_bound(store: Arc<dyn Store>) {
     // A process hands the key on 32 times in a row at most. Its place may be ahead of the other one, and it may have
     // begun before that one waits.

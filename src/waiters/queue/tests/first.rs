@@ -130,7 +130,7 @@ fn an_abandoned_waiter_is_behind_all_others() {
         (&mut outcome).now_or_never().is_none(),
         "it is offered still"
     );
-    // Nobody is left who could take it.
+    // No waiter is left to take the offer.
     abandon_first(&mut waiting);
     assert!(!waiting.queue.has_waiters() && !waiting.queue.is_empty());
     let told = outcome.now_or_never().unwrap();
