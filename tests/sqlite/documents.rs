@@ -1,9 +1,10 @@
 //! What is stored, and what else may be in the file.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use chrono::Utc;
-use leasehold::{Key, Leases, store::SCHEMA};
+use futures::TryStreamExt;
+use leasehold::{Error, Filter, Key, Leases, store::SCHEMA};
 use leasehold_tests::carried::is_carried_along;
 use leasehold_tests::hostile::limiters;
 use leasehold_tests::hostile::{
@@ -52,6 +53,29 @@ impl Rows {
             &with_times(document, &|seconds| json!(now + seconds * 1_000)),
         );
     }
+}
+
+/// SQLite does not check that a text is UTF-8.
+#[tokio::test]
+async fn a_row_that_is_no_text_stops_nothing() {
+    let path = path();
+    let leases = Leases::new(store_at(&path).await);
+    let lease = leases.acquire("lock", LONG).await.unwrap();
+    let rows = Rows::new(&path, "locks");
+    for row in [
+        "('another', CAST(x'ff' AS TEXT))",
+        "(CAST(x'6bff' AS TEXT), '{}')",
+    ] {
+        let put = format!("INSERT INTO locks (name, document) VALUES {row}");
+        rows.connection.execute(&put, []).unwrap();
+    }
+    let listed: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
+    let keys: Vec<_> = listed.iter().map(|lock| lock.key.as_str()).collect();
+    assert_eq!(keys, ["lock"]);
+    let error = leases.inspect("another").await.unwrap_err();
+    assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
+    assert_eq!(leases.purge(Duration::ZERO).await.unwrap(), 0);
+    lease.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! The clock of a file of locks: the same for all processes of a host, and never set back.
 
+/// If the time of day is ahead of the clock by more than this, and the boot has another id, the host has booted.
+const BOOT_TAKES: i64 = 10_000;
+
 /// What the clocks of this host show.
 pub(super) struct Reading<'a> {
     /// The id of the boot, and the milliseconds since the boot; `None` if the host does not count them.
@@ -22,7 +25,9 @@ pub(super) struct Kept {
 impl Kept {
     /// The next state of the clock. Its `last` is the time now.
     ///
-    /// The time of day is read once for each boot, so that setting it later moves no expiry.
+    /// The time of day is read once for each boot, so that setting it later moves no expiry. Containers may show boot ids
+    /// of their own for the same boot. So another id alone says nothing: the host has booted if its count is smaller
+    /// than before, or if much more time has passed than it has counted.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {
         let last = before.map_or(i64::MIN, |before| before.last);
         let Some((boot, since)) = reading.boot else {
@@ -33,7 +38,9 @@ impl Kept {
             };
         };
         let base = match before {
-            Some(before) if before.boot == boot => before.base,
+            Some(before) if before.boot == boot || !has_booted(before, since, reading.of_day) => {
+                before.base
+            }
             _ => last.max(reading.of_day).saturating_sub(since),
         };
         Self {
@@ -42,6 +49,12 @@ impl Kept {
             last: last.max(base.saturating_add(since)),
         }
     }
+}
+
+/// Whether the host has booted since the clock was kept under another id.
+fn has_booted(before: &Kept, since: i64, of_day: i64) -> bool {
+    let counted = before.base.saturating_add(since);
+    counted < before.last || counted < of_day.saturating_sub(BOOT_TAKES)
 }
 
 /// The id of this boot, which Linux makes anew at each boot. `None` on other systems, or if it cannot be read.
@@ -97,6 +110,29 @@ mod tests {
         assert_eq!(after.last, 500_000);
         let later = Kept::at(Some(&after), &reading("b", 30, 0));
         assert_eq!(later.last, 500_020);
+    }
+
+    /// The ids are those of two containers of one host, whose time of day is set forward, or is behind the clock.
+    #[test]
+    fn containers_with_ids_of_their_own_have_one_clock() {
+        let mut kept = Kept::at(None, &reading("a", 1_000, 500_000));
+        for (boot, since, of_day) in [
+            ("b", 1_200, 505_200),
+            ("a", 1_300, 505_300),
+            ("b", 1_400, 0),
+            ("a", 1_500, 0),
+        ] {
+            kept = Kept::at(Some(&kept), &reading(boot, since, of_day));
+            assert_eq!(kept.last, 499_000 + since);
+        }
+    }
+
+    /// The host was off for an hour, and has counted for longer than when the file was last used.
+    #[test]
+    fn a_boot_is_seen_by_the_time_of_day() {
+        let before = Kept::at(None, &reading("a", 1_000, 500_000));
+        let after = Kept::at(Some(&before), &reading("b", 2_000, 4_100_000));
+        assert_eq!(after.last, 4_100_000);
     }
 
     /// A virtual machine that continues from a snapshot has a smaller count than before.

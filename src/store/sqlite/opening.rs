@@ -103,6 +103,8 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     }
     // An acknowledged write is on the disk even if the power fails a moment later.
     connection.pragma_update(None, "synchronous", "full")?;
+    // On macOS a plain `fsync` leaves it in the cache of the disk.
+    connection.pragma_update(None, "fullfsync", true)?;
     if !made {
         let behavior = TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behavior)?;

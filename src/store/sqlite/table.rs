@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::error::classify;
@@ -68,6 +68,13 @@ pub(super) struct WriteTransaction<'a> {
 }
 
 /// Parses a document. A text that is not JSON counts as a document without a schema, which is refused.
+/// A column of text; empty if it is not UTF-8. SQLite does not check that, and another program may have written it. An
+/// empty text is neither a key nor a document.
+fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
+    let bytes = row.get_ref(column)?.as_bytes()?;
+    Ok(std::str::from_utf8(bytes).unwrap_or_default().to_owned())
+}
+
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
@@ -112,8 +119,7 @@ impl<'a> ReadTransaction<'a> {
     fn document<R>(&self, table: &Table<R>, name: &str) -> Result<Option<Value>, Error> {
         let query = || {
             let mut read = self.connection.prepare_cached(table.read)?;
-            read.query_row([name], |row| row.get::<_, String>(0))
-                .optional()
+            read.query_row([name], |row| text(row, 0)).optional()
         };
         let text = query().map_err(|error| classify(error, self.path))?;
         Ok(text.as_deref().map(parsed))
@@ -153,7 +159,7 @@ impl<'a> ReadTransaction<'a> {
             let mut page = self.connection.prepare_cached(table.page)?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             page.query_map(params![after, from, limit], |row| {
-                Ok((row.get(0)?, row.get(1)?))
+                Ok((text(row, 0)?, text(row, 1)?))
             })?
             .collect::<rusqlite::Result<_>>()
         };
