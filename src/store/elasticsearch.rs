@@ -1,4 +1,15 @@
 //! Locks and limiters in Elasticsearch and OpenSearch.
+//!
+//! What an application uses is the store on an index (`index_store.rs`) and documents under a fence (`guarded.rs`).
+//!
+//! - **What is sent:** `statements.rs` and its folder say what the rules say, as requests with the scripts of
+//!   `scripts.rs`. They are pure.
+//! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`) and the question for
+//!   which keys other processes wait (`places.rs`).
+//! - **The requests:** `send.rs` sends them, by either client (`transport.rs`). `answer.rs` reads the answers, and
+//!   `error.rs` sorts errors.
+//! - **The index:** `prepare.rs` creates or checks it, by the statements and conditions of `setup.rs`.
+//!   `aliased_index.rs` knows the index behind an alias.
 
 // Reading a missing field of a `Value` gives null instead of a panic, and only values that are built here are
 // written to.
@@ -92,7 +103,7 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         if request.likely_held
-            && let Some(held) = self.look(request).await
+            && let Some(held) = self.read_refusal(request).await
         {
             return Ok(AcquireAnswer::Held(held));
         }
@@ -203,11 +214,18 @@ impl<C: Transport> Store for IndexStore<C> {
             self.ask(&self.statements.refresh()).await?;
         }
         let answer = self.ask(&self.statements.search(request)).await?;
+        let is_complete = answer["timed_out"] == false && answer["_shards"]["failed"] == 0;
+        if !is_complete {
+            return Err(Error::Interrupted {
+                store: C::NAME,
+                source: Cause::text("a search has seen only a part of the index"),
+            });
+        }
         let Some(hits) = answer["hits"]["hits"].as_array() else {
             return Err(self.malformed("it has no hits"));
         };
         let mut page = Page::default();
-        let mut looked_at = hits.len();
+        let mut hits_read = hits.len();
         for hit in hits {
             if hit["_index"] != *index {
                 let problem = format!("a search of {index} found {} in it", hit["_index"]);
@@ -220,13 +238,13 @@ impl<C: Transport> Store for IndexStore<C> {
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
                 // The keys are in order: after the first key without the prefix no key has it, so this page is the
                 // last.
-                looked_at = 0;
+                hits_read = 0;
                 break;
             }
             let lock = answer::hit(hit, &key);
             listing::add(&mut page, key, lock, &request.filter);
         }
-        if looked_at < request.limit {
+        if hits_read < request.limit {
             page.next = None;
         }
         Ok(page)

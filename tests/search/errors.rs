@@ -1,15 +1,22 @@
 //! Clusters that cannot be reached, that refuse or are overloaded, and servers that are no clusters.
 
-use std::{error::Error as _, sync::Arc, time::Duration};
+use std::{
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use elasticsearch::http::Method::Put;
 use futures::future::{join, join_all};
 use leasehold::{
-    ElasticsearchStore, Error, Key, Leases, Store,
-    store::{AcquireRequest, LeaseId},
+    ElasticsearchStore, Error, Filter, Key, Leases, Store,
+    store::{AcquireRequest, LeaseId, ListRequest, RenewRequest},
 };
 use leasehold_tests::{
-    liar::{Liar, Lie, Reply},
+    liar::{Liar, Lie, Reply, always},
     proxy::Proxy,
 };
 use serde_json::json;
@@ -20,7 +27,7 @@ use tokio::{
 
 use super::{
     BOTH, Engine, Fixture, LONG, elasticsearch, leases,
-    nonsense::{http, located},
+    nonsense::{INDEX, http, located},
     patience::{answered_error, with_short_waits},
     refusals,
 };
@@ -132,6 +139,110 @@ pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
         ),
     };
     Reply::Says(http(status, body.as_bytes()))
+}
+
+/// If a second index got the aliases, no process could use the first one any more.
+#[tokio::test]
+async fn nothing_is_created_on_the_word_of_a_starting_node() {
+    for starts in [true, false] {
+        let created = Arc::new(AtomicUsize::new(0));
+        let count = created.clone();
+        let liar = Liar::saying(Arc::new(move |request: &[u8]| {
+            if request.starts_with(b"PUT ") {
+                count.fetch_add(1, SeqCst);
+            }
+            of_no_index(request, starts)
+        }));
+        let url = format!("http://{}", liar.await.address);
+        let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
+        let error = store.prepare().await.unwrap_err();
+        assert_eq!(error.is_retryable(), starts, "{error:?}");
+        assert_eq!(created.load(SeqCst), usize::from(!starts));
+    }
+}
+
+/// A conflict makes the store check the index. Meanwhile, and if the check is not answered, the index counts as before.
+#[tokio::test]
+async fn after_a_conflict_the_index_is_known_until_the_cluster_says_otherwise() {
+    let index = |pipeline: &str| {
+        let index = json!({
+            "aliases": { "locks": {}, "locks-write": {} },
+            "mappings": { "_meta": { "leasehold_schema": 1 } },
+            "settings": { "index": { "default_pipeline": pipeline } },
+        });
+        Reply::Says(http(
+            "200 OK",
+            json!({ INDEX: index }).to_string().as_bytes(),
+        ))
+    };
+    let conflict =
+        json!({ "error": { "type": "version_conflict_engine_exception", "reason": "" } });
+    let conflict = Reply::Says(http("409 Conflict", conflict.to_string().as_bytes()));
+    for (checked, is_known) in [
+        (Reply::Nothing, true),
+        (index("_none"), true),
+        (index("p"), false),
+    ] {
+        let [lookups, renewals] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let counts = [lookups.clone(), renewals.clone()];
+        let (first, conflict) = (index("_none"), conflict.clone());
+        let liar = Liar::saying(Arc::new(move |request: &[u8]| {
+            if request.starts_with(b"GET ") {
+                match counts[0].fetch_add(1, SeqCst) {
+                    0 => first.clone(),
+                    _ => checked.clone(),
+                }
+            } else if String::from_utf8_lossy(request).contains("/_bulk?") {
+                counts[1].fetch_add(1, SeqCst);
+                Reply::Says(http("200 OK", b"{}"))
+            } else {
+                conflict.clone()
+            }
+        }));
+        let url = format!("http://{}", liar.await.address);
+        let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
+        let key = Key::new("key").unwrap();
+        let request = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
+        let error = store.acquire(&request).await.unwrap_err();
+        assert!(matches!(error, Error::Contention { .. }), "{error:?}");
+        assert_eq!(lookups.load(SeqCst), 2, "the index is not checked");
+        let renewal = [RenewRequest::new(key, request.lease, LONG)];
+        let renewed = store.renew(&renewal).await;
+        assert_eq!(renewals.load(SeqCst), usize::from(is_known), "{renewed:?}");
+        let unprepared = matches!(renewed, Err(Error::NotPrepared { .. }));
+        assert_eq!(unprepared, !is_known, "{renewed:?}");
+    }
+}
+
+/// Nothing was sent to a lock, so nothing was carried out.
+#[tokio::test]
+async fn a_lookup_without_an_answer_is_not_ambiguous() {
+    let liar = Liar::saying(always(Reply::Nothing)).await;
+    let store =
+        ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks");
+    let key = Key::new("key").unwrap();
+    let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+    let error = store.acquire(&request).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(error.is_retryable() && !error.is_ambiguous());
+}
+
+/// A list that leaves out the locks of a shard would look complete.
+#[tokio::test]
+async fn a_search_of_a_part_of_the_index_is_no_list() {
+    for (timed_out, failed) in [(false, 0), (true, 0), (false, 1)] {
+        let found = json!({
+            "timed_out": timed_out, "_shards": { "total": 2, "successful": 2 - failed, "failed": failed },
+            "hits": { "hits": [] },
+        });
+        let lie: Lie =
+            Arc::new(move |_: &[u8]| Reply::Says(http("200 OK", found.to_string().as_bytes())));
+        let liar = Liar::saying(located(lie)).await;
+        let store =
+            ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks");
+        let listed = store.list(&ListRequest::new(Filter::new(), None, 10)).await;
+        assert_eq!(listed.is_ok(), !timed_out && failed == 0, "{listed:?}");
+    }
 }
 
 /// For a while a node that starts knows of no index. It answers an update with that, and not with an error about its

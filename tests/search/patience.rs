@@ -21,7 +21,8 @@ use tokio::{
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Whether the store got no answer in time to the question where its locks are. It asks that again at its next request.
 pub fn asks_again(error: &Error) -> bool {
-    matches!(error, Error::TimedOut { operation, .. } if *operation == "where the locks are")
+    let is_lookup = |source: &Error| matches!(source, Error::TimedOut { operation, .. } if *operation == "where the locks are");
+    error.driver_error().is_some_and(is_lookup)
 }
 
 /// A store that repeats the question where its locks are until it is answered. Nothing else was sent by then, so nobody

@@ -29,7 +29,7 @@ impl<C: Transport> IndexStore<C> {
     /// `None` if they do not, or if that is not known. The caller then sends the acquire.
     ///
     /// A get costs the node less than a script that refuses (`search-held` in `docs/performance.md`).
-    pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
+    pub(super) async fn read_refusal(&self, request: &AcquireRequest) -> Option<Held> {
         let now = self.clock.at(Instant::now())?;
         let index = self.located().await.ok()?;
         let get = self.statements.get(&request.key)?;

@@ -24,15 +24,15 @@ use crate::model::Error;
 
 /// How long a caller waits for the answer. All operations of the store, even renewals, wait for the caller whose turn
 /// it is, and the next request may succeed on another connection.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// The shortest time between two requests that contention causes. Contention is common where many clients want one key.
-const MIN_TIME_BETWEEN_DOUBTS: Duration = Duration::from_secs(10);
+pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// The shortest time between two checks that contention causes. Contention is common where many clients want one key.
+const MIN_TIME_BETWEEN_CHECKS: Duration = Duration::from_secs(10);
 
 /// The index that the aliases lead to, once it is known.
 #[derive(Debug, Default)]
 pub(super) struct AliasedIndex {
     known: RwLock<Option<Arc<str>>>,
-    doubted: RwLock<Option<Instant>>,
+    checked: RwLock<Option<Instant>>,
     /// How many requests have begun.
     begun: AtomicU64,
     /// The turn to send a request. The mutex holds the error of the last failed request, with its number.
@@ -87,15 +87,16 @@ impl AliasedIndex {
         self.known.read().clone()
     }
 
-    /// [Forgets](AliasedIndex::forget) the index because of contention, but at most every ten seconds.
-    pub(super) fn doubt(&self, index: &str, now: Instant) {
-        let mut doubted = self.doubted.write();
-        let since = doubted.map(|at| now.saturating_duration_since(at));
-        if since.is_none_or(|since| since >= MIN_TIME_BETWEEN_DOUBTS) {
-            *doubted = Some(now);
-            drop(doubted);
-            self.forget(index);
+    /// Begins a check of the index because of contention, at most every ten seconds. Returns whether the caller is to
+    /// make it. Meanwhile all others go on with the index that is known.
+    pub(super) fn begin_check(&self, now: Instant) -> bool {
+        let mut checked = self.checked.write();
+        let since = checked.map(|at| now.saturating_duration_since(at));
+        let is_due = since.is_none_or(|since| since >= MIN_TIME_BETWEEN_CHECKS);
+        if is_due {
+            *checked = Some(now);
         }
+        is_due
     }
 
     /// Makes the next caller ask again, unless another name is known by now.
@@ -207,13 +208,12 @@ mod tests {
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
     }
 
-    #[tokio::test]
-    async fn contention_is_a_reason_to_ask_anew_now_and_then() {
-        let (index, asked, start) = (AliasedIndex::default(), Asked::default(), Instant::now());
-        for (after, times) in [(0, 1), (1, 2), (11, 2), (12, 3), (13, 3)] {
-            let told = index.get_or_request(asked.saying(Ok("a"))).await.unwrap();
-            assert_eq!(asked.times(), times, "after {after} s");
-            index.doubt(&told, start + Duration::from_secs(after));
+    #[test]
+    fn contention_is_a_reason_for_a_check_now_and_then() {
+        let (index, start) = (AliasedIndex::default(), Instant::now());
+        for (after, is_due) in [(0, true), (1, false), (9, false), (10, true), (11, false)] {
+            let now = start + Duration::from_secs(after);
+            assert_eq!(index.begin_check(now), is_due, "after {after} s");
         }
     }
 }

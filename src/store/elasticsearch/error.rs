@@ -11,6 +11,8 @@ use crate::model::{Cause, Error, Fence, Key};
 pub(crate) struct ErrorResponse {
     status: u16,
     kind: String,
+    /// The kind of the innermost cause.
+    cause: String,
     reason: String,
     index: Option<String>,
 }
@@ -24,9 +26,9 @@ impl ErrorResponse {
         let cause = innermost(error);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut reason = text(&root["reason"]);
-        let cause = text(&cause["reason"]);
-        if !cause.is_empty() && !reason.contains(&cause) {
-            reason = format!("{reason}: {cause}");
+        let cause_reason = text(&cause["reason"]);
+        if !cause_reason.is_empty() && !reason.contains(&cause_reason) {
+            reason = format!("{reason}: {cause_reason}");
         }
         if let Some(plain) = error.as_str() {
             plain.clone_into(&mut reason);
@@ -34,6 +36,7 @@ impl ErrorResponse {
         Self {
             status,
             kind: text(&root["type"]),
+            cause: text(&cause["type"]),
             reason,
             index: root["index"].as_str().map(str::to_owned),
         }
@@ -44,6 +47,7 @@ impl ErrorResponse {
         Self {
             status,
             kind: String::new(),
+            cause: String::new(),
             reason: "the answer is not JSON: something between here and the cluster answered"
                 .to_owned(),
             index: None,
@@ -82,6 +86,12 @@ impl ErrorResponse {
         match (self.status, kind) {
             // A disk is full, an operator has blocked writes to the index, or the node has no capacity for the request.
             (403 | 429, "cluster_block_exception") | (429, _) => Error::Overloaded {
+                store,
+                source: self.into(),
+            },
+            // The node compiles no more scripts for now, and says that a script failed. (A script that is stored has to
+            // be compiled too.)
+            (400, _) if self.cause == "circuit_breaking_exception" => Error::Overloaded {
                 store,
                 source: self.into(),
             },
@@ -346,6 +356,26 @@ mod tests {
             assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
             assert!(error.is_retryable() && !error.is_ambiguous());
         }
+    }
+
+    /// `UpdateHelper` and `ScriptCache` of both engines make this answer.
+    #[test]
+    fn a_limit_on_compilations_is_an_overload() {
+        let failed = "failed to execute script";
+        let body = json!({ "error": {
+            "root_cause": [{ "type": "illegal_argument_exception", "reason": failed }],
+            "type": "illegal_argument_exception", "reason": failed,
+            "caused_by": {
+                "type": "general_script_exception", "reason": "Failed to compile inline script [...]",
+                "caused_by": {
+                    "type": "circuit_breaking_exception",
+                    "reason": "[script] Too many dynamic script compilations within, max: [150/5m]",
+                },
+            },
+        } });
+        let error = ErrorResponse::read(400, &body).classify("OpenSearch", None);
+        assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
     }
 
     /// The primary may have failed after it carried out the request.

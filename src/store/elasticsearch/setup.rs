@@ -115,6 +115,11 @@ impl Statements {
         probe_of(&self.both())
     }
 
+    /// A search for no documents in the indices that have this name or alias.
+    pub(crate) fn probe_of(&self, index_or_alias: &str) -> HttpRequest {
+        probe_of(&encoded(index_or_alias))
+    }
+
     fn both(&self) -> String {
         self.aliases().map(encoded).join(",")
     }
@@ -151,6 +156,13 @@ impl Statements {
             ));
         }
         Ok(index.clone())
+    }
+
+    /// Whether this index is still fit for locks, by the answer to [`get_index`](Self::get_index). It is not if no alias
+    /// leads to it.
+    pub(crate) fn is_fit_for_locks(&self, index: &str, answer: &Value) -> bool {
+        let description = &answer[index];
+        description.is_object() && self.fit_for_locks(index, description).is_ok()
     }
 
     /// Checks that an index is fit for locks, and that its write alias, if it has one, can be written to. The error is

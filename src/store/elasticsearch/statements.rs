@@ -137,16 +137,16 @@ impl Statements {
         params["reentrant"] = json!(request.reentrant);
         params["max_holders"] = json!(MAX_HOLDERS);
         params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
-        if let Turn::InTurn(InTurn { stays, .. }) = request.turn {
-            let stays = stays.min(MAX_PLACE_TIME);
-            params["stays"] = json!(millis(stays));
-            params["enough"] = json!(millis(turn::long_enough(stays)));
+        if let Turn::InTurn(InTurn { counts_for, .. }) = request.turn {
+            let counts_for = counts_for.min(MAX_PLACE_TIME);
+            params["counts_for"] = json!(millis(counts_for));
+            params["enough"] = json!(millis(turn::long_enough(counts_for)));
         }
         params["max_places"] = json!(MAX_PLACES);
         params["kind"] = json!(request.tick.map(|tick| tick.kind().as_str()));
         params["tick"] = json!(request.tick.map(|tick| tick.number()));
         params["confirmed_after"] = json!(millis(CONFIRMED_AFTER));
-        params["all_bind"] = json!(millis(turn::LONGEST));
+        params["all_bind"] = json!(millis(turn::MAX_BIND_TIME));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
         // Many processes may begin to wait at once, and each takes a place.
         if !is_whole(request) || request.turn.waiter().is_some() {

@@ -90,7 +90,8 @@ impl Statements {
         HttpRequest {
             method: Method::Post,
             path: format!("{}/_search", self.path()),
-            query: Query::new(),
+            // Without this, a search that does not see all shards, or ends early, answers with what it has found.
+            query: vec![("allow_partial_search_results", "false".into())],
             body: Body::Json(body),
         }
     }

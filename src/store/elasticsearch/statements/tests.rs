@@ -20,10 +20,10 @@ fn ask(text: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
 }
 
-/// A request of a process that waits, with a place that counts for `stays`.
-fn ask_in_turn(text: &str, stays: Duration) -> AcquireRequest {
+/// A request of a process that waits, with a place that counts for `counts_for`.
+fn ask_in_turn(text: &str, counts_for: Duration) -> AcquireRequest {
     let waiter = WaiterId::random();
-    ask(text).turn(Turn::in_turn(waiter, stays))
+    ask(text).turn(Turn::in_turn(waiter, counts_for))
 }
 
 fn acquire(statements: &Statements, text: &str) -> HttpRequest {
@@ -196,17 +196,17 @@ fn a_turn_is_parameters() {
     let lean = statements.acquire(&barging);
     assert_eq!(lean.body["script"]["params"]["barging"], true);
 
-    for (stays, counts, enough) in [
+    for (counts_for, counts, enough) in [
         (Duration::from_secs(3), 3_000, 2_750),
         // Below two milliseconds a place counts for one millisecond. It is not written again while it counts.
         (Duration::from_micros(1_600), 1, 1),
         (Duration::MAX, 60_000, 59_750),
     ] {
-        let request = ask_in_turn("key", stays);
+        let request = ask_in_turn("key", counts_for);
         let params = params(&request);
         let waiter = request.turn.waiter().unwrap().to_string();
         assert_eq!(params["waiter"], waiter);
-        assert_eq!(params["stays"], counts);
+        assert_eq!(params["counts_for"], counts);
         assert_eq!(params["enough"], enough);
     }
 }
