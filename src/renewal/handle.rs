@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    host::Host, overload::Overload, release::OngoingRelease, state::RenewalInbox, task::RenewalTask,
+    host::Host, inbox::RenewalInbox, overload::Overload, release::OngoingRelease, task::RenewalTask,
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
@@ -26,7 +26,7 @@ use crate::{
 /// moves to another runtime from which leases were acquired.
 #[derive(Debug)]
 pub(crate) struct RenewalHandle {
-    state: Arc<RenewalInbox>,
+    inbox: Arc<RenewalInbox>,
     host: Arc<Host>,
     /// Whether renewals are late.
     late: watch::Receiver<bool>,
@@ -39,16 +39,16 @@ impl RenewalHandle {
         late: Arc<watch::Sender<bool>>,
         closing: CancellationToken,
     ) -> Self {
-        let state = RenewalInbox::new();
+        let inbox = RenewalInbox::new();
         let is_late = late.subscribe();
         let task = RenewalTask {
             store,
             releaser,
-            state: state.clone(),
+            inbox: inbox.clone(),
             overload: Overload::new(late),
         };
         Self {
-            state,
+            inbox,
             host: Host::new(task, closing),
             late: is_late,
         }
@@ -78,18 +78,18 @@ impl RenewalHandle {
         // The task may have ended with its runtime while the acquire was waiting.
         self.ensure_running()?;
         lease.keep(true);
-        self.state.keep(lease, Instant::now());
+        self.inbox.keep(lease, Instant::now());
         Ok(())
     }
 
     /// Ends the renewals of a lease, because it is given up.
     pub(crate) fn forget(&self, lease: LeaseNumber) {
-        self.state.forget(lease);
+        self.inbox.forget(lease);
     }
 
     /// Releases a lease in the background.
     pub(crate) fn release(&self, pending: PendingRelease) {
-        self.state.release(pending);
+        self.inbox.release(pending);
         self.host.drop_releases();
     }
 
@@ -101,19 +101,19 @@ impl RenewalHandle {
         releaser: Releaser,
         reply: ReleaseReply,
     ) -> BoxFuture<'static, ()> {
-        let release = OngoingRelease::new(pending, self.state.clone());
+        let release = OngoingRelease::new(pending, self.inbox.clone());
         Box::pin(release.run(releaser, Some(reply)))
     }
 
     /// Runs work on the runtime that renews leases. Without a runtime, the work waits for the next acquire. A runtime
     /// that ends drops the work, which can pass itself to this method again, in its drop.
     pub(crate) fn run_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.state.run_beside(Box::pin(work));
+        self.inbox.run_beside(Box::pin(work));
     }
 
     /// Takes the releases in the background that have not begun, so that the caller carries them out.
     pub(crate) fn take_releases(&self) -> Vec<PendingRelease> {
-        self.state.take_releases()
+        self.inbox.take_releases()
     }
 
     /// If the client closes and no runtime is left that could run the task, drops the releases that wait for the task.
@@ -132,13 +132,13 @@ impl RenewalHandle {
                 drop(token);
             })),
             Err(_) if self.host.is_parked() => {}
-            Err(_) => self.state.cancel_on_loss(watcher, token),
+            Err(_) => self.inbox.cancel_on_loss(watcher, token),
         }
     }
 }
 
 impl Drop for RenewalHandle {
     fn drop(&mut self) {
-        self.state.change(|work| work.handle_dropped = true);
+        self.inbox.change(|work| work.handle_dropped = true);
     }
 }

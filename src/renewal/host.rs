@@ -72,7 +72,7 @@ impl Host {
         if self.closing.is_cancelled() {
             let state = self.state.lock();
             let parked = state.parked.as_ref();
-            let dropped = parked.map(|task| task.state.refuse_releases());
+            let dropped = parked.map(|task| task.inbox.refuse_releases());
             // The drop of a release wakes the tasks that wait for it, so it must not happen under the lock.
             drop(state);
             drop(dropped);
@@ -113,7 +113,7 @@ impl Host {
     /// Starts the task on a runtime. A runtime that has ended drops the task at once, which then
     /// [moves on](Host::move_from).
     fn start(self: &Arc<Self>, task: RenewalTask, runtime: &Handle) {
-        task.state.accept_releases();
+        task.inbox.accept_releases();
         let hosted = HostedTask::new(task, self.clone(), runtime.id());
         mem::drop(runtime.spawn(hosted.run()));
     }

@@ -8,7 +8,7 @@ use std::{
 
 use futures::FutureExt;
 
-use super::state::RenewalInbox;
+use super::inbox::RenewalInbox;
 use crate::{
     release::{PendingRelease, ReleaseReply, Releaser},
     runtime::in_flight::InFlight,
@@ -18,14 +18,14 @@ use crate::{
 pub(super) struct OngoingRelease {
     /// `None` after the release is done or given up.
     pending: Option<PendingRelease>,
-    state: Arc<RenewalInbox>,
+    inbox: Arc<RenewalInbox>,
 }
 
 impl OngoingRelease {
-    pub(super) fn new(pending: PendingRelease, state: Arc<RenewalInbox>) -> Self {
+    pub(super) fn new(pending: PendingRelease, inbox: Arc<RenewalInbox>) -> Self {
         Self {
             pending: Some(pending),
-            state,
+            inbox,
         }
     }
 
@@ -56,7 +56,7 @@ impl OngoingRelease {
 impl Drop for OngoingRelease {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            self.state.release(pending);
+            self.inbox.release(pending);
         }
     }
 }

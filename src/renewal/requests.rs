@@ -40,7 +40,14 @@ pub(super) async fn renew(
     let Renewals { requests, leases } = renewals;
     let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
-    let answers = answers.inspect_err(|error| telemetry::store_failed("renew", None, error));
+    // A call counts once, however many of its renewals have failed.
+    let error = match &answers {
+        Ok(answers) => answers.iter().find_map(|answer| answer.as_ref().err()),
+        Err(error) => Some(error),
+    };
+    if let Some(error) = error {
+        telemetry::store_failed("renew", None, error);
+    }
     let mut answers = answers.map(Vec::into_iter);
     let outcome = |(number, lease): (LeaseNumber, Weak<LeaseState>)| {
         let answer = match &mut answers {

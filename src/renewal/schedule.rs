@@ -40,7 +40,7 @@ use tokio::time::Instant;
 pub(crate) use self::under_way::BatchId;
 use self::{
     send_window::SendWindow,
-    under_way::{Batches, has_slot},
+    under_way::{Batches, InFlightBatch, NextBatch, has_slot},
 };
 use crate::lease_state::{LeaseNumber, timing::PERIOD};
 
@@ -188,12 +188,17 @@ impl<T: Clone> Schedule<T> {
 
     /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
-        let ready = !self.ready.is_empty() && self.has_slot(false);
-        let repeats = !self.repeats.is_empty() && self.has_slot(true);
-        if ready || repeats {
+        let waiting = [self.next_first(), self.next_repeat().map(|(_, next)| next)];
+        let mut waiting = waiting.into_iter().flatten();
+        if waiting.clone().any(|next| self.has_slot(next, now)) {
             return Some(now);
         }
         let batches = self.under_way.values();
+        let slots = waiting.by_ref().flat_map(|next| {
+            let until = move |batch: &InFlightBatch| batch.waited_for_until(next.ttl);
+            batches.clone().map(until)
+        });
+        let slots = slots.filter(|at| *at > now).min();
         let changes = batches.map(|batch| {
             if batch.is_overdue {
                 batch.forgotten_at()
@@ -206,6 +211,7 @@ impl<T: Clone> Schedule<T> {
             self.planned.first().map(|(due, _)| *due),
             self.ready.first().map(|(deadline, _)| *deadline),
             changes.min(),
+            slots,
             late,
         ]
         .into_iter()
@@ -255,8 +261,29 @@ impl<T: Clone> Schedule<T> {
         Some(entry.due + entry.ttl / SLACK)
     }
 
-    fn has_slot(&self, is_repeat: bool) -> bool {
-        has_slot(&self.under_way, is_repeat, self.window.max_batches())
+    fn has_slot(&self, next: NextBatch, now: Instant) -> bool {
+        has_slot(&self.under_way, next, self.window.max_batches(), now)
+    }
+
+    /// The batch of the leases that are ready, the nearest deadline first.
+    fn next_first(&self) -> Option<NextBatch> {
+        let (_, id) = self.ready.first()?;
+        let ttl = self.leases.get(id)?.ttl;
+        let is_repeat = false;
+        Some(NextBatch { is_repeat, ttl })
+    }
+
+    /// The part that is sent once more next: the one whose first lease has the nearest deadline. Returns its place in
+    /// the list.
+    fn next_repeat(&self) -> Option<(usize, NextBatch)> {
+        let parts = self.repeats.iter().enumerate();
+        let firsts = parts.filter_map(|(place, part)| {
+            let entry = part.first().and_then(|id| self.leases.get(id))?;
+            Some((place, entry))
+        });
+        let (place, entry) = firsts.min_by_key(|(_, entry)| entry.deadline)?;
+        let (is_repeat, ttl) = (true, entry.ttl);
+        Some((place, NextBatch { is_repeat, ttl }))
     }
 
     fn set_state(&mut self, id: LeaseNumber, state: RenewalState, due: Instant) {

@@ -11,11 +11,11 @@ use tokio::{
 };
 
 use super::{
+    inbox::{RenewalInbox, Todo},
     overload::Overload,
     release::OngoingRelease,
     requests::{self, renew},
     schedule::{Batch, BatchId, Due, RenewalOutcome},
-    state::{RenewalInbox, Todo},
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
     pub(super) releaser: Releaser,
-    pub(super) state: Arc<RenewalInbox>,
+    pub(super) inbox: Arc<RenewalInbox>,
     pub(super) overload: Overload,
 }
 
@@ -41,13 +41,13 @@ impl RenewalTask {
             // A runtime that is ending drops a spawned release at once, and the drop returns the release to this task.
             // Without a point at which the runtime can stop the task, the task would spawn the release again for ever.
             consume_budget().await;
-            let state = &self.state;
-            match state.with(|work| work.schedule.next(Instant::now())) {
+            let inbox = &self.inbox;
+            match inbox.with(|work| work.schedule.next(Instant::now())) {
                 Some(due) => tokio::select! {
-                    () = state.changed() => {}
+                    () = inbox.changed() => {}
                     () = sleep_until(due) => {}
                 },
-                None => state.changed().await,
+                None => inbox.changed().await,
             }
         }
     }
@@ -55,7 +55,7 @@ impl RenewalTask {
     /// Called when no runtime is left. Cancels the tokens that wait for a watcher, because no task could cancel them
     /// later. Returns the leases that are kept alive, because no task renews them any more.
     pub(super) fn interrupt(&self) -> Vec<Arc<LeaseState>> {
-        let (tokens, leases) = self.state.with(|work| {
+        let (tokens, leases) = self.inbox.with(|work| {
             let leases = work.schedule.leases().filter_map(Weak::upgrade);
             (mem::take(&mut work.todo.tokens), leases.collect())
         });
@@ -65,7 +65,7 @@ impl RenewalTask {
 
     /// Carries out the work that is due now. Returns whether more work may come.
     fn carry_out(&mut self, now: Instant) -> bool {
-        let (todo, due, handle_dropped) = self.state.with(|work| {
+        let (todo, due, handle_dropped) = self.inbox.with(|work| {
             let due = work.schedule.take_due(now);
             (mem::take(&mut work.todo), due, work.handle_dropped)
         });
@@ -76,7 +76,7 @@ impl RenewalTask {
         } = todo;
         beside.into_iter().for_each(|work| self.spawn(work));
         for pending in releases {
-            let release = OngoingRelease::new(pending, self.state.clone());
+            let release = OngoingRelease::new(pending, self.inbox.clone());
             self.spawn(release.run(self.releaser.clone(), None));
         }
         for (watcher, token) in tokens {
@@ -87,24 +87,30 @@ impl RenewalTask {
         }
         self.renew(due, now);
         let findings = self
-            .state
+            .inbox
             .with(|work| self.overload.update(&work.schedule, now));
         findings.report();
         !handle_dropped
     }
 
     fn renew(&self, due: Due<Weak<LeaseState>>, now: Instant) {
+        let mut overdue = None;
         for lease in due.overdue.iter().filter_map(Weak::upgrade) {
-            lease.failed(Error::TimedOut {
+            let error = Error::TimedOut {
                 operation: "renew",
                 limit: timing::response_timeout(lease.ttl()),
-            });
+            };
+            lease.failed(error.clone());
+            overdue.get_or_insert(error);
+        }
+        if let Some(error) = overdue {
+            telemetry::store_failed("renew", None, &error);
         }
         for lease in due.expired.iter().filter_map(Weak::upgrade) {
             // If the lease is still live, the holder has renewed it by a call of its own, which the schedule does not
             // know.
             if lease.is_kept_alive() {
-                self.state.with(|work| work.plan(&lease, now));
+                self.inbox.with(|work| work.plan(&lease, now));
             } else {
                 lease.check_loss();
             }
@@ -133,7 +139,7 @@ impl RenewalTask {
         let mut answered = BatchReport {
             batch: batch.id,
             outcomes,
-            state: self.state.clone(),
+            inbox: self.inbox.clone(),
         };
         if leases.is_empty() {
             return;
@@ -157,7 +163,7 @@ impl RenewalTask {
 struct BatchReport {
     batch: BatchId,
     outcomes: Vec<(LeaseNumber, RenewalOutcome)>,
-    state: Arc<RenewalInbox>,
+    inbox: Arc<RenewalInbox>,
 }
 
 impl Drop for BatchReport {
@@ -166,8 +172,8 @@ impl Drop for BatchReport {
         let Self {
             batch,
             outcomes,
-            state,
+            inbox,
         } = self;
-        state.change(|work| work.schedule.answered(*batch, outcomes, now, chance));
+        inbox.change(|work| work.schedule.answered(*batch, outcomes, now, chance));
     }
 }

@@ -94,12 +94,14 @@ impl<T: Clone> Schedule<T> {
 
     /// Takes the next batch, if there is one and it may be sent.
     fn take_next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
-        if self.has_slot(true)
-            && let Some(part) = self.repeats.pop_front()
+        if let Some((place, next)) = self.next_repeat()
+            && self.has_slot(next, now)
+            && let Some(part) = self.repeats.remove(place)
         {
             return Some(self.send(part, true, now));
         }
-        if !self.has_slot(false) {
+        let next = self.next_first()?;
+        if !self.has_slot(next, now) {
             return None;
         }
         let together = self.ready_together(now);

@@ -1,7 +1,7 @@
 //! Tests of which leases are renewed together and when, on a store that answers at once, never, or with an error.
 
 use super::{under_way::*, *};
-use crate::messages::MAX_RENEWALS;
+use crate::{lease_state::timing::response_timeout, messages::MAX_RENEWALS};
 
 const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
@@ -376,4 +376,41 @@ fn a_short_lease_does_not_hurry_long_ones() {
     let mut sizes = sizes(&schedule.take_due(now));
     sizes.sort_unstable();
     assert_eq!(sizes, [1, 100]);
+}
+
+/// Renewals of leases with long ttls hang in the server, for example because of a transaction that is short for such a
+/// ttl.
+#[test]
+fn a_lease_with_a_short_ttl_does_not_wait_for_those_with_long_ones() {
+    let (start, minute) = (Instant::now(), 60 * SECOND);
+    let mut schedule = Schedule::new();
+    for (number, ttl) in [(0, 10 * minute), (1, 30 * minute)] {
+        schedule.insert(LeaseNumber::next(), number, ttl, start, start + ttl);
+    }
+    assert_eq!(sizes(&schedule.take_due(start)), [1, 1]);
+    insert(&mut schedule, 2, start);
+    let due = start + TTL / 3;
+    assert_eq!(sizes(&schedule.take_due(due)), [1]);
+    // That one hangs too, and is sent again.
+    let overdue = due + response_timeout(TTL);
+    assert!(schedule.next(due).is_some_and(|next| next <= overdue));
+    assert_eq!(sizes(&schedule.take_due(overdue)), [1]);
+}
+
+#[test]
+fn a_repeat_with_a_short_ttl_does_not_wait_for_those_with_long_ones() {
+    let (start, ttl) = (Instant::now(), 1_800 * SECOND);
+    let mut schedule = Schedule::new();
+    for number in 0..2 * REPEATS {
+        schedule.insert(LeaseNumber::next(), number, ttl, start, start + ttl);
+    }
+    assert_eq!(sizes(&schedule.take_due(start)), [2 * REPEATS]);
+    let overdue = start + response_timeout(ttl);
+    assert_eq!(sizes(&schedule.take_due(overdue)), [1; REPEATS]);
+    insert(&mut schedule, 100, overdue);
+    let due = overdue + TTL / 3;
+    assert_eq!(sizes(&schedule.take_due(due)), [1]);
+    let again = schedule.take_due(due + response_timeout(TTL));
+    let sent = again.batches.iter().flat_map(|batch| &batch.leases);
+    assert_eq!(sent.map(|(_, number)| *number).collect::<Vec<_>>(), [100]);
 }

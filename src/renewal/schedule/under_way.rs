@@ -45,26 +45,41 @@ impl InFlightBatch {
         self.sent + self.ttl
     }
 
+    /// Until when a lease of this ttl that is due waits for the answer. A batch of leases with a long ttl may be answered
+    /// later, but a lease with a short ttl cannot wait for that.
+    pub(super) fn waited_for_until(&self, ttl: Duration) -> Instant {
+        self.sent + response_timeout(self.ttl.min(ttl))
+    }
+
     /// Whether the store counts as working on the batch.
     fn is_at_work(&self) -> bool {
         self.overtaken < OVERTAKEN
     }
 }
 
-/// Whether one more batch may be sent: a repeat, which is a part of an earlier batch, or a first batch, of which `most`
-/// may be under way. The two kinds are counted separately, so that repeats that hang do not delay first batches, and
-/// first batches do not delay repeats.
-pub(super) fn has_slot(batches: &Batches, is_repeat: bool, most: usize) -> bool {
-    let same_kind = |batch: &&InFlightBatch| batch.is_repeat == is_repeat && batch.is_at_work();
-    let (overdue, young): (Vec<_>, Vec<_>) = batches
+/// A batch that may be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NextBatch {
+    /// Whether it is a part of an earlier batch.
+    pub(super) is_repeat: bool,
+    /// The ttl of its first lease. A batch has only similar ttls.
+    pub(super) ttl: Duration,
+}
+
+/// Whether this batch may be sent now. Of first batches, `most` may be under way. Repeats are counted separately, so
+/// that repeats that hang do not delay first batches, and first batches do not delay repeats.
+pub(super) fn has_slot(batches: &Batches, next: NextBatch, most: usize, now: Instant) -> bool {
+    let same_kind =
+        |batch: &&InFlightBatch| batch.is_repeat == next.is_repeat && batch.is_at_work();
+    let (hanging, young): (Vec<_>, Vec<_>) = batches
         .values()
         .filter(same_kind)
-        .partition(|batch| batch.is_overdue);
-    let places = if is_repeat {
+        .partition(|batch| batch.is_overdue || batch.waited_for_until(next.ttl) <= now);
+    let places = if next.is_repeat {
         REPEATS
     } else {
         // One batch may always be sent, to find out whether the store answers again.
-        most.saturating_sub(overdue.len()).max(1)
+        most.saturating_sub(hanging.len()).max(1)
     };
     young.len() < places && batches.len() < MOST_UNANSWERED
 }

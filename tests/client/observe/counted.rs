@@ -1,8 +1,12 @@
 //! Each metric changes when it should, and at no other time.
 
-use std::time::Duration;
+use std::{future::IntoFuture, time::Duration};
 
-use leasehold::{Attempt, Error, Leases, LossReason};
+use futures::future::try_join_all;
+use leasehold::{
+    Attempt, Error, Leases, LossReason, MemoryStore,
+    testing::{Failure, FaultyStore},
+};
 use tokio::time::{sleep, timeout};
 
 use super::meter::{Meter, these};
@@ -238,6 +242,34 @@ async fn renewals_in_the_background_and_by_hand() {
     assert_eq!(moved["renewals_total outcome=renewed"], [1.0]);
     assert_eq!(moved["store_errors_total operation=renew"], [1.0]);
     lease.release().await.unwrap();
+}
+
+/// A store may answer the call, with an error for each renewal, or not at all.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_renewals_fail_is_counted_once() {
+    for hangs in [false, true] {
+        let store = FaultyStore::new(MemoryStore::new());
+        let faults = store.faults();
+        let leases = Leases::new(store);
+        let kept = ["one", "two"].map(|key| leases.acquire(key, TTL).keep_alive());
+        let kept = try_join_all(kept.map(IntoFuture::into_future))
+            .await
+            .unwrap();
+        let meter = Meter::new();
+        if hangs {
+            faults.renewals().hang();
+        } else {
+            faults.renewals().fail_next(2, Failure::Unreachable);
+        }
+        sleep(TTL / 3 + TTL / 6 + MOMENT).await;
+        let moved = meter.moved();
+        assert_eq!(
+            moved["store_errors_total operation=renew"],
+            [1.0],
+            "{moved:?}"
+        );
+        drop(kept);
+    }
 }
 
 #[tokio::test(start_paused = true)]
