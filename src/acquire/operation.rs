@@ -69,7 +69,8 @@ pub(super) struct AcquireReport {
 
 pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
-    /// The next request. After a failed request it is not `fresh`, because the failed request may have been granted.
+    /// The next request. After a failed request, or beside one that is not answered, it is not `fresh`, because the
+    /// other one may have been granted.
     request: Arc<AcquireRequest>,
     /// When the caller began to wait.
     since: Instant,
@@ -295,7 +296,13 @@ impl AcquireOperation {
         attempt
     }
 
-    async fn send(&mut self, request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+    async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+        if !self.calls.is_empty() {
+            // The store takes the time of the grant for the time of the answer to a fresh request, and the grant may be
+            // that of the earlier request.
+            Arc::make_mut(&mut self.request).fresh = false;
+            Arc::make_mut(&mut request).fresh = false;
+        }
         if request.reentrant {
             self.context.registry.end_stay_to_reenter(&request.key);
         }
