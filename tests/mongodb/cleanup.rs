@@ -299,29 +299,46 @@ async fn a_ttl_index_on_the_expiry_goes_or_is_refused() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
         let fixture = Fixture::new(engine);
         let (store, collection) = (fixture.store().await, fixture.collection().await);
-        let index = |name: &str| {
+        let index = |name: &str, field: &str| {
             let options = IndexOptions::builder().name(name.to_owned());
             let options = options.expire_after(Duration::from_secs(60)).build();
-            let keys = doc! { "expires_at": 1 };
+            let keys = doc! { field: 1 };
             IndexModel::builder().keys(keys).options(options).build()
         };
         let names = async || collection.list_index_names().await.unwrap();
         let ours = ["_id_", "leasehold_cleanup_at", "leasehold_over_at"];
         collection
-            .create_index(index("leasehold_expires_at"))
+            .create_index(index("leasehold_expires_at", "expires_at"))
             .await
             .unwrap();
         store.prepare().await.unwrap();
         assert_eq!(names().await, ours);
 
-        collection.create_index(index("somebody's")).await.unwrap();
-        let error = store.prepare().await.unwrap_err();
-        assert!(
-            matches!(&error, Error::NotPrepared { problem, .. } if problem.contains("somebody's")),
-            "{error:?}"
-        );
-        collection.drop_index("somebody's").await.unwrap();
+        for field in [
+            "expires_at",
+            "acquired_at",
+            "released_at",
+            "holders.expires_at",
+            "granted_at",
+        ] {
+            collection
+                .create_index(index("somebody's", field))
+                .await
+                .unwrap();
+            let error = store.prepare().await.unwrap_err();
+            assert!(
+                matches!(&error, Error::NotPrepared { problem, .. } if problem.contains("somebody's")),
+                "{field}: {error:?}"
+            );
+            collection.drop_index("somebody's").await.unwrap();
+        }
         store.prepare().await.unwrap();
         assert_eq!(names().await, ours);
+        // It removes documents of theirs.
+        collection
+            .create_index(index("theirs", "seen_at"))
+            .await
+            .unwrap();
+        store.prepare().await.unwrap();
     }
 }

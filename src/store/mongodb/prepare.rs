@@ -215,17 +215,17 @@ impl MongoStore {
         }
     }
 
-    /// Drops the TTL index on `expires_at` that earlier versions created, and refuses any other such index:
-    /// both remove a document although its fence is ahead of the clock.
+    /// Drops the TTL index on `expires_at` that earlier versions created, and refuses any other TTL index on a field of
+    /// ours: it would remove a lock that is held, or one whose fence is ahead of the clock.
     async fn forbid_early_removal(&self) -> Result<(), Error> {
         let indexes = self.locks.reads().list_indexes().await.map_err(classify)?;
         let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
-        for index in indexes.into_iter().filter(removes_by_expiry) {
+        for index in indexes.into_iter().filter(removes_too_early) {
             let name = index.options.and_then(|options| options.name);
             let name = name.unwrap_or_default();
             if name != FORMER_INDEX {
                 let problem = format!(
-                    "its TTL index {name} on expires_at removes locks whose fence is ahead of the clock, \
+                    "its TTL index {name} removes locks that are held, or whose fence is ahead of the clock: \
                      drop it"
                 );
                 return Err(not_prepared(problem));
@@ -314,9 +314,15 @@ fn requires(condition: &Bson) -> bool {
     }
 }
 
-fn removes_by_expiry(index: &IndexModel) -> bool {
-    let is_ttl = |options: &IndexOptions| options.expire_after.is_some();
-    index.options.as_ref().is_some_and(is_ttl) && index.keys.contains_key("expires_at")
+/// Whether an index removes locks or limiters by a date that is not for their removal.
+fn removes_too_early(index: &IndexModel) -> bool {
+    let is_date_of_ours =
+        |field: &String| !is_foreign(field) && !["cleanup_at", "over_at"].contains(&field.as_str());
+    index.options.as_ref().is_some_and(|options| {
+        options.expire_after.is_some()
+            && index.keys.keys().any(is_date_of_ours)
+            && !excludes_store_documents(&index.keys, options)
+    })
 }
 
 /// The TTL indexes. For locks the statements write the date of removal, which includes the retention. For

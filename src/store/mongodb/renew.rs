@@ -17,7 +17,7 @@ use mongodb::bson::{Document, RawDocument};
 use tokio::time::Instant;
 
 use super::{
-    bulk::{BulkResult, Changed, statement},
+    bulk::{BulkResult, Changed, statement, unread},
     concern::Deployment,
     decode::{self, timed},
     error::{STORE, statement_failed},
@@ -97,7 +97,7 @@ impl Pipelines<'_> {
             return Ok(());
         }
         let keys = together.iter().map(|renewal| renewal.request.key.as_str());
-        let documents = self.documents(keys.collect()).await?;
+        let documents = self.documents(keys.collect()).await.map_err(unread)?;
         for Renewal { request, answer } in together {
             let document = documents.get(request.key.as_str());
             *answer = match looked_at(document.map(|found| &**found), request) {
