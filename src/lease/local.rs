@@ -12,7 +12,7 @@ use crate::{
     model::{Access, Error, Held, LossReason},
     release::Released,
     sticky::{Departure, Fences, Left, LocalAnswer, Stay},
-    telemetry::{self, SentBack},
+    telemetry::{self, StayEndReason},
 };
 
 impl Lease {
@@ -78,7 +78,7 @@ impl Lease {
     /// The lease in the store, for a request that is about its document. From now on nothing else is granted under it:
     /// it goes back when this guard does.
     pub(super) fn take_stored(&self) -> Arc<LeaseState> {
-        self.end_stay(SentBack::DocumentNeeded);
+        self.end_stay(StayEndReason::DocumentNeeded);
         self.stored()
     }
 
@@ -109,7 +109,11 @@ impl Lease {
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;
             if answer == ReleaseAnswer::NotHeld && !(unclear && lost_before.is_none()) {
-                return Err(self.state.lost_error(LossReason::TakenOver));
+                let reason = LossReason::TakenOver;
+                if lost_before.is_none() {
+                    telemetry::lost(self.state.fields(), &reason);
+                }
+                return Err(self.state.lost_error(reason));
             }
         }
         match lost_before {
@@ -167,13 +171,13 @@ impl Lease {
         self.state.report_end(ended);
         if ends_stay {
             let of = stay.stored().fields();
-            telemetry::stay_ended(of, SentBack::Detached, left != Left::Nothing);
+            telemetry::stay_ended(of, StayEndReason::Detached, left != Left::Nothing);
         }
         detaches
     }
 
     /// Ends the stay of the lease behind this one, so that it goes back to the store when this one is given up.
-    pub(super) fn end_stay(&self, why: SentBack) {
+    pub(super) fn end_stay(&self, why: StayEndReason) {
         // If this lease is lost, the stay is that of others.
         if let Some(stay) = &self.stay
             && self.is_live()

@@ -5,6 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     thread::panicking,
+    time::Duration,
 };
 
 use tokio::time::{Instant, timeout_at};
@@ -14,8 +15,11 @@ use crate::{
     model::{Key, LeaseId, LossReason},
     release::PendingRelease,
     sticky::{Left, Stay},
-    telemetry::{self, SentBack},
+    telemetry::{self, StayEndReason},
 };
+
+/// Longer than any release takes, for a call timeout that an `Instant` cannot express.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl LeaseRegistry {
     /// Records that a lease stays with this process, and sees to it that a task looks after it.
@@ -24,13 +28,13 @@ impl LeaseRegistry {
         stay_task::ensure_running(self);
         // Other tasks may wait in the queue of the key, because the lease was granted outside of it.
         self.queues.wake_first(stay.key());
-        self.send_back_all(&ended, SentBack::TooMany);
+        self.send_back_all(&ended, StayEndReason::TooMany);
         // What happened before the lease was added did not end its stay.
         if self.lifecycle.is_closing() {
-            self.end_stay(stay, SentBack::Closed);
+            self.end_stay(stay, StayEndReason::Closed);
         }
         if !self.stays.may_stay(stay.key(), Instant::now()) {
-            self.end_stay(stay, SentBack::WaitedFor);
+            self.end_stay(stay, StayEndReason::WaitedFor);
         }
         telemetry::stays(stay.stored().fields());
     }
@@ -40,12 +44,12 @@ impl LeaseRegistry {
     pub(crate) fn end_stay_to_reenter(&self, key: &Key) {
         self.stays.recalled(key, Instant::now());
         if let Some(stay) = self.stays.get(key) {
-            self.end_stay(&stay, SentBack::DocumentNeeded);
+            self.end_stay(&stay, StayEndReason::DocumentNeeded);
         }
     }
 
     /// Ends the stay of a lease: it goes back to the store, at once or when its present holder is done.
-    pub(crate) fn end_stay(&self, stay: &Arc<Stay>, why: SentBack) {
+    pub(crate) fn end_stay(&self, stay: &Arc<Stay>, why: StayEndReason) {
         if self.stays.remove(stay) {
             self.send_back_all(std::slice::from_ref(stay), why);
         }
@@ -53,9 +57,9 @@ impl LeaseRegistry {
 
     /// Sends back leases that do not stay any more. The events come last, because the subscriber of the application may
     /// panic.
-    fn send_back_all(&self, stays: &[Arc<Stay>], why: SentBack) {
+    fn send_back_all(&self, stays: &[Arc<Stay>], why: StayEndReason) {
         let end = |stay: &Arc<Stay>| {
-            if why == SentBack::WaitedFor {
+            if why == StayEndReason::WaitedFor {
                 // The lease goes to the process that waits, and not to a task that waits here.
                 stay.stored().set_awaited();
             }
@@ -75,9 +79,10 @@ impl LeaseRegistry {
     pub(crate) async fn end_stay_now(
         &self,
         stay: &Arc<Stay>,
-        why: SentBack,
+        why: StayEndReason,
         until: Option<Instant>,
     ) {
+        let longest = self.longest(until);
         if stay.idle_since().is_some() {
             // Its release is not offered to a task in the queue, which may be this one, and does not take it now.
             stay.stored().set_awaited();
@@ -95,7 +100,7 @@ impl LeaseRegistry {
             if let Some(pending) = self.report_before(pending, report) {
                 // The task releases the lease itself, because it is possible that no thread drives the runtime of the
                 // renewal task any more. A release that takes longer goes on in the background.
-                let _ = timeout_at(self.longest(until), self.release(pending, now)).await;
+                let _ = timeout_at(longest, self.release(pending, now)).await;
                 return;
             }
         }
@@ -132,7 +137,7 @@ impl LeaseRegistry {
     /// Until when a release is waited for.
     fn longest(&self, until: Option<Instant>) -> Instant {
         let now = Instant::now();
-        let longest = now + self.call_timeout;
+        let longest = now.checked_add(self.call_timeout).unwrap_or(now + A_YEAR);
         let until = until.filter(|until| *until > now);
         until.map_or(longest, |until| until.min(longest))
     }
@@ -148,12 +153,12 @@ impl LeaseRegistry {
                 Some(_) => drop(stay.stored().lose(LossReason::TakenOver)),
                 None => {}
             }
-            self.end_stay(&stay, SentBack::Evicted);
+            self.end_stay(&stay, StayEndReason::Evicted);
         }
     }
 
     /// Ends the stays of all leases.
-    pub(super) fn end_all_stays(&self, why: SentBack) {
+    pub(super) fn end_all_stays(&self, why: StayEndReason) {
         let mut all = self.stays.all();
         all.retain(|stay| self.stays.remove(stay));
         self.send_back_all(&all, why);
@@ -172,6 +177,6 @@ impl LeaseRegistry {
 impl Drop for LeaseRegistry {
     fn drop(&mut self) {
         // No guard is left. The renewal task releases what it has before it ends.
-        self.end_all_stays(SentBack::Closed);
+        self.end_all_stays(StayEndReason::Closed);
     }
 }

@@ -1,5 +1,7 @@
 //! Requests that need the document of a key that stays.
 
+use std::time::Duration;
+
 use leasehold::{Attempt, Error, Leases, Resumed, Upgrade};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -242,4 +244,15 @@ async fn a_lease_stays_exclusive_although_a_reentrant_one_has_become_shared() {
     assert_eq!(outer.upgrade().await.unwrap(), Upgrade::Exclusive);
     drop((outer, inner));
     until_free(&store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_timeout_without_end_stops_no_release() {
+    let (store, _) = setup();
+    let leases = Leases::builder(store.clone());
+    let leases = leases.call_timeout(Duration::MAX).build();
+    sticky(&leases).await.release().await.unwrap();
+    let lease = leases.acquire("key", TTL).note("a document").await.unwrap();
+    lease.release().await.unwrap();
+    assert!(!is_held(&elsewhere(&store)).await);
 }
