@@ -133,7 +133,9 @@ async fn read_on(
                 has_failed = false;
                 pause = PAUSE;
                 expires = asked.checked_add(remaining);
-                publish(key, leading, Some(now));
+                // The answer may have come too late.
+                let is_over = expires.is_some_and(|at| at <= Instant::now());
+                publish(key, leading, Some(now).filter(|_| !is_over));
             }
             Err(error) => {
                 if expires.is_some_and(|at| at <= Instant::now()) {

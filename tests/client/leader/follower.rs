@@ -110,6 +110,26 @@ async fn a_read_that_hangs_keeps_the_last_value_until_its_lease_is_over() {
     assert!(leading.borrow_and_update().is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_lease_is_over_names_no_leader() {
+    let memory = MemoryStore::new();
+    let store = FaultyStore::new(memory.clone());
+    let faults = store.faults();
+    let first = Leases::new(memory);
+    let lease = first
+        .acquire("leader", Duration::from_secs(3))
+        .await
+        .unwrap();
+    let follower = Leases::new(store);
+    faults.calls().delay(Duration::from_secs(4));
+    let leading = follower.leader("leader", TTL).watch();
+    for _ in 0..1_000 {
+        sleep(MOMENT).await;
+        assert_eq!(*leading.borrow(), None);
+    }
+    drop(lease);
+}
+
 /// A client that is closed sends no more reads. It must not go on saying that there is a leader.
 #[tokio::test(start_paused = true)]
 async fn nobody_leads_for_a_client_that_is_closed() {
