@@ -1,6 +1,6 @@
 //! The clock by which a command is ended, and the end of a lease on that clock.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
@@ -16,20 +16,19 @@ pub fn now() -> i64 {
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
 
+/// A pair of times is kept if one clock has gone this many milliseconds further than the other since the last pair that
+/// was kept. The time between the two readings of a pair makes a smaller difference.
+const DIFFERENCE: u64 = 50;
+/// The most pairs that are kept. So many suspensions are not forgotten during a lease.
+const MOST: usize = 1_000;
+
 /// Pairs of times that two clocks showed at the same moment: the clock of the leases, which stands still while the
-/// machine is suspended, and [`now`].
-pub struct ClockSamples {
-    pairs: VecDeque<(Instant, i64)>,
-    /// How long a pair is kept.
-    kept: Duration,
-}
+/// machine is suspended, and [`now`]. Between two pairs both clocks went at the same speed.
+pub struct ClockSamples(VecDeque<(Instant, i64)>);
 
 impl ClockSamples {
-    pub fn new(kept: Duration) -> Self {
-        let mut this = Self {
-            pairs: VecDeque::new(),
-            kept,
-        };
+    pub fn new() -> Self {
+        let mut this = Self(VecDeque::new());
         this.sample();
         this
     }
@@ -42,11 +41,16 @@ impl ClockSamples {
     }
 
     fn add(&mut self, instant: Instant, here: i64) {
-        self.pairs.push_back((instant, here));
-        // One pair from before that time stays, for leases that were requested at its beginning.
-        let is_old = |at: Instant| instant.saturating_duration_since(at) > self.kept;
-        while self.pairs.get(1).is_some_and(|(second, _)| is_old(*second)) {
-            self.pairs.pop_front();
+        let differs = |(at, then): &(Instant, i64)| {
+            let passed = instant.saturating_duration_since(*at).as_millis();
+            let passed = i64::try_from(passed).unwrap_or(i64::MAX);
+            here.saturating_sub(*then).abs_diff(passed) > DIFFERENCE
+        };
+        if self.0.back().is_none_or(differs) {
+            self.0.push_back((instant, here));
+        }
+        if self.0.len() > MOST {
+            self.0.pop_front();
         }
     }
 
@@ -55,8 +59,8 @@ impl ClockSamples {
     /// The result is counted from a sample before the request, so it includes all time since then in which the machine
     /// was suspended.
     pub fn until(&self, asked: Instant, end: Instant) -> i64 {
-        let before = self.pairs.iter().rev().find(|(at, _)| *at <= asked);
-        match before.or(self.pairs.front()) {
+        let before = self.0.iter().rev().find(|(at, _)| *at <= asked);
+        match before {
             Some((at, here)) => {
                 let left = end.saturating_duration_since(*at).as_millis();
                 here.saturating_add(i64::try_from(left).unwrap_or(i64::MAX))
@@ -68,16 +72,15 @@ impl ClockSamples {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn time_in_suspension_is_a_part_of_a_lease() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut samples = ClockSamples {
-            pairs: VecDeque::new(),
-            kept: 60 * second,
-        };
+        let mut samples = ClockSamples(VecDeque::new());
         samples.add(start, 100_000);
         samples.add(start + second, 101_000);
         let until = |samples: &ClockSamples| samples.until(start + second, start + 31 * second);
@@ -90,21 +93,30 @@ mod tests {
         assert_eq!(later, 102_000 + 3_600_000 + 31_000);
     }
 
+    /// The answer to a renewal may come minutes later, if the ttl is long.
     #[test]
-    fn samples_are_kept_for_as_long_as_they_are_of_use() {
-        let start = Instant::now();
-        let second = Duration::from_secs(1);
-        let mut samples = ClockSamples {
-            pairs: VecDeque::new(),
-            kept: 5 * second,
-        };
-        for number in 0..100 {
-            samples.add(start + second * number, i64::from(number) * 1_000);
+    fn a_suspension_before_a_late_answer_is_not_forgotten() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut samples = ClockSamples(VecDeque::new());
+        samples.add(start, 0);
+        for number in 1..1_000 {
+            // The machine is suspended for ten minutes in the first second. The readings vary by some milliseconds.
+            let varies = i64::from(number % 7) - 3;
+            let here = 600_000 + i64::from(number) * 1_000 + varies;
+            samples.add(start + second * number, here);
         }
-        assert!(samples.pairs.len() <= 7, "{}", samples.pairs.len());
-        assert_eq!(
-            samples.until(start + 95 * second, start + 100 * second),
-            100_000
-        );
+        assert_eq!(samples.until(start, start + 3_600 * second), 3_600_000);
+        assert_eq!(samples.0.len(), 2);
+    }
+
+    #[test]
+    fn the_pairs_have_a_bound() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut samples = ClockSamples(VecDeque::new());
+        for number in 0..10_000 {
+            samples.add(start + second * number, i64::from(number) * 2_000);
+        }
+        assert_eq!(samples.0.len(), MOST);
+        assert_eq!(samples.until(start, start + second), i64::MIN);
     }
 }

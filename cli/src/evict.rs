@@ -31,7 +31,8 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
         }
         let table = state::table(&[lock]);
         let question = "They go on working until they hear of it. Evict them? [y/N] ";
-        write!(io::stderr(), "{table}\n{question}")?;
+        // It removes the colours if standard error does not show them.
+        write!(anstream::stderr(), "{table}\n{question}")?;
         let mut answer = String::new();
         // This blocks the only thread, but nothing else runs on it now.
         io::stdin().read_line(&mut answer)?;

@@ -16,7 +16,7 @@ use super::{
     clock::ClockSamples,
     exit::{Code, Failure},
     out, process_tree,
-    run::{self, CLOCK_HISTORY, CommandEnd, SupervisorProcess},
+    run::{self, CommandEnd, SupervisorProcess},
     signals::Signals,
     terms::Terms,
     text,
@@ -36,7 +36,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
     process_tree::become_subreaper();
     let mut ends = 0;
     loop {
-        let mut samples = ClockSamples::new(CLOCK_HISTORY);
+        let mut samples = ClockSamples::new();
         let campaign = campaign(&lead, leases, &terms, &mut samples);
         let lease = tokio::select! {
             lease = campaign => lease?,

@@ -39,8 +39,6 @@ use super::{
     terms::Terms,
 };
 
-/// How long clock samples are kept: longer than this process waits for the answer to a renewal.
-pub const CLOCK_HISTORY: Duration = Duration::from_secs(60);
 /// How long the release of the lease may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -49,7 +47,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let mut signals = Signals::new()?;
     // If a process is started with SIGCHLD ignored, the kernel drops the status of each child that ends.
     let _children = signal(SignalKind::child())?;
-    let mut samples = ClockSamples::new(CLOCK_HISTORY);
+    let mut samples = ClockSamples::new();
     let lease = {
         let mut lease = Box::pin(acquire::acquire(&run, leases));
         let mut ticks = interval(terms.check_interval());

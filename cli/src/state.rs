@@ -138,7 +138,8 @@ fn done(done: &Done) -> Value {
         "at": time(done.at),
         "by": &*done.by,
         "lease": done.lease.to_string(),
-        "until": time(done.until),
+        // RFC 3339 has years of four digits. A later time means for ever.
+        "until": (done.until.year() <= 9999).then(|| time(done.until)),
     })
 }
 

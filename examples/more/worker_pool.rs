@@ -161,7 +161,13 @@ async fn run(args: Args) -> Result<()> {
         let dies_at = (number == 1).then_some(0);
         let name = format!("worker {number}");
         workers.spawn(worker(name, store.clone(), orders.clone(), dies_at));
-        while orders.lock().iter().all(|order| order.begun.is_empty()) && !workers.is_empty() {
+        while orders.lock().iter().all(|order| order.begun.is_empty())
+            && workers
+                .try_join_next()
+                .map(|ended| ended?)
+                .transpose()?
+                .is_none()
+        {
             sleep(WORK / 10).await;
         }
     }
