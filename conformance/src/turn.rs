@@ -50,7 +50,7 @@ use super::{
 };
 use leasehold::{
     Held, Key, LockState, Store,
-    rules::turn::LONGEST,
+    rules::turn::MAX_BIND_TIME,
     store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
 };
 
@@ -86,7 +86,7 @@ fn binding(seen: &LockState) -> DateTime<Utc> {
 
 /// Until when they all keep the key if it is released after this state was seen.
 fn binding_if_free(seen: &LockState) -> DateTime<Utc> {
-    binding(seen).min(after(seen.now, LONGEST))
+    binding(seen).min(after(seen.now, MAX_BIND_TIME))
 }
 
 /// The refusal of a request that must be refused until this time, because others come first. `None` if it was made

@@ -36,6 +36,41 @@ async fn a_key_that_is_told_is_asked_for_at_once() {
     assert_eq!(store.streams(), 1);
 }
 
+/// The stream does not name the process that comes next, so each process goes by what its last refusal said.
+#[tokio::test(start_paused = true)]
+async fn of_many_processes_that_hear_of_a_key_the_first_asks() {
+    const PROCESSES: usize = 20;
+    // The control: those that barge all ask.
+    for (barging, least, most) in [(false, 1, 2), (true, PROCESSES, 2 * PROCESSES)] {
+        let (store, _, holder, other) = waiting(News::Told).await;
+        let mut waits = Vec::new();
+        for number in 1..=PROCESSES {
+            let acquire = Leases::new(store.clone()).acquire("key", TTL);
+            let acquire = if barging { acquire.barging() } else { acquire };
+            waits.push(tokio::spawn(acquire.into_future()));
+            sleep(MOMENT).await;
+            let places = other.inspect("key").await.unwrap().unwrap().waiters.len();
+            assert_eq!(places, if barging { 0 } else { number });
+        }
+        // Then the pauses are long.
+        sleep(TTL).await;
+        holder.release().await.unwrap();
+        store.calls();
+        store.tell("key");
+        sleep(Duration::from_millis(1)).await;
+        let asked = store
+            .calls()
+            .iter()
+            .filter(|call| **call == "acquire")
+            .count();
+        assert!(
+            (least..=most).contains(&asked),
+            "{asked} asked, barging: {barging}"
+        );
+        waits.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_stream_serves_all_who_wait_and_ends_after_them() {
     let (store, leases, _holder, _other) = waiting(News::Told).await;

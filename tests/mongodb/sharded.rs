@@ -65,5 +65,9 @@ properties! {
     a_reader_queues_behind_a_writer
     a_process_that_is_gone_blocks_nobody
     a_place_is_given_back
+    a_place_lasts_while_its_process_asks
+    permits_queue_behind_a_large_request
+    an_upgrade_does_not_queue
+    a_batch_keeps_the_queue
     a_tick_that_is_done_is_not_granted_again
 }

@@ -260,13 +260,23 @@ async fn a_key_that_was_released_in_the_future_is_free() {
         let fixture = Fixture::new(engine);
         let (store, collection) = (fixture.store().await, fixture.collection().await);
         let leases = Leases::new(store);
-        let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
-        for number in 0..5 {
-            let key = format!("key {number}");
-            let tombstone = doc! {
+        let now = DateTime::now();
+        let in_millis = |millis| DateTime::from_millis(now.timestamp_millis() + millis);
+        let later = in_millis(3_600_000);
+        // Nobody knows since when the key is free, so it is not kept for the process that waits.
+        let waits = doc! {
+            "waiter": LeaseId::random().to_string(), "owner": "they", "mode": "exclusive", "permits": 1_i64,
+            "since": now, "until": in_millis(30_000),
+        };
+        for (number, waiter) in (0..5).flat_map(|number| [(number, None), (number, Some(&waits))]) {
+            let key = format!("key {number} {}", waiter.is_some());
+            let mut tombstone = doc! {
                 "_id": &key, "schema": leasehold::store::SCHEMA, "fence": later.timestamp_millis(),
                 "cleanup_at": later, "released_at": later,
             };
+            if let Some(waiter) = waiter {
+                tombstone.insert("waiters", vec![waiter.clone()]);
+            }
             collection.insert_one(tombstone).await.unwrap();
             let attempt = leases.try_acquire(&key, LONG);
             let attempt = match number {

@@ -1,12 +1,20 @@
 //! Waiters hear of the release of a key by a change stream, on the complete server. Without a stream they get the key
 //! too.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::{Leases, MongoStore, Store};
-use leasehold_tests::{layer::Layered, proxy::Proxy};
+use leasehold::{
+    Error, Leases, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest},
+};
+use leasehold_tests::{
+    layer::{Layer, Layered},
+    proxy::Proxy,
+};
 use mongodb::bson::Document;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -158,4 +166,82 @@ async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
         assert!((1..=1 + silences).contains(&opened), "{kind:?}: {opened}");
     };
     join_all([Listening::Silent, Listening::Deaf].map(wait)).await;
+}
+
+/// The instants at which a process sent requests.
+#[derive(Clone, Debug)]
+struct Requests {
+    store: Arc<dyn Store>,
+    sent: Arc<Mutex<Vec<Instant>>>,
+}
+
+#[async_trait]
+impl Layer for Requests {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        self.sent.lock().push(Instant::now());
+        self.store.acquire(request).await
+    }
+}
+
+/// A release wakes the process that comes next, and not the others that wait. The others send requests after their
+/// pauses only.
+#[tokio::test]
+async fn a_release_wakes_one_process_of_those_that_wait() {
+    const PROCESSES: usize = 6;
+    /// When a key has been held for this long, the pauses of those that wait for it are long.
+    const HOLD: Duration = Duration::from_secs(3);
+    /// No process pauses for a shorter time then.
+    const PAUSE: Duration = Duration::from_millis(400);
+
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let holder = Leases::new(fixture.store().await);
+    let mut lease = holder.acquire("key", LONG).await.unwrap();
+    let mut waiting = Vec::new();
+    for number in 1..=PROCESSES {
+        let requests = Requests {
+            store: Arc::new(fixture.store().await),
+            sent: Arc::default(),
+        };
+        let sent = requests.sent.clone();
+        let leases = Leases::new(Layered(requests));
+        let wait = tokio::spawn(async move {
+            let lease = leases.acquire("key", LONG).await.unwrap();
+            (lease, leases)
+        });
+        let start = Instant::now();
+        while holder.inspect("key").await.unwrap().unwrap().waiters.len() < number {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the process {number} has no place"
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
+        waiting.push((wait, sent));
+    }
+    // How many requests the others sent between a release and the next grant, and how many that may be.
+    let (mut requests, mut bound) = (0, 0.0);
+    let mut granted = Vec::new();
+    while !waiting.is_empty() {
+        sleep(HOLD).await;
+        let released = Instant::now();
+        lease.release().await.unwrap();
+        let (wait, _) = waiting.remove(0);
+        let (next, leases) = timeout(PATIENCE, wait).await.unwrap().unwrap();
+        let time = released..=Instant::now();
+        let sent = waiting.iter().flat_map(|(_, sent)| sent.lock().clone());
+        requests += sent.filter(|at| time.contains(at)).count();
+        let of_pauses = released.elapsed().as_secs_f64() / PAUSE.as_secs_f64();
+        bound += waiting.len() as f64 * (0.5 + of_pauses);
+        granted.push(leases);
+        lease = next;
+    }
+    lease.release().await.unwrap();
+    assert!(
+        (requests as f64) < bound,
+        "{requests} requests, and {bound} may be sent"
+    );
 }

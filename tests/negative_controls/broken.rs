@@ -99,6 +99,13 @@ pub enum Fault {
     WhoPassesEndsTheQueue,
     EvictionEndsTheQueue,
     ReleaseEndsTheQueue,
+    ConversionsEndTheQueue,
+    RenewalsEndTheQueue,
+    LeavesEndTheQueue,
+    PassedPlacesStay,
+    PlacesCountForAnyTime,
+    CountsOneMoreAhead,
+    HidesForHowLongPlacesBind,
     TriesTakePlaces,
     BatchesPassTheQueue,
     GrantsForgetTicks,
@@ -227,7 +234,10 @@ impl Store for BrokenStore {
         if self.is(Fault::NeverLeaves) {
             return Ok(());
         }
-        let left = rules::leave(self.record(key).as_ref(), waiter, self.now());
+        let mut left = rules::leave(self.record(key).as_ref(), waiter, self.now());
+        if let (Fault::LeavesEndTheQueue, Write::Put(record)) = (self.fault, &mut left.write) {
+            record.waiters.clear();
+        }
         self.write(key, left.write);
         Ok(())
     }
@@ -256,6 +266,11 @@ impl Store for BrokenStore {
             let held = Held::new(request.key.clone(), Vec::new(), self.now());
             decision.answer = Ok(ConvertAnswer::Held(held));
             decision.write = Write::Keep;
+        }
+        if let (Fault::ConversionsEndTheQueue, Write::Put(record)) =
+            (self.fault, &mut decision.write)
+        {
+            record.waiters.clear();
         }
         if !self.is(Fault::ConversionIsForgotten) {
             self.write(&request.key, decision.write);

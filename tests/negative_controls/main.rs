@@ -150,8 +150,17 @@ controls! {
         a_place_counts_for_as_long_as_was_told;
     a_key_with_any_number_of_places: PlacesWithoutBound is caught by
         a_key_has_a_bounded_number_of_places;
-    a_place_for_all_keys: PlacesAreForAllKeys is caught by a_place_is_for_one_key;
+    a_place_for_all_keys: PlacesAreForAllKeys is caught by
+        a_place_is_for_one_key, a_set_waits_in_turn_for_one_key_at_a_time;
     a_place_that_is_never_given_back: NeverLeaves is caught by a_place_is_given_back;
+    a_place_that_is_given_back_with_all_others: LeavesEndTheQueue is caught by
+        a_place_is_given_back;
+    places_that_were_passed_and_come_first: PassedPlacesStay is caught by
+        a_process_that_is_gone_blocks_nobody;
+    a_place_that_counts_for_any_time: PlacesCountForAnyTime is caught by
+        a_place_counts_for_as_long_as_was_told;
+    a_renewal_that_ends_the_queue: RenewalsEndTheQueue is caught by
+        renewals_and_evictions_keep_the_places;
     readers_that_pass_a_writer: ReadersPassWriters is caught by
         a_reader_queues_behind_a_writer, an_upgrade_does_not_queue, a_batch_keeps_the_queue;
     readers_that_are_let_in_one_by_one: PlacesAreNeverKept is caught by
@@ -169,6 +178,12 @@ controls! {
         renewals_and_evictions_keep_the_places;
     a_release_that_ends_the_queue: ReleaseEndsTheQueue is caught by
         renewals_and_evictions_keep_the_places,
+        processes_are_granted_a_key_in_the_order_in_which_they_came;
+    a_conversion_that_ends_the_queue: ConversionsEndTheQueue is caught by
+        an_upgrade_does_not_queue;
+    a_refusal_that_counts_a_process_too_many: CountsOneMoreAhead is caught by
+        processes_are_granted_a_key_in_the_order_in_which_they_came;
+    a_refusal_of_a_free_key_without_an_end: HidesForHowLongPlacesBind is caught by
         processes_are_granted_a_key_in_the_order_in_which_they_came;
     a_place_without_waiting: TriesTakePlaces is caught by
         a_refusal_without_a_place_writes_nothing;
@@ -308,6 +323,8 @@ fn random_processes_that_wait_tell_a_broken_store_from_memory() {
         Fault::NobodyBarges,
         Fault::EvictionEndsTheQueue,
         Fault::ReleaseEndsTheQueue,
+        Fault::CountsOneMoreAhead,
+        Fault::HidesForHowLongPlacesBind,
         Fault::TriesTakePlaces,
     ] {
         assert!(

@@ -303,12 +303,25 @@ async fn a_key_that_was_released_in_the_future_is_free() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let leases = leases(fixture.store());
-        let later = chrono::Utc::now().timestamp_millis() + 3_600_000;
-        for number in 0..5 {
-            let key = format!("key{number}");
-            let tombstone = json!({
+        let now = chrono::Utc::now().timestamp_millis();
+        let later = now + 3_600_000;
+        // Nobody knows since when the key is free, so it is not kept for the process that waits.
+        let waits = json!([{
+            "waiter": LeaseId::random().to_string(), "owner": "they", "mode": "exclusive", "permits": 1,
+            "since": now, "until": now + 30_000,
+        }]);
+        for (number, waiters) in (0..5).flat_map(|number| [(number, None), (number, Some(&waits))])
+        {
+            let key = format!(
+                "key{number}{}",
+                if waiters.is_some() { "-awaited" } else { "" }
+            );
+            let mut tombstone = json!({
                 "key": &key, "schema": SCHEMA, "fence": later, "released_at": later, "written_at": later,
             });
+            if let Some(waiters) = waiters {
+                tombstone["waiters"] = waiters.clone();
+            }
             let path = format!("{}/_doc/{key}", fixture.alias);
             let stored = fixture.ask(Put, &path, tombstone).await;
             assert_eq!(stored["result"], "created", "{stored}");

@@ -15,7 +15,7 @@ use crate::{
 };
 use leasehold::{
     Mode,
-    rules::turn::LONGEST,
+    rules::turn::MAX_BIND_TIME,
     store::{AcquireAnswer, BatchAnswer, BatchRequest},
 };
 
@@ -59,7 +59,7 @@ async fn in_order(clients: &Clients) -> Result<Lived, Violation> {
             let held = or_too_late!(behind(second, &waiting(&key, *waiter), until).await?);
             let is_told = held.ahead() == ahead && held.holders().is_empty();
             ensure!(
-                is_told && held.binds_for() > Duration::ZERO && held.binds_for() <= LONGEST,
+                is_told && held.binds_for() > Duration::ZERO && held.binds_for() <= MAX_BIND_TIME,
                 "who is behind {ahead} on a free key was answered {held:?}"
             );
         }
@@ -166,7 +166,7 @@ pub async fn a_key_is_kept_from_the_release_of_its_last_holder(clients: &Clients
         let key = fresh_key("an expired reader")?;
         let expires = request(&key, "a reader that expires", SHORT).shared();
         let reads = request(&key, "a reader", LONG).shared();
-        let over = after(granted(first, &expires).await?.expires_at, LONGEST);
+        let over = after(granted(first, &expires).await?.expires_at, MAX_BIND_TIME);
         granted(second, &reads).await?;
         let [writer] = processes();
         refused(first, &waiting(&key, writer)).await?;

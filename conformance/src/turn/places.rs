@@ -15,8 +15,8 @@ use crate::{
 };
 use leasehold::{
     Filter, Mode, Store,
-    limits::MAX_PLACES,
-    rules::turn::{LONGEST, WORTH_A_WRITE},
+    limits::{MAX_PLACE_TIME, MAX_PLACES},
+    rules::turn::{MAX_BIND_TIME, WORTH_A_WRITE},
     store::{AcquireAnswer, AcquireRequest, ListRequest, RenewAnswer, Turn, WaiterId},
 };
 
@@ -107,7 +107,7 @@ pub async fn a_place_lasts_while_its_process_asks(clients: &Clients) -> Outcome 
 }
 
 /// A place counts for as long as its process was told. This is true even if another task of the process asks in that
-/// place, in another mode, and announces to ask again sooner.
+/// place, in another mode, and announces to ask again sooner. No place counts for longer than [`MAX_PLACE_TIME`].
 pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -131,6 +131,21 @@ pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcom
             .map(|it| (it.waiter, it.mode, it.since, it.until))
             .collect();
         ensure!(found == [expected], "{told:?} became {:?}", seen.waiters);
+
+        let key = fresh_key("for ever")?;
+        granted(first, &request(&key, "the holder", LONG)).await?;
+        let before = state(first, &key).await?.now;
+        let turn = Turn::in_turn(waiter, 2 * MAX_PLACE_TIME);
+        refused(second, &waiting(&key, waiter).turn(turn)).await?;
+        let seen = state(first, &key).await?;
+        match &seen.waiters[..] {
+            [place] => ensure!(
+                place.until == after(place.since, MAX_PLACE_TIME),
+                "a process that wanted a place for longer than there is has {place:?}"
+            ),
+            [] if seen.now >= after(before, MAX_PLACE_TIME) => return Ok(Lived::TooShort),
+            places => return violation(format!("one process waits, and has {places:?}")),
+        }
         Ok(Lived::LongEnough)
     })
     .await
@@ -156,7 +171,7 @@ pub async fn a_process_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome 
     let [last] = processes();
     refused(second, &waiting(&key, last)).await?;
     release(first, &holder).await?;
-    let over = after(state(first, &key).await?.now, LONGEST);
+    let over = after(state(first, &key).await?.now, MAX_BIND_TIME);
     not_after(second, &waiting(&key, last), over).await?;
     let left = state(first, &key).await?.waiters;
     ensure!(left.is_empty(), "{left:?} were passed, and come first");

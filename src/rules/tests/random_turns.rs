@@ -9,7 +9,7 @@ use super::{acquire, at};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, ReleaseRequest, Turn},
     model::{Access, Fence, Held, Key, LeaseId, LockRecord, Mode, Permits, WaiterId},
-    rules::{Write, leave, release, turn::LONGEST},
+    rules::{Write, leave, release, turn::MAX_BIND_TIME},
 };
 
 /// The number of runs. The number of a run determines everything that happens in it.
@@ -24,6 +24,18 @@ const ASKS_EVERY: i64 = 1_000;
 const FENCES: u16 = 500;
 /// By this time all processes have had the key.
 const END: i64 = 10 * 60 * 1_000;
+
+/// A deliberate error in the rules, which a run has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// No place is written.
+    ForgetsPlaces,
+    /// Readers come before waiting writers.
+    ReadersPass,
+    /// The places of dead processes count, and a free key is kept for them, for ever.
+    TheDeadBlock,
+}
 
 enum State {
     Idle,
@@ -44,6 +56,7 @@ struct Process {
 }
 
 struct Run {
+    wrong: Wrong,
     rng: Rng,
     now: i64,
     record: Option<LockRecord>,
@@ -51,7 +64,7 @@ struct Run {
     /// The processes that wait, in the order of their first refusals, and what they ask for.
     queue: Vec<(usize, Access)>,
     /// How long a place counts.
-    stays: Duration,
+    counts_for: Duration,
     /// How many more processes may die, and in one of how many steps one does.
     deaths: usize,
     dies: u8,
@@ -75,7 +88,7 @@ fn permits(access: Access) -> i64 {
 }
 
 impl Run {
-    fn new(number: u64) -> Self {
+    fn new(number: u64, wrong: Wrong) -> Self {
         let mut rng = Rng::with_seed(number);
         let processes: Vec<_> = (0..rng.usize(2..9))
             .map(|_| Process {
@@ -86,11 +99,12 @@ impl Run {
             })
             .collect();
         Self {
+            wrong,
             now: 0,
             record: None,
             queue: Vec::new(),
             // A short time also ends while the key is held.
-            stays: Duration::from_secs(if rng.bool() { 60 } else { 2 }),
+            counts_for: Duration::from_secs(if rng.bool() { 60 } else { 2 }),
             deaths: rng.usize(..processes.len()),
             dies: if rng.bool() { 40 } else { 6 },
             released: 0,
@@ -156,12 +170,17 @@ impl Run {
         request.turn(match self.rng.u8(..10) {
             0 => Turn::Behind,
             1 => Turn::Barging,
-            _ => Turn::in_turn(self.processes[number].waiter, self.stays),
+            _ => Turn::in_turn(self.processes[number].waiter, self.counts_for),
         })
     }
 
     fn asks(&mut self, number: usize, since: i64, request: AcquireRequest) -> Checked {
-        let decision = acquire(self.record.as_ref(), &request, at(self.now));
+        self.let_the_dead_block();
+        let mut asked = request.clone();
+        if self.wrong == Wrong::ReadersPass && request.access == Access::Shared {
+            asked.turn = Turn::Barging;
+        }
+        let decision = acquire(self.record.as_ref(), &asked, at(self.now));
         match decision.answer {
             AcquireAnswer::Granted(grant) => {
                 self.may_be_granted(number, since, &request)?;
@@ -177,7 +196,7 @@ impl Run {
             }
             AcquireAnswer::Held(held) => {
                 let is_free = held.holders().is_empty();
-                if is_free == held.binds_for().is_zero() || held.binds_for() > LONGEST {
+                if is_free == held.binds_for().is_zero() || held.binds_for() > MAX_BIND_TIME {
                     return Err(format!("{number} is told to ask again with {held:?}"));
                 }
                 if request.turn.waiter().is_some() {
@@ -265,10 +284,28 @@ impl Run {
         };
     }
 
+    fn let_the_dead_block(&mut self) {
+        let (Wrong::TheDeadBlock, Some(record)) = (self.wrong, &mut self.record) else {
+            return;
+        };
+        let now = at(self.now);
+        for place in &mut record.waiters {
+            place.until = now + self.counts_for;
+        }
+        if record.live_holders(now).next().is_none() {
+            record.expires_at = now;
+        }
+    }
+
     fn write(&mut self, write: Write) {
         match write {
             Write::Keep => {}
-            Write::Put(record) => self.record = Some(record),
+            Write::Put(mut record) => {
+                if self.wrong == Wrong::ForgetsPlaces {
+                    record.waiters.clear();
+                }
+                self.record = Some(record);
+            }
             Write::Remove => self.record = None,
         }
     }
@@ -277,7 +314,7 @@ impl Run {
     fn bound(&self) -> bool {
         self.record.as_ref().is_none_or(|record| {
             let is_held = record.live_holders(at(self.now)).next().is_some();
-            is_held || at(self.now) < record.expires_at + LONGEST
+            is_held || at(self.now) < record.expires_at + MAX_BIND_TIME
         })
     }
 
@@ -314,7 +351,7 @@ impl Run {
         let free_since = record.expires_at.max(at(self.released));
         let waited_then = |process: &Process| matches!(process.state, State::Waits(since, _) if at(since) <= free_since);
         let waited = at(since) <= free_since || self.processes.iter().any(waited_then);
-        if holders.is_empty() && waited && at(self.now) > free_since + LONGEST {
+        if holders.is_empty() && waited && at(self.now) > free_since + MAX_BIND_TIME {
             return Err(format!("{number} is the first after too long a time"));
         }
         if request.turn == Turn::Barging {
@@ -338,7 +375,7 @@ impl Run {
                 // If a reader died before the last one released, the document has the time of its expiry.
                 let is_known = free_since == record.expires_at;
                 // From this time on the places keep the key from nobody.
-                let is_over = at(self.now) >= free_since + LONGEST;
+                let is_over = at(self.now) >= free_since + MAX_BIND_TIME;
                 is_known && !is_over
             } else {
                 true
@@ -378,8 +415,20 @@ impl Run {
 #[test]
 fn whoever_goes_on_asking_is_granted_the_key_in_turn() {
     for number in 0..RUNS {
-        if let Err(why) = Run::new(number).runs_to_its_end() {
+        if let Err(why) = Run::new(number, Wrong::Nothing).runs_to_its_end() {
             panic!("run {number}: {why}");
         }
+    }
+}
+
+#[test]
+fn a_wrong_rule_is_found() {
+    for wrong in [
+        Wrong::ForgetsPlaces,
+        Wrong::ReadersPass,
+        Wrong::TheDeadBlock,
+    ] {
+        let is_found = |number| Run::new(number, wrong).runs_to_its_end().is_err();
+        assert!((0..RUNS).any(is_found), "{wrong:?}");
     }
 }

@@ -50,6 +50,11 @@ impl BrokenStore {
                 record.expires_at = latest.unwrap_or(now);
                 decision.answer = rules::answer_renew(Some(record), asked.lease, now);
             }
+            if let (Fault::RenewalsEndTheQueue, Write::Put(record)) =
+                (self.fault, &mut decision.write)
+            {
+                record.waiters.clear();
+            }
             if !self.is(Fault::RenewalIsForgotten) {
                 self.write(&request.key, decision.write);
             }

@@ -81,6 +81,17 @@ impl BrokenStore {
             }
             return;
         }
+        if let Ok(AcquireAnswer::Held(held)) = &mut decision.answer {
+            let (ahead, binds_for) = (held.ahead(), held.binds_for());
+            let told = match self.fault {
+                Fault::CountsOneMoreAhead => (ahead + 1, binds_for),
+                Fault::HidesForHowLongPlacesBind => (ahead, Duration::ZERO),
+                _ => (ahead, binds_for),
+            };
+            if told != (ahead, binds_for) {
+                *held = held.clone().behind(told.0, told.1);
+            }
+        }
         match (self.fault, &mut decision.write) {
             (Fault::ForgetsPlaces, Write::Put(record)) => record.waiters.clear(),
             (Fault::PlacesWithoutOwner, Write::Put(record)) => {
@@ -88,13 +99,22 @@ impl BrokenStore {
                     place.owner = "".into();
                 }
             }
-            (Fault::PlacesAreShortened, Write::Put(record)) if !granted => {
+            (Fault::PlacesAreShortened | Fault::PlacesCountForAnyTime, Write::Put(record))
+                if !granted =>
+            {
                 let places = record.waiters.iter_mut();
                 for mine in places.filter(|place| is_mine(&&**place)) {
-                    if let Turn::InTurn(InTurn { stays, .. }) = request.turn {
-                        mine.until = now + stays;
+                    if let Turn::InTurn(InTurn { counts_for, .. }) = request.turn {
+                        let shortens = now + counts_for < mine.until;
+                        if shortens == self.is(Fault::PlacesAreShortened) {
+                            mine.until = now + counts_for;
+                        }
                     }
                 }
+            }
+            (Fault::PassedPlacesStay, Write::Put(record)) if granted => {
+                record.waiters = before.waiters.clone();
+                record.waiters.retain(|place| !is_mine(&place));
             }
             (Fault::PlaceStaysAfterItsGrant, Write::Put(record)) if granted => {
                 record.waiters.splice(0..0, mine.cloned());
