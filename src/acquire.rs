@@ -2,7 +2,7 @@
 //!
 //! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs`, `sticky_shared.rs` and `with.rs` have what an application awaits;
 //!   `options.rs` has the options that they share, and `attempt.rs` an answer.
-//! - `start.rs` starts an acquire: from memory (`here.rs`), or else by an operation (`operation.rs`), which
+//! - `start.rs` starts an acquire: from memory (`local.rs`), or else by an operation (`operation.rs`), which
 //!   `cleanup.rs` cleans up after.
 //! - `backpressure.rs` slows acquires down while renewals are late, and `recent_keys.rs` remembers keys that were held.
 //! - `context.rs` has the parts of a handle that all of them use.
@@ -13,7 +13,7 @@ mod backpressure;
 mod builder;
 mod cleanup;
 mod context;
-mod here;
+mod local;
 mod once;
 mod operation;
 mod options;

@@ -19,7 +19,12 @@
 //! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets
 //! the first of the two answers, and a call that gives the second one, which it has to poll too.
 //!
-//! `submit.rs` has what operations call. A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
+//! - `submit.rs` has what operations call.
+//! - `queue.rs` has the requests that wait, and `policy.rs` decides how many of them are sent now. Both are pure.
+//! - `request.rs` is a request with the channels to its operation.
+//! - `overdue.rs` sends a request again whose batch is not answered.
+//!
+//! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
 //! what was sent; and to release what a late answer grants. The operation polls its call itself, which saves a task for
 //! each request (`cpu` in `docs/performance.md`).
@@ -197,7 +202,7 @@ impl Coalescer {
         let mut queue = self.queue.lock();
         let limits = self.limits();
         let load = queue.update_load(now);
-        if load.next_unbatchable(limits) == 0 && load.next(limits, least) == Next::Stay {
+        if load.next_unbatchable(limits) == 0 && load.next(limits, least) == Next::Wait {
             return false;
         }
         // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
@@ -213,7 +218,7 @@ impl Coalescer {
         }
         let alone = match next {
             Next::Alone(number) => queue.take_first(number),
-            Next::Together | Next::Stay => queue.take_unbatchable(load.next_unbatchable(limits)),
+            Next::Together | Next::Wait => queue.take_unbatchable(load.next_unbatchable(limits)),
         };
         let permits: Vec<_> = alone
             .iter()
@@ -282,12 +287,12 @@ async fn send_alone<A>(
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
-    end: End,
+    end: SendEnd,
 }
 
 /// How what has a slot ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum SendEnd {
     /// It has not ended: the permit is dropped with the runtime of the request.
     None,
     Failed,
@@ -300,24 +305,28 @@ impl InFlightPermit {
         Self {
             coalescer,
             number,
-            end: End::None,
+            end: SendEnd::None,
         }
     }
 
     /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
     /// slot.
     fn end(mut self, answered: bool) {
-        self.end = if answered { End::Answered } else { End::Failed };
+        self.end = if answered {
+            SendEnd::Answered
+        } else {
+            SendEnd::Failed
+        };
     }
 }
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let answered = self.end == End::Answered;
+        let answered = self.end == SendEnd::Answered;
         self.coalescer.queue.lock().ended(self.number, answered);
         // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
         // requests look for a slot themselves.
-        if self.end != End::None {
+        if self.end != SendEnd::None {
             self.coalescer.dispatch();
         }
     }

@@ -1,6 +1,15 @@
 //! `LeaseState`: until when one lease is valid in this process, and how it ends. The guard, the renewal task and the
 //! release of a lease share its state.
 //!
+//! - `validity.rs` says until when a holder may count on the lease, `status.rs` adds how it ended and what telemetry
+//!   was told, and the lease holds its status in a channel (`tokio::sync::watch`). Both are pure.
+//! - This file changes the status by the answers of the store, and reports a loss. `end.rs` ends the lease.
+//! - `waits.rs` and `watcher.rs` wait for a loss. Guards, cancellation tokens and `with` are told of it by them.
+//! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
+//! - `backing.rs` ties a lease that was granted from memory to the one in the store (`src/sticky.rs`).
+//! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold, `usage.rs`
+//!   whether the key is in use, and `number.rs` the number of a lease in this process.
+//!
 //! Invariants:
 //!
 //! - A lease that is lost stays lost, for the first reason.

@@ -1,4 +1,10 @@
 //! `Limiter`: limits the calls per window, over all processes that share the store.
+//!
+//! - `queue.rs` has the callers that wait in this process, and says when the first of them sends a request.
+//! - `queues.rs` has the queues of all limiters of a client, and sends the requests.
+//! - `permit.rs` has what a caller gets.
+//!
+//! `rules/permit.rs` decides how many permits a request gets.
 
 mod permit;
 mod queue;

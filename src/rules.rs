@@ -33,6 +33,11 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+// - `grant.rs` decides whether a lease is granted, `turn.rs` which of the waiting processes come before it, and
+//   `done.rs` whether its tick is done.
+// - `lease.rs` has what a holder does with its lease, and `admin.rs` what others do with a key.
+// - `permit.rs` is the rule of a limiter. (Permits of a lease are a mode of access: `grant.rs`.)
+// - `decision.rs` is the type of a result.
 mod admin;
 mod decision;
 mod done;

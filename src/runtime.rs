@@ -1,10 +1,16 @@
 //! Runs store calls to their end, even if the caller has gone. The MongoDB driver documents that its futures are not
 //! cancel safe, so a call that was sent must not be dropped. `lifecycle.rs` knows the operations that the close of a
-//! client waits for. `listener.rs` reads the streams of a store.
+//! client waits for. `listener.rs` reads the streams of a store, and opens them again after errors.
 //!
-//! A call that is rare has a task of its own ([`call`]). Acquires, releases and permits are so frequent that a task for
-//! each would cost more than everything else the client does. So the caller polls each of them, until it has to go on
-//! without the caller (`inline_task.rs`).
+//! A call runs in one of four places:
+//!
+//! - A call that is rare has a task of its own ([`call`]).
+//! - Acquires, releases and permits are so frequent that a task for each would cost more than everything else the client
+//!   does. So the caller polls each of them, until it has to go on without the caller (`inline_task.rs`). It waits for
+//!   several calls at once if it sends a request again (`in_flight.rs`).
+//! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`).
+//! - Renewals and releases in the background go on when the runtime of the application's task ends, if another one is
+//!   left. So they are tasks of the renewal task, which moves with them (`renewal/host.rs`).
 
 mod call;
 pub(crate) mod in_flight;

@@ -1,5 +1,6 @@
 //! The leases that stay with this process after their last use, so that the next acquire of the key is granted from
-//! memory.
+//! memory, without a request to the store. Such a grant is called local. (It has nothing to do with the store in
+//! memory.)
 //!
 //! - `stay.rs` has one key: who is granted it here, and whether its lease is to go back to the store because it is not
 //!   used.
@@ -10,7 +11,7 @@
 //! - `contended.rs` remembers the keys that went back because another process waited for them.
 //!
 //! `lease/recalls.rs` and `lease/stay_task.rs` learn which keys other processes wait for, and `lease/send_back.rs`
-//! sends their leases back. `SentBack` (`telemetry/words.rs`) lists the reasons.
+//! sends their leases back. `StayEndReason` (`telemetry/words.rs`) lists the reasons.
 
 mod contended;
 mod fences;

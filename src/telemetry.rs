@@ -55,5 +55,5 @@ pub(crate) use self::{
     },
     tick::{tick_done, tick_ran, tick_running},
     turn::{no_place, place_given_up, place_taken, places_passed, turn_came},
-    words::{Outcome, SentBack},
+    words::{Outcome, StayEndReason},
 };

@@ -61,7 +61,7 @@ impl Recording {
         };
         // The place of a refused process has at least two thirds of its time left.
         let certain = match turn {
-            Turn::InTurn(turn) => turn.stays.min(MAX_PLACE_TIME) * 2 / 3,
+            Turn::InTurn(turn) => turn.counts_for.min(MAX_PLACE_TIME) * 2 / 3,
             Turn::Barging | Turn::Behind => Duration::ZERO,
         };
         let certain = certain.saturating_sub(UNSURE + self.clock_margin());

@@ -31,11 +31,11 @@ impl<V> RecentKeys<V> {
         &self,
         key: &Key,
         now: Instant,
-        look: impl FnOnce(&mut V) -> A,
+        f: impl FnOnce(&mut V) -> A,
     ) -> Option<A> {
         let mut keys = self.0.lock();
         let (until, value) = keys.get_mut(key)?;
-        (now < *until).then(|| look(value))
+        (now < *until).then(|| f(value))
     }
 
     /// Remembers a key. If there is no room even without the keys whose time is over, the key is not remembered.

@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    here,
+    local,
     operation::{AcquireOperation, AcquireReport, Reply, Retries},
     options::LeaseOptions,
 };
@@ -52,7 +52,7 @@ pub(super) async fn acquire_without_holds(
         && context.registry.stays.is_used()
     {
         // Boxed, so that the future of an acquire that asks the store does not contain this one.
-        let entering = Box::pin(here::acquire(&options, key, wait_policy, span.since()));
+        let entering = Box::pin(local::acquire(&options, key, wait_policy, span.since()));
         if let Some(end) = entering.instrument(span.span()).await {
             return give_to_caller(&context, end, keep_alive, span);
         }

@@ -10,7 +10,7 @@ const BATCHES: usize = 3;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// None, until a request or a batch ends.
-    Stay,
+    Wait,
     /// The first of them, this many, each alone.
     Alone(usize),
     /// As many as fit in one batch, in a batch.
@@ -87,7 +87,7 @@ impl LoadSnapshot {
             // While a batch is recent, requests wait for the next batch instead of going alone.
             free if free > 0 && self.recent_batches == 0 => Next::Alone(free),
             _ if self.stalled && self.waiting > 0 => Next::Alone(1),
-            _ => Next::Stay,
+            _ => Next::Wait,
         }
     }
 
@@ -119,17 +119,17 @@ mod tests {
         // There are slots for all of them.
         assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
         assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
-        assert_eq!(next(LEAST_BATCH - 1, 0, 8, 15), Next::Stay);
+        assert_eq!(next(LEAST_BATCH - 1, 0, 8, 15), Next::Wait);
         assert_eq!(next(LEAST_BATCH, 0, 8, 16), Next::Together);
         // Requests that come while a batch is under way gather for the next one.
-        assert_eq!(next(LEAST_BATCH - 1, 1, 0, 15), Next::Stay);
+        assert_eq!(next(LEAST_BATCH - 1, 1, 0, 15), Next::Wait);
         assert_eq!(next(LEAST_BATCH, 1, 0, 16), Next::Together);
-        assert_eq!(next(15, 2, 0, 64), Next::Stay);
+        assert_eq!(next(15, 2, 0, 64), Next::Wait);
         assert_eq!(next(16, 2, 0, 64), Next::Together);
-        assert_eq!(next(100, BATCHES, 0, 200), Next::Stay);
+        assert_eq!(next(100, BATCHES, 0, 200), Next::Wait);
         // If no batch is under way, they do not wait for as many as there were at the peak.
         assert_eq!(next(LEAST_BATCH, 0, 0, 200), Next::Together);
-        assert_eq!(next(0, 0, 0, 0), Next::Stay);
+        assert_eq!(next(0, 0, 0, 0), Next::Wait);
         // While renewals are late, one request and one batch are sent at a time.
         let few = LoadSnapshot {
             waiting: 100,
@@ -152,9 +152,9 @@ mod tests {
         };
         assert_eq!(
             busy.next(Limits::WHILE_RENEWALS_LATE, LEAST_BATCH),
-            Next::Stay
+            Next::Wait
         );
-        assert_ne!(busy.next(limits, LEAST_BATCH), Next::Stay, "the control");
+        assert_ne!(busy.next(limits, LEAST_BATCH), Next::Wait, "the control");
         // A set is sent in one batch, however small it is.
         let set = LoadSnapshot {
             waiting: 2,
@@ -192,7 +192,7 @@ mod tests {
             peak: 400,
             stalled: false,
         };
-        assert_eq!(full.next(limits, LEAST_BATCH), Next::Stay);
+        assert_eq!(full.next(limits, LEAST_BATCH), Next::Wait);
         let stalled = LoadSnapshot {
             stalled: true,
             ..full
@@ -203,7 +203,7 @@ mod tests {
             waiting: 0,
             ..stalled
         };
-        assert_eq!(nobody.next(limits, LEAST_BATCH), Next::Stay);
+        assert_eq!(nobody.next(limits, LEAST_BATCH), Next::Wait);
     }
 
     #[test]
@@ -229,6 +229,6 @@ mod tests {
             waiting: LEAST_BATCH + 2,
             ..load
         };
-        assert_eq!(few.next(limits, LEAST_BATCH), Next::Stay);
+        assert_eq!(few.next(limits, LEAST_BATCH), Next::Wait);
     }
 }

@@ -30,7 +30,7 @@ pub(super) const RECENT: Duration = Duration::from_millis(50);
 const LARGEST: usize = 100;
 
 /// How many waiting requests are considered for a batch. This bounds the time that it takes to fill one.
-const LOOK: usize = 4 * LARGEST;
+const MAX_SCANNED: usize = 4 * LARGEST;
 
 /// The requests of a client. `W` is what is sent for a waiting request.
 pub(super) struct SendQueue<W> {
@@ -209,10 +209,10 @@ impl<W> SendQueue<W> {
     /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
         let Queued { runtime, class, .. } = *self.batchable.front()?;
-        let looked_at = self.batchable.len().min(LOOK);
+        let scanned = self.batchable.len().min(MAX_SCANNED);
         let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();
-        for waiting in self.batchable.drain(..looked_at) {
+        for waiting in self.batchable.drain(..scanned) {
             let goes = batch.len() < LARGEST
                 && waiting.runtime == runtime
                 && waiting.class == class

@@ -17,14 +17,14 @@ use crate::{
         self,
         listener::{Listener, Opening, listen},
     },
-    telemetry::{KeyStream, SentBack},
+    telemetry::{KeyStream, StayEndReason},
 };
 
 /// The keys that other processes wait for, and whether the store has answered for all keys.
-pub(super) type Looked = (Vec<Key>, Result<(), Error>);
+pub(super) type WaitedFor = (Vec<Key>, Result<(), Error>);
 
 /// Asks the store which of the keys that stay other processes wait for. The future does not keep the registry.
-pub(super) fn ask_waited_for(registry: &LeaseRegistry) -> impl Future<Output = Looked> + use<> {
+pub(super) fn ask_waited_for(registry: &LeaseRegistry) -> impl Future<Output = WaitedFor> + use<> {
     let keys: Vec<Key> = registry
         .stays
         .all()
@@ -88,7 +88,7 @@ impl LeaseRegistry {
         if let Some(stay) = self.stays.get(key) {
             self.stays.recalled(key, Instant::now());
             // The subscriber of the application may panic in the event. The other keys go back all the same.
-            let end = || self.end_stay(&stay, SentBack::WaitedFor);
+            let end = || self.end_stay(&stay, StayEndReason::WaitedFor);
             let _ = catch_unwind(AssertUnwindSafe(end));
         }
     }

@@ -28,7 +28,7 @@ use crate::{
     runtime::{inline_task::InlineTask, lifecycle::Lifecycle},
     sticky::Stays,
     store::Store,
-    telemetry::{self, SentBack},
+    telemetry::{self, StayEndReason},
     waiters::WaitQueues,
 };
 
@@ -207,7 +207,7 @@ impl LeaseRegistry {
         }
         let pending = self.lose_all();
         // The leases of the stays have ended above, so that nothing is left to the renewal task.
-        let mut pending = self.report_before(pending, || self.end_all_stays(SentBack::Closed));
+        let mut pending = self.report_before(pending, || self.end_all_stays(StayEndReason::Closed));
         // The releases are spawned on this runtime, because it is possible that no thread drives the runtime of the
         // renewal task any more.
         match Handle::try_current() {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::guard::Lease;
 use crate::{
     model::{Error, Key, LossReason},
-    telemetry::SentBack,
+    telemetry::StayEndReason,
 };
 
 /// The guard of several leases, made by [`Leases::acquire_all`](crate::Leases::acquire_all). The set is live as long as
@@ -152,7 +152,7 @@ impl LeaseSet {
     /// what it keeps, two processes could refuse each other for ever.
     pub(crate) async fn give_back(self) {
         for lease in &self.leases {
-            lease.end_stay(SentBack::SetRefused);
+            lease.end_stay(StayEndReason::SetRefused);
         }
         // An error of the acquire counts more than one of the release. A release that fails goes on in the background.
         let _ = self.release().await;

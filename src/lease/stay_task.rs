@@ -12,11 +12,11 @@ use futures::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep};
 
 use super::{recalls, registry::LeaseRegistry};
-use crate::{sticky::Stay, telemetry::SentBack};
+use crate::{sticky::Stay, telemetry::StayEndReason};
 
 /// How often the task asks the store which keys other processes wait for. A key that no task uses goes back within this
 /// time after another process begins to wait. That process is granted it after its own pause, about a second in all.
-const LOOK: Duration = Duration::from_millis(500);
+const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// If this many of these requests in a row have failed, over at least the time [`FAILING`], all leases that stay are
 /// released, because this process cannot learn any more that another one waits.
@@ -28,43 +28,43 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Starts the task, unless it runs.
 pub(super) fn ensure_running(registry: &Arc<LeaseRegistry>) {
-    if registry.stays.begin_to_tend() {
-        let looking = Looking(Some(Arc::downgrade(registry)));
-        registry.renewals.run_beside(look(looking));
+    if registry.stays.begin_task() {
+        let task = StayTask(Some(Arc::downgrade(registry)));
+        registry.renewals.run_beside(run(task));
     }
     recalls::ensure_listening(registry);
 }
 
-/// The task. If it is dropped with its runtime, it goes on where the leases are renewed from then on.
-struct Looking(Option<Weak<LeaseRegistry>>);
+/// The state of the task. If it is dropped with its runtime, it goes on where the leases are renewed from then on.
+struct StayTask(Option<Weak<LeaseRegistry>>);
 
-impl Looking {
+impl StayTask {
     fn registry(&self) -> Option<Arc<LeaseRegistry>> {
         self.0.as_ref().and_then(Weak::upgrade)
     }
 }
 
-impl Drop for Looking {
+impl Drop for StayTask {
     fn drop(&mut self) {
         if let Some(registry) = self.registry() {
-            let looking = Looking(self.0.take());
-            registry.renewals.run_beside(look(looking));
+            let task = StayTask(self.0.take());
+            registry.renewals.run_beside(run(task));
         }
     }
 }
 
-/// Does what is due now. Returns after how long to look again. `None` if no key stays, or goes back.
-fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
-    // The subscriber of the application may panic in the events of one lease. The others are looked after all the same.
-    let each = |all: Vec<Arc<Stay>>, look: &dyn Fn(&Arc<Stay>)| {
+/// Does for each lease what is due now. Returns after how long to check again. `None` if no key stays, or goes back.
+fn check_all(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
+    // The subscriber of the application may panic in the events of one lease. The others are checked all the same.
+    let each = |all: Vec<Arc<Stay>>, check: &dyn Fn(&Arc<Stay>)| {
         for stay in all {
-            let _ = catch_unwind(AssertUnwindSafe(|| look(&stay)));
+            let _ = catch_unwind(AssertUnwindSafe(|| check(&stay)));
         }
     };
     each(registry.stays.all(), &|stay| {
         stay.drop_expired(now);
         if stay.is_over(now) {
-            registry.end_stay(stay, SentBack::NotUsed);
+            registry.end_stay(stay, StayEndReason::NotUsed);
         }
         stay.check_losses();
     });
@@ -78,33 +78,33 @@ fn tend(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
         // The task that listens may have ended with its runtime.
         recalls::ensure_listening(registry);
     }
-    registry.stays.plan_look(now)
+    registry.stays.plan_next_check(now)
 }
 
-async fn look(mut looking: Looking) {
-    let (mut looked, mut failures) = (Instant::now(), 0);
-    // When the last look began that succeeded.
-    let mut heard = looked;
+async fn run(mut task: StayTask) {
+    let (mut asked_at, mut failures) = (Instant::now(), 0);
+    // When the last question was sent that the store has answered.
+    let mut answered = asked_at;
     // The question to the store, while it is not answered. The task goes on meanwhile.
-    let mut asking: Option<BoxFuture<'static, recalls::Looked>> = None;
+    let mut asking: Option<BoxFuture<'static, recalls::WaitedFor>> = None;
     // The registry is not kept while the task sleeps, so that the last handle can drop it.
-    while let Some(registry) = looking.registry() {
+    while let Some(registry) = task.registry() {
         let now = Instant::now();
-        let Some(next_look) = tend(&registry, now) else {
-            looking.0 = None;
+        let Some(next_check) = check_all(&registry, now) else {
+            task.0 = None;
             return;
         };
-        if asking.is_none() && now.saturating_duration_since(looked) >= LOOK {
-            looked = now;
+        if asking.is_none() && now.saturating_duration_since(asked_at) >= ASK_INTERVAL {
+            asked_at = now;
             asking = Some(recalls::ask_waited_for(&registry).boxed());
         }
         drop(registry);
-        let next = LOOK.saturating_sub(looked.elapsed());
+        let next = ASK_INTERVAL.saturating_sub(asked_at.elapsed());
         let next = match asking {
-            Some(_) => LOOK,
+            Some(_) => ASK_INTERVAL,
             None => next,
         };
-        let pause = sleep(next.min(next_look).max(SHORTEST));
+        let pause = sleep(next.min(next_check).max(SHORTEST));
         let Some(answer) = &mut asking else {
             pause.await;
             continue;
@@ -113,15 +113,15 @@ async fn look(mut looking: Looking) {
             (waited_for, outcome) = answer => {
                 asking = None;
                 if outcome.is_ok() {
-                    (failures, heard) = (0, looked);
+                    (failures, answered) = (0, asked_at);
                 } else {
                     failures += 1;
                 }
-                let Some(registry) = looking.registry() else { return };
+                let Some(registry) = task.registry() else { return };
                 waited_for.iter().for_each(|key| registry.recall(key));
-                if failures >= FAILURES && heard.elapsed() >= FAILING {
-                    (failures, heard) = (0, looked);
-                    let end = || registry.end_all_stays(SentBack::NotTold);
+                if failures >= FAILURES && answered.elapsed() >= FAILING {
+                    (failures, answered) = (0, asked_at);
+                    let end = || registry.end_all_stays(StayEndReason::NotTold);
                     let _ = catch_unwind(AssertUnwindSafe(end));
                 }
             }

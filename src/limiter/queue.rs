@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The answer that a caller gets.
-pub(super) type Outcome = Result<PermitAttempt, Error>;
+pub(super) type PermitOutcome = Result<PermitAttempt, Error>;
 
 /// The shortest pause before the next request for a full window.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
@@ -76,7 +76,7 @@ pub(super) struct LimiterConfig {
 
 /// The time of an operation on the queue, and a random number from 0 to 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NextLook {
+pub(super) struct Moment {
     pub(super) now: Instant,
     pub(super) chance: f64,
 }
@@ -84,7 +84,7 @@ pub(super) struct NextLook {
 pub(super) struct PermitQueue {
     config: LimiterConfig,
     /// The callers, by the numbers of their places.
-    callers: BTreeMap<u64, Caller>,
+    callers: BTreeMap<u64, PermitCaller>,
     /// The number of the next place.
     next: u64,
     full: Option<Exhausted>,
@@ -94,16 +94,16 @@ pub(super) struct PermitQueue {
     due_since: Option<Instant>,
 }
 
-struct Caller {
+struct PermitCaller {
     permits: u32,
     until: Until,
     since: Instant,
-    reply: oneshot::Sender<Outcome>,
+    reply: oneshot::Sender<PermitOutcome>,
     /// Wakes the caller when it becomes the first or the second one, and then whenever it may have to do something.
     wake: Arc<Notify>,
 }
 
-impl Caller {
+impl PermitCaller {
     fn end(&self) -> Option<Instant> {
         match self.until {
             Until::Time(end) => Some(end),
@@ -203,7 +203,7 @@ impl PermitQueue {
         permits: u32,
         until: Until,
         since: Instant,
-        reply: oneshot::Sender<Outcome>,
+        reply: oneshot::Sender<PermitOutcome>,
     ) -> (u64, Arc<Notify>) {
         if self.callers.is_empty() {
             // The errors belong to callers that have left, perhaps long ago.
@@ -215,7 +215,7 @@ impl PermitQueue {
         let number = self.next;
         self.next += 1;
         let wake = Arc::new(Notify::new());
-        let caller = Caller {
+        let caller = PermitCaller {
             permits,
             until,
             since,
@@ -259,7 +259,7 @@ impl PermitQueue {
 
     /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. A
     /// caller behind it does the same, but later.
-    pub(super) fn step(&mut self, number: u64, tick: NextLook) -> Action {
+    pub(super) fn step(&mut self, number: u64, tick: Moment) -> Action {
         let now = tick.now;
         if self
             .pending
@@ -286,7 +286,7 @@ impl PermitQueue {
             0 => Duration::ZERO,
             _ => SUBSTITUTE_AFTER + SUBSTITUTE_STEP * (behind - 1),
         };
-        let is_over = |caller: &Caller| caller.end().is_some_and(|end| end <= now);
+        let is_over = |caller: &PermitCaller| caller.end().is_some_and(|end| end <= now);
         if behind > 0 && self.pending.is_none() && self.callers.get(&number).is_some_and(is_over) {
             // It would wait for the answer.
             return Action::Wait(None);

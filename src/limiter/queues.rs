@@ -25,7 +25,7 @@ use tracing::Instrument;
 
 use super::{
     permit::{Permit, PermitAttempt},
-    queue::{self, Action, LimiterConfig, NextLook, PermitQueue, Until},
+    queue::{self, Action, LimiterConfig, Moment, PermitQueue, Until},
 };
 use crate::{
     messages::{PermitAnswer, PermitRequest},
@@ -300,8 +300,8 @@ impl LimiterQueue {
     }
 }
 
-fn tick() -> NextLook {
-    NextLook {
+fn tick() -> Moment {
+    Moment {
         now: Instant::now(),
         chance: fastrand::f64(),
     }
@@ -323,7 +323,7 @@ impl Drop for LimiterQueue {
 struct PermitWaiter {
     limiter: Arc<LimiterQueue>,
     number: u64,
-    outcome: oneshot::Receiver<queue::Outcome>,
+    outcome: oneshot::Receiver<queue::PermitOutcome>,
     wake: Arc<Notify>,
     /// The request that this caller has sent for the callers of the queue.
     request: Option<BoxFuture<'static, Result<(), Error>>>,

@@ -79,7 +79,7 @@ pub struct InTurn {
     pub waiter: WaiterId,
     /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
     /// process asks again before that time is over.
-    pub stays: Duration,
+    pub counts_for: Duration,
     /// What the client knows of the [place](crate::store::Place) of its process. It does not change what is granted. A
     /// store may choose its statement by it.
     pub known: KnownPlace,
@@ -102,8 +102,8 @@ pub enum KnownPlace {
 
 impl Turn {
     /// The turn of a process that waits, as [`InTurn::new`] makes it.
-    pub fn in_turn(waiter: WaiterId, stays: Duration) -> Self {
-        Self::InTurn(InTurn::new(waiter, stays))
+    pub fn in_turn(waiter: WaiterId, counts_for: Duration) -> Self {
+        Self::InTurn(InTurn::new(waiter, counts_for))
     }
 
     /// The process that waits; `None` unless the turn is [`InTurn`](Turn::InTurn).
@@ -116,12 +116,12 @@ impl Turn {
 }
 
 impl InTurn {
-    /// A process that waits, and asks again within the time `stays`. It is not known to have a place, and a grant ends
-    /// its place.
-    pub fn new(waiter: WaiterId, stays: Duration) -> Self {
+    /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place, and a grant
+    /// ends its place.
+    pub fn new(waiter: WaiterId, counts_for: Duration) -> Self {
         Self {
             waiter,
-            stays,
+            counts_for,
             known: KnownPlace::None,
             keeps_place: false,
         }

@@ -143,7 +143,7 @@ impl Quota {
     }
 
     /// The longest time until the next permits come back if all are taken.
-    pub(crate) fn turn(&self) -> Duration {
+    pub(crate) fn longest_refill(&self) -> Duration {
         match self.kind {
             WindowKind::Fixed => self.window,
             WindowKind::Smooth { .. } => self.window / self.limit,

@@ -6,7 +6,7 @@
 //! - A request is refused while a conflicting place is ahead of it. For this, the places ahead count as if they had
 //!   been granted the key already.
 //! - A place counts until the time by which its process must have asked again. So a process that has died delays the
-//!   processes behind it for a bounded time. On a free key, all places together keep it for at most [`LONGEST`].
+//!   processes behind it for a bounded time. On a free key, all places together keep it for at most [`MAX_BIND_TIME`].
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The longest time for which a free key is kept for all places together.
-pub const LONGEST: Duration = Duration::from_secs(4);
+pub const MAX_BIND_TIME: Duration = Duration::from_secs(4);
 
 /// A refusal writes a place again, for longer, only if at least this much of its time has passed.
 pub const WORTH_A_WRITE: Duration = Duration::from_millis(250);
@@ -130,10 +130,10 @@ fn before<'a>(
 /// change that freed the key. Such a time counts as `free_since`. If `free_since` is further ahead, the clock stepped
 /// back: nobody knows since when the key is free, so the places do not keep it.
 fn binds_for(places: &[&Place], free_since: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
-    if free_since > after(now, LONGEST) {
+    if free_since > after(now, MAX_BIND_TIME) {
         return Duration::ZERO;
     }
-    let end = after(free_since.min(now), LONGEST);
+    let end = after(free_since.min(now), MAX_BIND_TIME);
     let last = places.iter().map(|place| place.until).max();
     last.map_or(Duration::ZERO, |last| between(now, last.min(end)))
 }
@@ -147,19 +147,22 @@ pub(super) fn take_place(
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Option<Vec<Place>> {
-    let Turn::InTurn(InTurn { waiter, stays, .. }) = request.turn else {
+    let Turn::InTurn(InTurn {
+        waiter, counts_for, ..
+    }) = request.turn
+    else {
         return None;
     };
     let (mode, permits) = (request.access.mode(), request.access.permits());
     let owner = request.owner.clone();
-    let stays = stays.min(MAX_PLACE_TIME);
-    let until = after(now, stays);
+    let counts_for = counts_for.min(MAX_PLACE_TIME);
+    let until = after(now, counts_for);
     let mut places: Vec<_> = record.live_places(now).cloned().collect();
     let is_full = places.len() >= MAX_PLACES;
     match places.iter_mut().find(|place| place.waiter == waiter) {
         Some(mine) => {
             let is_same = (mine.mode, mine.permits, &mine.owner) == (mode, permits, &owner);
-            if is_same && mine.until >= after(now, long_enough(stays)) {
+            if is_same && mine.until >= after(now, long_enough(counts_for)) {
                 return None;
             }
             // The process was told that the place counts until then.
@@ -176,8 +179,10 @@ pub(super) fn take_place(
 
 /// How much of its time a place must have left so that it is not written again: all but 250 ms, or all but a third if
 /// that is less.
-pub(crate) fn long_enough(stays: Duration) -> Duration {
-    stays.saturating_sub(WORTH_A_WRITE).max(stays * 2 / 3)
+pub(crate) fn long_enough(counts_for: Duration) -> Duration {
+    counts_for
+        .saturating_sub(WORTH_A_WRITE)
+        .max(counts_for * 2 / 3)
 }
 
 /// Removes the place of a process, and with it the places that no longer count. Writes nothing if the process has no

@@ -24,7 +24,7 @@ use super::inline_task::InlineTask;
 /// How long an inline task may take before the sweeper detaches it. The sweeper runs at this interval. It cannot see
 /// whether the caller still polls the work, and work that nobody polls may keep a key or a connection from other
 /// callers.
-const LONGEST: Duration = Duration::from_millis(50);
+const MAX_POLL_TIME: Duration = Duration::from_millis(50);
 
 /// The list of the inline tasks.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl InlineTasks {
         entries.next += 1;
         entries.tasks.insert(name, (Arc::downgrade(task), now));
         // If the last sweep was long ago, its sweeper may be on a runtime that is blocked or not driven.
-        let swept = |at| now.saturating_duration_since(at) < LONGEST * 4;
+        let swept = |at| now.saturating_duration_since(at) < MAX_POLL_TIME * 4;
         let runtime = task.runtime().id();
         if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {
             entries.swept = Some(now);
@@ -73,7 +73,7 @@ impl InlineTasks {
 
     /// Detaches the inline tasks that take long. Returns whether others are left in the list.
     fn sweep(&self, now: Instant) -> bool {
-        self.detach_those(|since| now.saturating_duration_since(since) >= LONGEST);
+        self.detach_those(|since| now.saturating_duration_since(since) >= MAX_POLL_TIME);
         let mut entries = self.0.lock();
         let any = !entries.tasks.is_empty();
         entries.swept = any.then_some(now);
@@ -105,7 +105,7 @@ struct Sweeper {
 impl Sweeper {
     async fn run(self) {
         loop {
-            sleep(LONGEST).await;
+            sleep(MAX_POLL_TIME).await;
             match self.tasks.upgrade() {
                 Some(tasks) if tasks.sweep(Instant::now()) => {}
                 _ => return,
@@ -144,11 +144,11 @@ mod tests {
         let _entry = tasks.enter(&long, start);
         for stall in 1..10 {
             let short = InlineTask::new().unwrap();
-            drop(tasks.enter(&short, start + LONGEST * 5 * stall));
+            drop(tasks.enter(&short, start + MAX_POLL_TIME * 5 * stall));
         }
         assert_eq!(Arc::weak_count(&tasks), 1);
         let waiting = tokio::spawn(long.clone().wait(Box::pin(std::future::pending()), told));
-        sleep(LONGEST * 60).await;
+        sleep(MAX_POLL_TIME * 60).await;
         assert_eq!(
             Arc::weak_count(&tasks),
             0,
@@ -163,12 +163,12 @@ mod tests {
         let tasks = Arc::<InlineTasks>::default();
         for stall in 0..10 {
             let work = InlineTask::new().unwrap();
-            drop(tasks.enter(&work, Instant::now() + LONGEST * 5 * stall));
+            drop(tasks.enter(&work, Instant::now() + MAX_POLL_TIME * 5 * stall));
         }
         let works: Vec<_> = (0..100).map(|_| InlineTask::new().unwrap()).collect();
         for work in &works {
             let _entry = tasks.enter(work, Instant::now());
-            sleep(LONGEST / 2).await;
+            sleep(MAX_POLL_TIME / 2).await;
         }
         let sweepers = Arc::weak_count(&tasks);
         assert!(sweepers <= 1, "{sweepers} sweepers");

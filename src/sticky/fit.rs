@@ -20,7 +20,7 @@ pub(crate) struct Wanted<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// From memory.
-    Here,
+    Local,
     /// By the store, beside the lease that stays.
     Beside,
     /// By the store, after the lease that stays has gone back.
@@ -38,10 +38,10 @@ impl Stay {
         // A reentrant lease enters that of another task, which the document names.
         let has_note = wanted.reentrant || wanted.note == request.note.as_deref();
         let is_same = *wanted.owner == *request.owner && has_note;
-        let can_be_here = is_same && !wanted.needs_document;
+        let can_be_local = is_same && !wanted.needs_document;
         match (self.is_shared(), wanted.access) {
-            (false, Access::Exclusive | Access::Shared) if can_be_here => Fit::Here,
-            (true, Access::Shared) if can_be_here && !wanted.has_fence => Fit::Here,
+            (false, Access::Exclusive | Access::Shared) if can_be_local => Fit::Local,
+            (true, Access::Shared) if can_be_local && !wanted.has_fence => Fit::Local,
             (true, Access::Shared) => Fit::Beside,
             _ => Fit::After,
         }

@@ -21,8 +21,8 @@ pub(super) struct Holders {
 #[derive(Debug)]
 pub(super) struct LocalHolder {
     pub(super) lease: Arc<LeaseState>,
-    /// Reentrant leases have the turn of the lease that they enter. It ends with the last of them.
-    pub(super) turn: Arc<OwnedSemaphorePermit>,
+    /// Reentrant leases have the units of the lease that they enter. They come back with the last of them.
+    pub(super) units: Arc<OwnedSemaphorePermit>,
 }
 
 impl Holders {
@@ -82,7 +82,7 @@ impl Holders {
     }
 }
 
-/// Records the loss of holders that have outlived their ttl, and then gives their turns to others. From now on their
+/// Records the loss of holders that have outlived their ttl, and then gives their units to others. From now on their
 /// leases stay lost, whatever the clocks show.
 pub(super) fn lose(expired: Vec<LocalHolder>, now: Instant) {
     for LocalHolder { lease, .. } in &expired {

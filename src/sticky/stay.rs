@@ -5,7 +5,7 @@
 //! - The leases under it exclude each other as the store would have it. They are granted in the order in which their
 //!   tasks asked: a semaphore is the queue. An exclusive lease takes all of its permits, a shared one takes one.
 //! - Fences rise in the order of the grants. Only a reentrant lease has the fence of the lease that it enters. It
-//!   shares the turn of that lease, which lasts until both are given up. Shared leases under a shared lease show no
+//!   shares the units of that lease, which come back when both are given up. Shared leases under a shared lease show no
 //!   fence.
 //! - After its end nothing is granted under it but reentrant leases, which enter one that is there already. The lease
 //!   in the store is sent back once, when no lease under it is left.
@@ -39,8 +39,9 @@ use crate::{
     telemetry::Waiting,
 };
 
-/// How many shared leases are granted from memory at the same time, at most.
-const TURNS: u32 = 1_000;
+/// How many shared leases are granted from memory at the same time, at most. Each takes one of these units of the
+/// semaphore, and an exclusive lease takes all.
+const UNITS: u32 = 1_000;
 
 /// For how long a lease stays while a task that was given a permit of the semaphore does not use it. The future of such
 /// a task is not polled any more, and blocks all tasks behind it.
@@ -50,7 +51,7 @@ const UNCLAIMED: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Stay {
     behind: BackingLease,
-    turns: Arc<Semaphore>,
+    units: Arc<Semaphore>,
     /// For how long the lease stays although no task uses the key.
     idle: Duration,
     state: Mutex<StayState>,
@@ -88,7 +89,7 @@ impl Stay {
     ) -> Arc<Self> {
         Arc::new(Self {
             behind,
-            turns: Arc::new(Semaphore::new(TURNS as usize)),
+            units: Arc::new(Semaphore::new(UNITS as usize)),
             idle,
             state: Mutex::new(StayState {
                 fences,
@@ -118,14 +119,18 @@ impl Stay {
         if let Some(entry) = self.reenter(&request, now) {
             return entry;
         }
-        let take = || self.turns.clone().try_acquire_many_owned(turns(&request));
-        let turn = take().or_else(|_| {
+        let take = || {
+            self.units
+                .clone()
+                .try_acquire_many_owned(units_of(&request))
+        };
+        let units = take().or_else(|_| {
             self.drop_expired(now);
             take()
         });
-        match turn {
-            Ok(turn) => self.grant(request, turn, now),
-            Err(_) if self.turns.is_closed() => LocalAnswer::StoreNeeded,
+        match units {
+            Ok(units) => self.grant(request, units, now),
+            Err(_) if self.units.is_closed() => LocalAnswer::StoreNeeded,
             Err(_) => LocalAnswer::Busy(self.held(now)),
         }
     }
@@ -143,8 +148,8 @@ impl Stay {
             entry => return entry,
         };
         let _waiting = Waiting::begins(self.key(), None);
-        let turn = self.turns.clone().acquire_many_owned(turns(&request));
-        let mut turn = pin!(turn);
+        let units = self.units.clone().acquire_many_owned(units_of(&request));
+        let mut units = pin!(units);
         loop {
             let now = Instant::now();
             // A holder that has outlived its ttl is not waited for.
@@ -152,10 +157,10 @@ impl Stay {
             // The task of `lease/stay_task.rs` ends leases that have expired, but its runtime may not be driven any
             // more.
             let next = expiry.chain(until).fold(now + UNCLAIMED, Instant::min);
-            let outcome = timeout_at(next, &mut turn).await.ok();
+            let outcome = timeout_at(next, &mut units).await.ok();
             let now = Instant::now();
             match outcome {
-                Some(Ok(turn)) => return self.grant(request, turn, now),
+                Some(Ok(units)) => return self.grant(request, units, now),
                 Some(Err(_)) => return LocalAnswer::StoreNeeded,
                 None if until.is_some_and(|until| now >= until) => {
                     return LocalAnswer::Busy(self.held(now));
@@ -170,8 +175,8 @@ impl Stay {
         }
     }
 
-    /// Grants a reentrant lease under a lease of the same owner, with its fence and in its turn. `None` if there is no
-    /// such lease. An exclusive lease under a shared one would need the turns of all, so the store is asked for it.
+    /// Grants a reentrant lease under a lease of the same owner, with its fence and its units. `None` if there is no
+    /// such lease. An exclusive lease under a shared one would need the units of all, so the store is asked for it.
     fn reenter(&self, request: &AcquireRequest, now: Instant) -> Option<LocalAnswer> {
         if !request.reentrant {
             return None;
@@ -181,8 +186,8 @@ impl Stay {
             return Some(LocalAnswer::StoreNeeded);
         }
         let newest = state.holders.newest(now)?;
-        let (fence, turn) = (newest.lease.fence(), newest.turn.clone());
-        if turn.num_permits() < turns(request) as usize {
+        let (fence, units) = (newest.lease.fence(), newest.units.clone());
+        if units.num_permits() < units_of(request) as usize {
             return Some(LocalAnswer::StoreNeeded);
         }
         let request = request.clone();
@@ -190,7 +195,7 @@ impl Stay {
             &self.behind,
             request,
             fence,
-            turn,
+            units,
             now,
         )))
     }
@@ -198,7 +203,7 @@ impl Stay {
     fn grant(
         &self,
         request: AcquireRequest,
-        turn: OwnedSemaphorePermit,
+        units: OwnedSemaphorePermit,
         now: Instant,
     ) -> LocalAnswer {
         // A lease from memory has at least half of its ttl. Nothing remains of a lease that is lost.
@@ -215,8 +220,8 @@ impl Stay {
         let Some(fence) = fence else {
             return LocalAnswer::StoreNeeded;
         };
-        let turn = Arc::new(turn);
-        LocalAnswer::Granted(state.push(&self.behind, request, fence, turn, now))
+        let units = Arc::new(units);
+        LocalAnswer::Granted(state.push(&self.behind, request, fence, units, now))
     }
 
     /// Extends a lease under the stay by its ttl, or keeps it alive for as long as the lease in the store.
@@ -263,7 +268,7 @@ impl Stay {
         let left = state.take_due();
         drop(state);
         if detaches {
-            self.turns.close();
+            self.units.close();
         }
         let was_there = gone.is_some();
         drop(gone);
@@ -281,7 +286,7 @@ impl Stay {
         }
         let left = state.take_due();
         drop(state);
-        self.turns.close();
+        self.units.close();
         left
     }
 
@@ -332,11 +337,11 @@ impl Stay {
         self.state.lock().end == End::DueDetached
     }
 
-    /// Whether no task has used the key for as long as it was to stay, a task does not take its turn, or the lease in
+    /// Whether no task has used the key for as long as it was to stay, a task does not use the units that it was given, or the lease in
     /// the store is lost.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         let state = self.state.lock();
-        let is_taken = self.turns.available_permits() < TURNS as usize;
+        let is_taken = self.units.available_permits() < UNITS as usize;
         let longest = if is_taken {
             UNCLAIMED.min(self.idle)
         } else {
@@ -406,10 +411,10 @@ impl Stay {
     }
 }
 
-/// How many permits of the semaphore a lease takes.
-fn turns(request: &AcquireRequest) -> u32 {
+/// How many units a lease takes.
+fn units_of(request: &AcquireRequest) -> u32 {
     match request.access.mode() {
-        Mode::Exclusive | Mode::Permits => TURNS,
+        Mode::Exclusive | Mode::Permits => UNITS,
         Mode::Shared => 1,
     }
 }

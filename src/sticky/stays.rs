@@ -39,7 +39,7 @@ struct Keys {
     ended: HashMap<Key, Vec<Arc<Stay>>>,
     recalled: ContendedKeys,
     /// Whether a task looks after the keys.
-    is_tended: bool,
+    has_task: bool,
 }
 
 impl Stays {
@@ -149,7 +149,7 @@ impl Stays {
     /// stays, or the time until the first lease from memory under an ended one expires, if that is sooner. `None` if
     /// there are no leases: the task that looks after the keys then ends, and the next key that stays starts another
     /// one.
-    pub(crate) fn plan_look(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn plan_next_check(&self, now: Instant) -> Option<Duration> {
         let mut keys = self.keys.lock();
         let idle = keys.stays.values().map(|stay| stay.idle());
         let ended = keys.ended.values().flatten().map(|stay| {
@@ -157,13 +157,13 @@ impl Stays {
             at.map_or(RELEASED, |at| at.saturating_duration_since(now))
         });
         let next = idle.chain(ended).min();
-        keys.is_tended &= next.is_some();
+        keys.has_task &= next.is_some();
         next
     }
 
     /// Records that a task looks after the keys. `false` if one does already.
-    pub(crate) fn begin_to_tend(&self) -> bool {
-        !std::mem::replace(&mut self.keys.lock().is_tended, true)
+    pub(crate) fn begin_task(&self) -> bool {
+        !std::mem::replace(&mut self.keys.lock().has_task, true)
     }
 
     /// Whether any key stays.

@@ -1,4 +1,21 @@
 //! Locks and limiters in MongoDB.
+//!
+//! What an application uses is `MongoStore` in this file, documents under a fence (`guarded.rs`, `fence_filter.rs`,
+//! `transaction.rs`), and the port of a Java class (`distributed_lock.rs`).
+//!
+//! - **What is sent:** `statements.rs` and its folder say what the rules say, as pipelines. They are pure.
+//! - **The operations:** `by_dialect.rs` has each operation, and asks which dialect the engine speaks (`dialect.rs`,
+//!   `engine.rs`). In that of pipelines they are methods of `pipelines.rs`, in files named for them: `acquire.rs`,
+//!   `renew.rs`, `convert.rs`, `release.rs`, `batch.rs`, `permit.rs`, `read.rs`, `admin.rs`. `bulk.rs` sends the
+//!   changes of many keys as one command, and `change.rs` a change of one document that may be repeated. `classic.rs`
+//!   has all of them in the other dialect.
+//! - **The answers:** `decode.rs` reads documents, and `error.rs` sorts errors. `bson_compat.rs` converts between the
+//!   versions of the BSON library.
+//! - **The streams:** `change_stream.rs` reads which keys became free. `runtime/listener.rs` opens a stream again after
+//!   an error.
+//! - **The set-up:** `prepare.rs` creates indexes, `concern.rs` says which acknowledgement a write asks for,
+//!   `statement_clock.rs` whose clock a statement uses, and `routers.rs` and `router_checks.rs` check the routers of a
+//!   sharded cluster.
 
 mod acquire;
 mod admin;

@@ -8,7 +8,7 @@ use metrics::{
     describe_histogram, with_recorder,
 };
 
-use super::words::{Outcome, SentBack, TARGET};
+use super::words::{Outcome, StayEndReason, TARGET};
 use crate::model::Mode;
 
 const ACQUIRES: &str = "leasehold_acquires_total";
@@ -263,11 +263,11 @@ pub(super) fn stay_begun() {
     with_recorder(|recorder| add(recorder, key!(STAYING), 1.0));
 }
 
-pub(super) fn stay_ended(why: SentBack) {
+pub(super) fn stay_ended(why: StayEndReason) {
     macro_rules! by {
         ($($reason:ident)*) => {
             match why {
-                $(SentBack::$reason => key!(STAYS_ENDED, "reason" => SentBack::$reason.as_str())),*
+                $(StayEndReason::$reason => key!(STAYS_ENDED, "reason" => StayEndReason::$reason.as_str())),*
             }
         };
     }

@@ -6,7 +6,7 @@ use tracing::{debug, trace};
 use super::metrics;
 use super::{
     lease::LeaseFields,
-    words::{SentBack, TARGET},
+    words::{StayEndReason, TARGET},
 };
 
 /// Reports that a lease stays with this process.
@@ -18,7 +18,7 @@ pub(crate) fn stays(of: LeaseFields<'_>) {
 }
 
 /// Reports that a lease does not stay any more. `at_once` says that no task uses the key.
-pub(crate) fn stay_ended(of: LeaseFields<'_>, why: SentBack, at_once: bool) {
+pub(crate) fn stay_ended(of: LeaseFields<'_>, why: StayEndReason, at_once: bool) {
     let LeaseFields { key, lease, .. } = of;
     debug!(
         target: TARGET, key = key.as_str(), %lease, reason = why.as_str(), at_once, "a lease goes back",

@@ -71,7 +71,7 @@ impl From<ReleaseAnswer> for Outcome {
 
 /// Why a lease that stayed with this process goes back to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentBack {
+pub(crate) enum StayEndReason {
     /// Another process waits for the key.
     WaitedFor,
     /// No task has used the key for long enough, or the lease is lost.
@@ -92,7 +92,7 @@ pub(crate) enum SentBack {
     Closed,
 }
 
-impl SentBack {
+impl StayEndReason {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::WaitedFor => "waited_for",

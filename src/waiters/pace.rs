@@ -9,7 +9,8 @@
 //!   free, a pause is at most [`FREE`] for each turn ahead. If pauses grew with the delays of other processes, each
 //!   delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
 //!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
-//! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
+//! - No process that has a place pauses for longer than [`MAX_PAUSE`], so that each learns in time that it is the
+//!   first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
 //! - Many processes together send hardly more requests than a few do, also if all of them share a turn. A process that
@@ -50,7 +51,7 @@ const SHARE: f64 = 0.7;
 /// The greatest factor by which the time for each turn may grow from one refusal to the next.
 const SLOWER: f64 = 1.25;
 /// The longest pause of a process that has a place.
-pub(super) const LONGEST: Duration = Duration::from_secs(3);
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// The longest pause of a process that has no place, because all places were taken.
 const WITHOUT_PLACE: Duration = Duration::from_secs(30);
 /// The shortest pause before an expiry.
@@ -98,6 +99,8 @@ pub(super) struct Pace {
     holders: usize,
     /// Whether the last refusal named fewer holders than the one before.
     are_fewer: bool,
+    /// Whether a refusal has named processes ahead.
+    had_others_ahead: bool,
 }
 
 impl Pace {
@@ -107,6 +110,7 @@ impl Pace {
         let is_shared = |holder: &Holder| holder.mode != Mode::Exclusive;
         self.are_fewer = holders < self.holders && held.holders().iter().all(is_shared);
         self.holders = holders;
+        self.had_others_ahead |= held.ahead() > 0;
         let Some((since, before)) = self.seen else {
             self.seen = Some((now, ahead));
             return;
@@ -121,6 +125,11 @@ impl Pace {
         if passed > 0 || ahead > before {
             self.seen = Some((now, ahead));
         }
+    }
+
+    /// Whether a refusal has named processes ahead. If so, the key changes hands between processes.
+    pub(super) fn had_others_ahead(&self) -> bool {
+        self.had_others_ahead
     }
 
     /// Whether holders of a shared key have released it, and others have not. Holders that began together end together,
@@ -196,7 +205,7 @@ fn longest(ahead: usize) -> Duration {
         return WITHOUT_PLACE;
     }
     let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-    (retry::LONGEST_PAUSE.saturating_mul(ahead.max(2)) / 2).min(LONGEST)
+    (retry::LONGEST_PAUSE.saturating_mul(ahead.max(2)) / 2).min(MAX_PAUSE)
 }
 
 #[cfg(test)]

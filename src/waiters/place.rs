@@ -7,10 +7,14 @@
 //! - The next request reaches the store before the place of the last request expires, if its answer takes no longer
 //!   than the last answer plus [`SLACK`].
 
-use std::{num::NonZero, time::Duration};
+mod report;
+
+use std::{mem, num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
+use self::report::PlaceReport;
+pub(super) use self::report::{EndedTurn, PlaceNews};
 use super::pace::{self, Ahead, Pace};
 use crate::{
     messages::{InTurn, KnownPlace},
@@ -26,52 +30,20 @@ const SLACK: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct OwnPlace {
     waiter: WaiterId,
-    /// Whether a request may have taken the place, and no grant has ended it since.
-    may_be_taken: bool,
-    /// When a refusal took the place, and behind how many processes. `None` if no refusal has.
-    taken: Option<Taken>,
-    /// Whether a refusal has said that all places are taken.
-    has_no_room: bool,
-    /// Set while refusals say that the key is free and kept for processes ahead.
-    kept: Option<KeptForOthers>,
-    /// Whether a refusal has named processes ahead. If so, the key changes hands between processes.
-    had_others_ahead: bool,
-    /// How fast the queue moves.
-    pace: Pace,
+    /// What the next request says about the place. A request may have taken it, and no grant has ended it since, unless
+    /// this is [`KnownPlace::None`].
+    known: KnownPlace,
+    /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
+    counts_for: Duration,
     /// How many more tasks may be granted the key in this place. It is set by the grant of a shared lease that kept the
     /// place.
     tasks_left: Option<NonZero<usize>>,
     /// How many tasks may be granted the key in this place after a grant of the request that is under way.
     tasks_left_after_grant: Option<NonZero<usize>>,
-    /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
-    stays: Duration,
-    /// Whether the pause is so long that the next request has to write the place again.
-    is_due: bool,
-}
-
-/// What a refusal says about the place for the first time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PlaceNews {
-    /// The refusal has taken it, behind this many processes.
-    Taken { ahead: usize },
-    /// All places are taken.
-    NoRoom,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    at: Instant,
-    ahead: usize,
-}
-
-/// A free key that is kept for processes ahead.
-#[derive(Clone, Copy, Debug)]
-struct KeptForOthers {
-    /// When a refusal first said so.
-    since: Instant,
-    ahead: usize,
-    /// For how long the key was kept for all of them together.
-    binds_for: Duration,
+    /// How fast the queue moves.
+    pace: Pace,
+    /// What telemetry is told about the place.
+    report: PlaceReport,
 }
 
 /// A refusal, and what the pause after it depends on.
@@ -87,30 +59,16 @@ pub(super) struct Refusal<'a> {
     pub(super) took: Duration,
 }
 
-/// What telemetry reports about a place that a grant has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EndedTurn {
-    /// How many processes were ahead when the place was taken.
-    pub(super) ahead: usize,
-    pub(super) waited: Duration,
-    /// How many processes ahead did not acquire the key while it was kept for them, and how long it was kept.
-    pub(super) passed: Option<(usize, Duration)>,
-}
-
 impl OwnPlace {
     pub(super) fn new() -> Self {
         Self {
             waiter: WaiterId::random(),
-            may_be_taken: false,
-            taken: None,
-            has_no_room: false,
-            kept: None,
-            had_others_ahead: false,
-            pace: Pace::default(),
+            known: KnownPlace::None,
+            counts_for: for_pause(retry::LONGEST_PAUSE),
             tasks_left: None,
             tasks_left_after_grant: None,
-            stays: for_pause(retry::LONGEST_PAUSE),
-            is_due: false,
+            pace: Pace::default(),
+            report: PlaceReport::default(),
         }
     }
 
@@ -126,19 +84,21 @@ impl OwnPlace {
     }
 
     fn in_turn(&self, keeps_place: bool) -> InTurn {
-        let mut turn = InTurn::new(self.waiter, self.stays);
-        turn.known = self.known();
+        let mut turn = InTurn::new(self.waiter, self.counts_for);
+        turn.known = self.known;
         turn.keeps_place = keeps_place;
         turn
     }
 
-    fn known(&self) -> KnownPlace {
-        if !self.may_be_taken {
-            KnownPlace::None
-        } else if self.is_due {
-            KnownPlace::Due
-        } else {
-            KnownPlace::Taken
+    /// Whether a request may have taken the place, and no grant has ended it since.
+    fn may_be_taken(&self) -> bool {
+        self.known != KnownPlace::None
+    }
+
+    /// Records that a request may have taken the place.
+    fn set_taken(&mut self) {
+        if self.known == KnownPlace::None {
+            self.known = KnownPlace::Taken;
         }
     }
 
@@ -162,8 +122,9 @@ impl OwnPlace {
     /// request was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep
     /// the place. If a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
-        self.has_no_room = false;
-        self.may_be_taken &= self.tasks_left_after_grant.is_some() || !ends;
+        if ends && self.tasks_left_after_grant.is_none() {
+            self.known = KnownPlace::None;
+        }
         // Other tasks may have been let in since the request was sent. A place that is kept is kept for one task at
         // least.
         let left = self
@@ -173,44 +134,16 @@ impl OwnPlace {
         let left = NonZero::new(left);
         let next = self.tasks_left_after_grant.min(left);
         let one = NonZero::<usize>::MIN;
-        self.tasks_left = next.or_else(|| self.may_be_taken.then_some(one));
-        let kept = self.kept.take();
-        let Taken { at, ahead } = self.taken.take()?;
-        let passed = kept.and_then(|kept| {
-            let time = now.saturating_duration_since(kept.since);
-            // If the grant came earlier, the processes ahead gave up their places, or held the key between two requests
-            // of this process.
-            (time + SLACK >= kept.binds_for).then_some((kept.ahead, time))
-        });
-        Some(EndedTurn {
-            ahead,
-            waited: now.saturating_duration_since(at),
-            passed,
-        })
+        self.tasks_left = next.or_else(|| self.may_be_taken().then_some(one));
+        self.report.granted(now)
     }
 
     /// Records that a request in turn was refused. The refusal has taken the place, if there was room for one.
     pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
-        let ahead = held.ahead();
-        self.kept = (held.holders().is_empty() && ahead > 0).then(|| {
-            self.kept.unwrap_or(KeptForOthers {
-                since: now,
-                ahead,
-                binds_for: held.binds_for(),
-            })
-        });
-        if ahead >= MAX_PLACES {
-            // A place that this process had has expired.
-            self.taken = None;
-            let is_known = std::mem::replace(&mut self.has_no_room, true);
-            return (!is_known).then_some(PlaceNews::NoRoom);
+        if held.ahead() < MAX_PLACES {
+            self.set_taken();
         }
-        if self.taken.is_some() {
-            return None;
-        }
-        self.may_be_taken = true;
-        self.taken = Some(Taken { at: now, ahead });
-        Some(PlaceNews::Taken { ahead })
+        self.report.refused(held, now)
     }
 
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the
@@ -232,7 +165,9 @@ impl OwnPlace {
     /// is this place.
     pub(super) fn take_over(&mut self, waiter: WaiterId) -> bool {
         let is_same = self.waiter == waiter;
-        self.may_be_taken |= is_same;
+        if is_same {
+            self.set_taken();
+        }
         is_same
     }
 
@@ -240,11 +175,11 @@ impl OwnPlace {
     /// returns it, so that the caller gives it up. Later tasks use a place with another id, so that giving up this one
     /// does not end theirs.
     pub(super) fn leave(&mut self) -> Option<WaiterId> {
-        self.has_no_room = false;
-        let left = self
-            .may_be_taken
-            .then(|| std::mem::replace(self, Self::new()));
-        left.map(|left| left.waiter)
+        if self.may_be_taken() {
+            return Some(mem::replace(self, Self::new()).waiter);
+        }
+        self.report = PlaceReport::default();
+        None
     }
 
     /// The pause after this refusal. `chance` is a random number from 0 to 1.
@@ -256,9 +191,8 @@ impl OwnPlace {
             reports_freed,
             took,
         } = refusal;
-        self.had_others_ahead |= held.ahead() > 0;
         self.pace.see(held, ahead.turns, now);
-        let wanted = if self.had_others_ahead {
+        let wanted = if self.pace.had_others_ahead() {
             self.pace.pause(held, ahead, reports_freed, chance)
         } else if self.pace.holders_leave() && !reports_freed {
             otherwise.min(self.pace.until_more_leave(held))
@@ -268,14 +202,21 @@ impl OwnPlace {
         let pause = if held.ahead() < MAX_PLACES {
             // If the place would expire before the wanted pause ends, the next request is sent earlier, and takes the
             // place for longer.
-            wanted.min(long_enough(self.stays).saturating_sub(SLACK + took))
+            wanted.min(long_enough(self.counts_for).saturating_sub(SLACK + took))
         } else {
             wanted
         };
         // The next request may be the one that takes a place, after a long pause without one. A place that counts for
         // as long would delay others if this process died.
-        self.stays = for_pause(wanted.clamp(SLACK, pace::LONGEST) + took);
-        self.is_due = pause >= WORTH_A_WRITE;
+        self.counts_for = for_pause(wanted.clamp(SLACK, pace::MAX_PAUSE) + took);
+        if self.may_be_taken() {
+            self.known = if pause >= WORTH_A_WRITE {
+                // The next request has to write the place again.
+                KnownPlace::Due
+            } else {
+                KnownPlace::Taken
+            };
+        }
         pause
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct KeyQueue {
     pauses: u32,
     /// The leases that were granted to waiters of this queue and are not known to have ended, except those of permits.
     /// While there is one, its release wakes the queue, and reports of the store do not.
-    here: Vec<LeaseId>,
+    own_leases: Vec<LeaseId>,
     /// The place of this process among the processes that wait for the key.
     place: OwnPlace,
     /// Whether the last request of the first waiter came before all processes that wait.
@@ -92,7 +92,7 @@ impl KeyQueue {
             asked: now,
             answered: now,
             pauses: 0,
-            here: Vec::new(),
+            own_leases: Vec::new(),
             place: OwnPlace::new(),
             is_before_all: false,
         }
@@ -173,13 +173,13 @@ impl KeyQueue {
         }
     }
 
-    /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
-    /// recent answer makes that needless, and the others give up. From `errors_end_wait` on, the wait ends if another
-    /// waiter has [given up](Self::give_up) because no request was answered.
+    /// The next step of this waiter. At `last_request_at` its time is over: the first waiter sends a last request,
+    /// unless a recent answer makes that needless, and the others give up. From `errors_end_wait` on, the wait ends if
+    /// another waiter has [given up](Self::give_up) because no request was answered.
     pub(super) fn step(
         &self,
         wake: &Arc<Notify>,
-        last_look: Option<Instant>,
+        last_request_at: Option<Instant>,
         errors_end_wait: Option<Instant>,
         now: Instant,
     ) -> Step {
@@ -187,7 +187,7 @@ impl KeyQueue {
         if self.last.is_final() && passed(errors_end_wait) {
             return Step::GiveUp;
         }
-        let is_over = passed(last_look);
+        let is_over = passed(last_request_at);
         match self.waiters.admission(wake) {
             Admission::LetIn => return Step::Ask,
             Admission::UnderWay => return Step::Wait(None),
@@ -252,9 +252,9 @@ impl KeyQueue {
 
     /// Records that a lease of this process was released. The first waiter sends a request at once.
     pub(super) fn released(&mut self, lease: LeaseId) {
-        let before = self.here.len();
-        self.here.retain(|here| *here != lease);
-        if before > 0 && self.here.len() == before {
+        let before = self.own_leases.len();
+        self.own_leases.retain(|own| *own != lease);
+        if before > 0 && self.own_leases.len() == before {
             // Another lease of this queue holds the key.
             return;
         }
@@ -270,7 +270,7 @@ impl KeyQueue {
     /// Records that a lease of this process is not released, although this process gives it up. The store reports its
     /// end.
     pub(super) fn detached(&mut self, lease: LeaseId) {
-        self.here.retain(|here| *here != lease);
+        self.own_leases.retain(|own| *own != lease);
     }
 
     /// Records that the key may be free. The first waiter sends a request at once.
@@ -288,14 +288,14 @@ impl KeyQueue {
             // The owner of the first waiter may have the key by a lease of this process.
             self.wake();
         } else if barges || self.place.comes_next(next, self.last.ahead()) {
-            self.wake_unless_held_here();
+            self.wake_unless_held_locally();
         }
     }
 
     /// Records that the key may have become free. While a lease of this queue holds the key, this does nothing, because
     /// the release of that lease wakes the queue.
-    pub(super) fn wake_unless_held_here(&mut self) {
-        if self.here.is_empty() {
+    pub(super) fn wake_unless_held_locally(&mut self) {
+        if self.own_leases.is_empty() {
             self.wake();
         }
     }

@@ -69,8 +69,8 @@ impl WaitQueues {
     }
 
     /// Reads or changes the queue of a key. `None` if the key has no waiters.
-    pub(super) fn with<A>(&self, key: &Key, look: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {
-        self.queues.lock().get_mut(key).map(look)
+    pub(super) fn with<A>(&self, key: &Key, f: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {
+        self.queues.lock().get_mut(key).map(f)
     }
 
     /// Whether tasks of this process wait for the key.
@@ -174,7 +174,7 @@ impl WaitQueues {
         let mut queues = self.queues.lock();
         queues
             .values_mut()
-            .for_each(KeyQueue::wake_unless_held_here);
+            .for_each(KeyQueue::wake_unless_held_locally);
         drop(queues);
         self.followers.tell_all();
     }

@@ -77,17 +77,18 @@ impl Waiter {
 
     /// Waits until this waiter is let in, or is the first and its next request is due.
     ///
-    /// At `last_look` a waiter that is not the first gives up. The first waiter then sends a last request, unless the
-    /// last answer is recent and another waiter stays. From `errors_end_wait` on, the waiter gives up as soon as
+    /// At `last_request_at` a waiter that is not the first gives up. The first waiter then sends a last request, unless
+    /// the last answer is recent and another waiter stays. From `errors_end_wait` on, the waiter gives up as soon as
     /// another waiter has [failed because no request was answered](Self::fail_waiters).
     pub(crate) async fn until_next_step(
         &self,
-        last_look: Option<Instant>,
+        last_request_at: Option<Instant>,
         errors_end_wait: Option<Instant>,
     ) -> WaitOutcome {
         loop {
             let now = Instant::now();
-            let step = self.queue(|queue| queue.step(&self.wake, last_look, errors_end_wait, now));
+            let step =
+                self.queue(|queue| queue.step(&self.wake, last_request_at, errors_end_wait, now));
             // The queue exists while this waiter is in it.
             let next = match step.unwrap_or(Step::Wait(None)) {
                 Step::Ask => return WaitOutcome::Ask,
@@ -97,7 +98,7 @@ impl Waiter {
             self.waiting.get_or_init(|| self.begins_to_wait());
             let called = self.wake.notified();
             // Whether it was notified or its time has come, the next round reads the queue.
-            match next.into_iter().chain(last_look).min() {
+            match next.into_iter().chain(last_request_at).min() {
                 Some(at) => drop(timeout_at(at, called).await),
                 None => called.await,
             }
@@ -222,8 +223,8 @@ impl Waiter {
         self.queue(|queue| queue.last_grant()).flatten()
     }
 
-    fn queue<A>(&self, look: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {
-        self.queues.with(&self.key, look)
+    fn queue<A>(&self, f: impl FnOnce(&mut KeyQueue) -> A) -> Option<A> {
+        self.queues.with(&self.key, f)
     }
 }
 

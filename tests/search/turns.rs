@@ -10,7 +10,7 @@ use futures::future::join_all;
 use leasehold::{
     Error, Held, Key, Store,
     limits::MAX_PLACES,
-    rules::turn::LONGEST,
+    rules::turn::MAX_BIND_TIME,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
         ReleaseRequest, SCHEMA, Turn, WaiterId,
@@ -29,8 +29,8 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// The process of this place does not wait any more.
 const GONE: &str = "44444444-4444-4444-8444-444444444444";
 
-fn in_turn(waiter: WaiterId, stays: Duration) -> AcquireRequest {
-    ask().turn(Turn::in_turn(waiter, stays))
+fn in_turn(waiter: WaiterId, counts_for: Duration) -> AcquireRequest {
+    ask().turn(Turn::in_turn(waiter, counts_for))
 }
 
 async fn refused(store: &dyn Store, request: &AcquireRequest) -> Held {
@@ -104,7 +104,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         let (before, _) = stored(&fixture).await;
 
         let waiter = WaiterId::random();
-        let turn = |stays| Turn::in_turn(waiter, stays);
+        let turn = |counts_for| Turn::in_turn(waiter, counts_for);
         let writer = ask().turn(turn(Duration::from_secs(40)));
         assert_eq!(refused(&store, &writer).await.ahead(), 0);
         let (document, version) = stored(&fixture).await;
@@ -167,8 +167,8 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
         let fixture = Fixture::prepared(engine).await;
         let store = fixture.store();
         let takes_a_place = async |request: AcquireRequest, ahead| {
-            let (waiter, stays) = (WaiterId::random(), STAYS);
-            let request = request.turn(Turn::in_turn(waiter, stays));
+            let (waiter, counts_for) = (WaiterId::random(), STAYS);
+            let request = request.turn(Turn::in_turn(waiter, counts_for));
             assert_eq!(refused(&store, &request).await.ahead(), ahead);
             waiter
         };
@@ -313,7 +313,7 @@ async fn a_free_key_is_kept_on(engine: Engine) {
         };
         let kept = grant.acquired_at.timestamp_millis() - released_at;
         let kept = Duration::from_millis(kept.try_into().unwrap());
-        assert!(kept >= LONGEST, "{number}: {kept:?}");
+        assert!(kept >= MAX_BIND_TIME, "{number}: {kept:?}");
         // The waiters came too late.
         assert_eq!(waiters(&store).await, []);
         released(&store, &next).await;
@@ -331,8 +331,8 @@ async fn who_has_a_place_only_looks() {
         let waiter = WaiterId::random();
         proxy.http_requests();
         // Sends a request that is refused, and returns the last HTTP request for it.
-        let sent = async |stays| {
-            refused(&store, &in_turn(waiter, stays).likely_held()).await;
+        let sent = async |counts_for| {
+            refused(&store, &in_turn(waiter, counts_for).likely_held()).await;
             let requests = proxy.http_requests();
             requests.last().unwrap().clone()
         };

@@ -33,8 +33,8 @@ async fn awaited(store: &dyn Store, key: &Key) {
         request.turn(turn)
     };
     granted(store, &ask(Turn::Behind)).await;
-    let (waiter, stays) = (WaiterId::random(), STAYS);
-    let asked = store.acquire(&ask(Turn::in_turn(waiter, stays))).await;
+    let (waiter, counts_for) = (WaiterId::random(), STAYS);
+    let asked = store.acquire(&ask(Turn::in_turn(waiter, counts_for))).await;
     assert!(matches!(asked, Ok(AcquireAnswer::Held(_))), "{asked:?}");
 }
 

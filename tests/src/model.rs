@@ -20,7 +20,7 @@ use std::{
 
 use leasehold::{
     Error, Fence, Holder, Key, LockState, MemoryStore, Mode, Store,
-    rules::turn::LONGEST,
+    rules::turn::MAX_BIND_TIME,
     store::{
         AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest, LeaseId,
         ReleaseRequest, RenewRequest, WaiterId,
@@ -120,9 +120,9 @@ struct Queue {
 }
 
 /// How long after the release a step may begin, if the free key has to be kept for its waiters still.
-const EARLY: Duration = LONGEST.checked_div(2).unwrap();
+const EARLY: Duration = MAX_BIND_TIME.checked_div(2).unwrap();
 /// How long after the release a step begins otherwise.
-const LATE: Duration = LONGEST.saturating_add(Duration::from_millis(100));
+const LATE: Duration = MAX_BIND_TIME.saturating_add(Duration::from_millis(100));
 
 impl Queue {
     /// Waits until the key is kept for its waiters in both stores, or in neither.
@@ -137,8 +137,9 @@ impl Queue {
 
     /// Whether a step that began at this instant has ended before the two stores could differ again.
     fn is_clear(&self, began: Instant) -> bool {
-        let is_kept =
-            |(first, last): (Instant, Instant)| began > last + LONGEST || first.elapsed() < LONGEST;
+        let is_kept = |(first, last): (Instant, Instant)| {
+            began > last + MAX_BIND_TIME || first.elapsed() < MAX_BIND_TIME
+        };
         self.started.elapsed() < STAYS / 2 && (!self.is_awaited || self.freed.is_none_or(is_kept))
     }
 

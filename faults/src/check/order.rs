@@ -12,13 +12,13 @@ use std::{
     time::Duration,
 };
 
-use leasehold::rules::turn::LONGEST;
+use leasehold::rules::turn::MAX_BIND_TIME;
 
 use super::{Kind, Violation, Violations};
 use crate::history::{Answer, Claim, Event, Time};
 
 /// How long a key that had a holder is certainly kept for the places, even if it has been free since.
-const BINDS: Time = LONGEST
+const BINDS: Time = MAX_BIND_TIME
     .saturating_sub(Duration::from_millis(500))
     .as_micros() as Time;
 /// How long after a server has come back another server may still answer as if nothing had happened.

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use super::{AcquireOperation, too_late};
 use crate::{
-    acquire::{attempt::Attempt, cleanup, here},
+    acquire::{attempt::Attempt, cleanup, local},
     lease::Lease,
     messages::{KnownPlace, Turn},
     model::{Access, Error, Held, LeaseId, Mode},
     retry::TRIES,
     sticky::Fit,
-    telemetry::SentBack,
+    telemetry::StayEndReason,
     waiters::{
         HandoffOffer, HandoffStreak, Standing, WaitOutcome, Waiter, WaiterKind, ensure_listener,
     },
@@ -31,9 +31,9 @@ impl AcquireOperation {
             Some(first) => first,
             None => self.enter_queue(),
         };
-        let mut last_look = wait_ends;
+        let mut last_request_at = wait_ends;
         // The tasks of this process that had the key from memory when its lease went back.
-        let mut held_here = None;
+        let mut held_locally = None;
         // Without a bound, a waiter gives up if it got nothing but errors for the whole call timeout.
         let errors_end_wait = match wait_ends {
             None => start.checked_add(context.registry.call_timeout),
@@ -44,23 +44,25 @@ impl AcquireOperation {
             let mut from = None;
             let attempt = match self
                 .calls
-                .select_response(waiter.until_next_step(last_look, errors_end_wait))
+                .select_response(waiter.until_next_step(last_request_at, errors_end_wait))
                 .await
             {
                 Some(WaitOutcome::Ask) => {
                     if context.registry.stays.is_used() {
                         // Boxed, so that the future of a waiter does not contain this one.
-                        match Box::pin(self.enter_here(&waiter, wait_ends)).await {
-                            Here::Entered(Ok(lease)) => return Ok(Attempt::Acquired(lease)),
-                            Here::Entered(Err(held)) => {
+                        match Box::pin(self.enter_local(&waiter, wait_ends)).await {
+                            LocalOutcome::Entered(Ok(lease)) => {
+                                return Ok(Attempt::Acquired(lease));
+                            }
+                            LocalOutcome::Entered(Err(held)) => {
                                 return Err(self.refusal(start.elapsed(), held));
                             }
-                            Here::StoreAfterQueue(held) => {
+                            LocalOutcome::StoreAfterQueue(held) => {
                                 waiter = self.enter_queue();
-                                held_here = Some(held);
+                                held_locally = Some(held);
                                 continue;
                             }
-                            Here::Store => {}
+                            LocalOutcome::Store => {}
                         }
                     }
                     self.plan_request(&waiter);
@@ -72,7 +74,7 @@ impl AcquireOperation {
                     }
                 }
                 Some(WaitOutcome::GiveUp) => {
-                    return Err(self.error_of_giving_up(&waiter, held_here));
+                    return Err(self.error_of_giving_up(&waiter, held_locally));
                 }
                 // An earlier request was answered meanwhile.
                 None => self.answer().await,
@@ -80,7 +82,7 @@ impl AcquireOperation {
             let now = Instant::now();
             let over = wait_ends.is_some_and(|at| now >= at);
             if over {
-                last_look = None;
+                last_request_at = None;
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
@@ -163,9 +165,9 @@ impl AcquireOperation {
         offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none() && self.request.fresh)
     }
 
-    /// The error of a waiter that gives up. `held_here` are the tasks of this process that had the key from memory when
-    /// its lease went back.
-    fn error_of_giving_up(&self, waiter: &Waiter, held_here: Option<Held>) -> Error {
+    /// The error of a waiter that gives up. `held_locally` are the tasks of this process that had the key from memory
+    /// when its lease went back.
+    fn error_of_giving_up(&self, waiter: &Waiter, held_locally: Option<Held>) -> Error {
         let waited = self.since.elapsed();
         match waiter.last_answer() {
             Some(Ok(held)) => self.refusal(waited, held),
@@ -175,7 +177,7 @@ impl AcquireOperation {
             None => {
                 let stay = self.context.registry.stays.get(&self.request.key);
                 let held = stay.map(|stay| stay.held(Instant::now()));
-                match held.or(held_here).or_else(|| waiter.last_grant()) {
+                match held.or(held_locally).or_else(|| waiter.last_grant()) {
                     Some(held) => self.refusal(waited, held),
                     None => too_late(waited),
                 }
@@ -253,21 +255,21 @@ impl AcquireOperation {
     }
 
     /// Acquires the key from memory, if its lease has begun to stay with this process since the waiter began to wait.
-    async fn enter_here(&mut self, waiter: &Waiter, until: Option<Instant>) -> Here {
+    async fn enter_local(&mut self, waiter: &Waiter, until: Option<Instant>) -> LocalOutcome {
         let context = self.context.clone();
         let key = &self.request.key.clone();
         let Some(stay) = context.registry.stays.get(key) else {
-            return Here::Store;
+            return LocalOutcome::Store;
         };
         // The options were checked when the operation began.
         let request = self.options.request_under(key.clone(), stay.stored().id());
         let request = match (stay.fit(self.options.wanted(self.request.access)), request) {
-            (Fit::Here, Ok(request)) => request,
-            (Fit::Here | Fit::Beside, _) => return Here::Store,
+            (Fit::Local, Ok(request)) => request,
+            (Fit::Local | Fit::Beside, _) => return LocalOutcome::Store,
             (Fit::After, _) => {
-                let why = SentBack::DocumentNeeded;
+                let why = StayEndReason::DocumentNeeded;
                 context.registry.end_stay_now(&stay, why, until).await;
-                return Here::Store;
+                return LocalOutcome::Store;
             }
         };
         let mut entering = pin!(stay.enter(request, until));
@@ -288,20 +290,21 @@ impl AcquireOperation {
                 (self.calls.drive_while(entering).await, true)
             }
         };
-        match here::entered(&context, &stay, entry, until).await {
-            Some(entered) => Here::Entered(entered),
-            None if has_left => Here::StoreAfterQueue(stay.held(Instant::now())),
-            None => Here::Store,
+        match local::entered(&context, &stay, entry, until).await {
+            Some(entered) => LocalOutcome::Entered(entered),
+            None if has_left => LocalOutcome::StoreAfterQueue(stay.held(Instant::now())),
+            None => LocalOutcome::Store,
         }
     }
 }
 
 /// How an acquire from memory ends.
-enum Here {
+enum LocalOutcome {
     /// The key was granted, or other tasks had it until the time was over.
     Entered(Result<Lease, Held>),
     /// The store has to be asked.
     Store,
-    /// As [`Store`](Here::Store), but the task has left the queue of the key meanwhile. These tasks had the key last.
+    /// As [`Store`](LocalOutcome::Store), but the task has left the queue of the key meanwhile. These tasks had the key
+    /// last.
     StoreAfterQueue(Held),
 }

@@ -6,9 +6,9 @@
 //! Invariants:
 //!
 //! - A shared turn begins with a grant that no waiting process comes before. A grant within a shared turn does not
-//!   prolong it. So a writer waits for the readers that come before [`LONGEST`] is over, and for no later ones.
-//! - In a shared turn at most [`MOST`] requests begin, so that many readers do not all send one at the same time. One
-//!   of them may wait to be sent until the shared turn is over.
+//!   prolong it. So a writer waits for the readers that come before [`MAX_TIME`] is over, and for no later ones.
+//! - In a shared turn at most [`MAX_REQUESTS`] requests begin, so that many readers do not all send one at the same
+//!   time. One of them may wait to be sent until the shared turn is over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// How long a shared turn lasts.
-const LONGEST: Duration = Duration::from_millis(30);
+const MAX_TIME: Duration = Duration::from_millis(30);
 /// The most requests in a shared turn.
-const MOST: u32 = 32;
+const MAX_REQUESTS: u32 = 32;
 
 impl AcquireOperation {
     /// Enters the shared turn of this process, if it lasts and has room, and no task of this process waits for the key.
@@ -58,9 +58,9 @@ impl AcquireOperation {
 
     /// Begins a shared turn, because a reader was granted the key in its turn.
     pub(super) fn begin_shared_turn(&self, now: Instant) {
-        if let Some(until) = now.checked_add(LONGEST) {
+        if let Some(until) = now.checked_add(MAX_TIME) {
             let (key, turns) = (&self.request.key, &self.context.shared_turns);
-            turns.insert(key, until, MOST, now);
+            turns.insert(key, until, MAX_REQUESTS, now);
         }
     }
 }

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
-    Caller, Exhausted, FailedAttempts, MIN_PAUSE, NextLook, Outcome, PermitQueue, RECHECK, Until,
-    later,
+    Exhausted, FailedAttempts, MIN_PAUSE, Moment, PermitCaller, PermitOutcome, PermitQueue,
+    RECHECK, Until, later,
 };
 use crate::{
     limiter::permit::{Permit, PermitAttempt},
@@ -31,7 +31,7 @@ impl PermitQueue {
         request: &PermitRequest,
         sent: Instant,
         outcome: Result<PermitAnswer, Error>,
-        tick: NextLook,
+        tick: Moment,
     ) {
         let pending = self.pending.as_ref().map(|pending| pending.id);
         // After a failure, the answer to the request that was given up may still arrive, and counts.
@@ -53,7 +53,7 @@ impl PermitQueue {
         request: &PermitRequest,
         sent: Instant,
         answer: PermitAnswer,
-        tick: NextLook,
+        tick: Moment,
     ) {
         (self.pending, self.failure) = (None, None);
         let retry_in = match answer {
@@ -71,7 +71,7 @@ impl PermitQueue {
             let retry_in = retry_in.max(MIN_PAUSE);
             Ok(PermitAttempt::Full { retry_in })
         };
-        let over = |caller: &Caller| caller.end().is_some_and(|end| end <= tick.now);
+        let over = |caller: &PermitCaller| caller.end().is_some_and(|end| end <= tick.now);
         self.answer_callers(over, full);
         self.full = None;
         if retry_in.is_zero() {
@@ -79,7 +79,7 @@ impl PermitQueue {
         }
         let late = request
             .quota
-            .turn()
+            .longest_refill()
             .mul_f64(MAX_DELAY_SHARE * tick.chance)
             .min(MAX_DELAY);
         let certain = later(sent, retry_in);
@@ -94,12 +94,12 @@ impl PermitQueue {
         let ends = self.callers.values().filter_map(|caller| caller.end());
         ends.for_each(|end| next.recheck_before(end));
         self.full = Some(next);
-        let in_vain = |caller: &Caller| match caller.until {
+        let in_vain = |caller: &PermitCaller| match caller.until {
             Until::Answered => true,
             Until::Time(end) => end < certain,
             Until::Granted => false,
         };
-        let as_many = |caller: &Caller| caller.permits >= request.permits;
+        let as_many = |caller: &PermitCaller| caller.permits >= request.permits;
         self.answer_callers(|caller| as_many(caller) && in_vain(caller), full);
         if self.asleep_until(tick.now).is_some() {
             // The callers behind the first one would wait longer than it does, so those that do not wait are refused.
@@ -123,17 +123,17 @@ impl PermitQueue {
     }
 
     /// Records that a request failed. Answers the callers that have waited long enough, and plans the next try.
-    pub(super) fn failed(&mut self, error: &Error, tick: NextLook) {
+    pub(super) fn failed(&mut self, error: &Error, tick: Moment) {
         // If no request is under way, this one was given up before, and its failure was already counted.
         let Some(pending) = self.pending.take() else {
             return;
         };
-        let NextLook { now, chance } = tick;
+        let Moment { now, chance } = tick;
         let before = self.failure.take();
         let since = before.as_ref().map_or(now, |failure| failure.since);
         let times = before.map_or(0, |failure| failure.times).saturating_add(1);
         let limit = self.config.call_timeout;
-        let gets_error = |caller: &Caller| match caller.until {
+        let gets_error = |caller: &PermitCaller| match caller.until {
             _ if !error.is_retryable() => true,
             Until::Time(end) => end <= now,
             _ if times < TRIES => false,
@@ -151,7 +151,7 @@ impl PermitQueue {
     }
 
     /// The outcome for a caller whose time is over. `None` if no answer and no error has come yet.
-    pub(in crate::limiter) fn timeout_outcome(&self, now: Instant) -> Option<Outcome> {
+    pub(in crate::limiter) fn timeout_outcome(&self, now: Instant) -> Option<PermitOutcome> {
         if let Some(failure) = &self.failure {
             return Some(Err(failure.error.clone()));
         }
@@ -161,7 +161,11 @@ impl PermitQueue {
     }
 
     /// Removes the callers for which `which` is true from the queue, and sends them this outcome.
-    fn answer_callers(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
+    fn answer_callers(
+        &mut self,
+        which: impl Fn(&PermitCaller) -> bool,
+        outcome: impl Fn() -> PermitOutcome,
+    ) {
         let gone = self.callers.iter().filter(|(_, caller)| which(caller));
         let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
         for caller in gone.iter().filter_map(|number| self.callers.remove(number)) {

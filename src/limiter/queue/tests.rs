@@ -7,7 +7,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Action, LimiterConfig, NextLook, Outcome, PermitQueue, Until};
+use super::{Action, LimiterConfig, Moment, PermitOutcome, PermitQueue, Until};
 use crate::{
     limiter::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
@@ -27,11 +27,11 @@ struct Bench {
 /// A caller in the queue.
 struct Caller {
     number: u64,
-    outcome: Receiver<Outcome>,
+    outcome: Receiver<PermitOutcome>,
 }
 
 impl Caller {
-    fn outcome(&mut self) -> Option<Outcome> {
+    fn outcome(&mut self) -> Option<PermitOutcome> {
         self.outcome.try_recv().ok()
     }
 
@@ -71,8 +71,8 @@ impl Bench {
         }
     }
 
-    fn tick(&self) -> NextLook {
-        NextLook {
+    fn tick(&self) -> Moment {
+        Moment {
             now: self.now,
             chance: 1.0,
         }

@@ -14,7 +14,7 @@ use crate::{
     model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId, after},
     rules::{
         Write, inspect, leave, release, renew,
-        turn::{LONGEST, long_enough},
+        turn::{MAX_BIND_TIME, long_enough},
     },
 };
 
@@ -271,9 +271,9 @@ fn a_process_takes_one_place_and_refreshes_it_when_that_is_worth_a_write() {
 
 #[test]
 fn a_short_place_is_refreshed_before_it_is_over() {
-    for (stays, enough) in [(3_000, 2_750), (750, 500), (300, 200), (2, 1), (1, 0)] {
-        let left = long_enough(Duration::from_millis(stays));
-        assert_eq!(left.as_millis(), enough, "{stays}");
+    for (counts_for, enough) in [(3_000, 2_750), (750, 500), (300, 200), (2, 1), (1, 0)] {
+        let left = long_enough(Duration::from_millis(counts_for));
+        assert_eq!(left.as_millis(), enough, "{counts_for}");
     }
 }
 
@@ -331,7 +331,7 @@ fn a_grant_drops_the_places_that_it_has_passed_and_keeps_the_others() {
     let [reader, writer, late] = processes();
     let record = free_with(&[wait(reader).shared(), wait(writer), wait(late).shared()]);
     // The writer did not come. The reader before it holds the key with the one that did, and is not passed.
-    let over = 1_000 + i64::try_from(LONGEST.as_millis()).unwrap();
+    let over = 1_000 + i64::try_from(MAX_BIND_TIME.as_millis()).unwrap();
     let record = passes(&record, &wait(late).shared(), over);
     assert_eq!(waiters(&record), [reader]);
     // The places that no longer count are removed by the next grant, and no others.

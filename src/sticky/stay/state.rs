@@ -64,7 +64,7 @@ impl StayState {
         behind: &BackingLease,
         request: AcquireRequest,
         fence: Fence,
-        turn: Arc<OwnedSemaphorePermit>,
+        units: Arc<OwnedSemaphorePermit>,
         now: Instant,
     ) -> Arc<LeaseState> {
         let lease = LeaseState::local(behind.clone(), Arc::new(request), fence, now);
@@ -74,7 +74,7 @@ impl StayState {
         }
         self.holders.push(LocalHolder {
             lease: lease.clone(),
-            turn,
+            units,
         });
         lease
     }

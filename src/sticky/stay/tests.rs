@@ -54,7 +54,7 @@ fn a_reentrant_lease_enters_until_the_lease_is_converted() {
         stay.try_enter(request(), now),
         LocalAnswer::StoreNeeded
     ));
-    // Its turn is that of the first one, which goes on after the end.
+    // Its units are those of the first one, which goes on after the end.
     granted(stay.try_enter(reentrant(), now));
     stay.begin_to_convert();
     assert!(matches!(

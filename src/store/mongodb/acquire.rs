@@ -21,7 +21,7 @@ impl Pipelines<'_> {
     /// Asks for a lease, first by a cheaper command if that may be enough.
     pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         if request.likely_held
-            && let Some(held) = self.look(request).await
+            && let Some(held) = self.read_refusal(request).await
         {
             return Ok(AcquireAnswer::Held(held));
         }
@@ -37,14 +37,14 @@ impl Pipelines<'_> {
     /// the document would stay as it is. `None` if not, or if that is not known. The caller then sends the acquire.
     ///
     /// A `find` costs the server half of a change that is refused (`held` in `docs/performance.md`).
-    async fn look(self, request: &AcquireRequest) -> Option<Held> {
+    async fn read_refusal(self, request: &AcquireRequest) -> Option<Held> {
         let now = self.store.clock.at(Instant::now())?;
-        let looked = self
+        let read = self
             .store
             .locks
             .reads()
             .find_one(statements::filter(&request.key));
-        let document = looked.await.ok()??;
+        let document = read.await.ok()??;
         let record = decode::found(&document, &request.key).ok()?.at(now).ok()?;
         match rules::acquire(Some(&record), request, now) {
             Decision {

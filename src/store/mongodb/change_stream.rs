@@ -1,5 +1,5 @@
 //! Reads from a change stream which keys became free, or have room again, and from another one for which keys a process
-//! begins to wait.
+//! begins to wait. A stream ends with its first error, and `runtime/listener.rs` opens it again.
 //!
 //! The server sends only the changes after which a waiter may be granted the key:
 //!

@@ -52,12 +52,12 @@ pub(super) struct Classic<'a>(pub(super) &'a MongoStore);
 
 /// Which members must have the document that a look has read, before it decides an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum ReadLevel {
     /// A majority: the answer may be that the lease was granted or released, or the tick done, before.
-    Confirmed,
+    Majority,
     /// The primary: if the request has nothing to write, its answer is a refusal. If it writes, the write is confirmed
     /// together with everything that was there before.
-    Unconfirmed,
+    Primary,
 }
 
 /// A document and the server's time.
@@ -88,27 +88,27 @@ impl Classic<'_> {
         may_insert: bool,
         rule: impl Fn(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> Result<A, Error> {
-        self.decide_after(Look::Confirmed, id, key, may_insert, rule)
+        self.decide_after(ReadLevel::Majority, id, key, may_insert, rule)
             .await
     }
 
     /// As [`decide`](Self::decide), after this kind of look.
     async fn decide_after<R: ClassicForm, A>(
         self,
-        how: Look,
+        level: ReadLevel,
         id: Bson,
         key: &Key,
         may_insert: bool,
         rule: impl Fn(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> Result<A, Error> {
         let locks = self.0.locks.durable_writes().await?;
-        let looks = match how {
-            Look::Confirmed => locks,
-            Look::Unconfirmed => self.0.locks.undoable_writes(),
+        let reads = match level {
+            ReadLevel::Majority => locks,
+            ReadLevel::Primary => self.0.locks.undoable_writes(),
         };
         for attempt in 0..ATTEMPTS {
             pause(attempt).await;
-            let Some(seen) = look(looks, &id, key, may_insert).await? else {
+            let Some(seen) = read_at(reads, &id, key, may_insert).await? else {
                 if may_insert {
                     continue;
                 }
@@ -151,7 +151,7 @@ async fn pause(attempt: u32) {
 
 /// Asks the server for its time and the document. `None` if the document does not exist, or if another request created
 /// it at the same moment.
-async fn look(
+async fn read_at(
     locks: &Collection<RawDocumentBuf>,
     id: &Bson,
     key: &Key,

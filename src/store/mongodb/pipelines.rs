@@ -1,4 +1,4 @@
-//! The store while its changes are pipelines.
+//! `Pipelines`: the store while its changes are pipelines. `statements.rs` makes the pipelines.
 
 use super::{MongoStore, statement_clock::StatementClock};
 

@@ -67,7 +67,7 @@ pub(crate) fn leave(waiter: WaiterId) -> Vec<Document> {
     let left = doc! { "$setField": {
         "field": "waiters",
         "input": "$$ROOT",
-        "value": turn::without(waiter),
+        "value": turn::leave(waiter),
     } };
     replace_if(waits, left)
 }

@@ -28,8 +28,8 @@ fn refusal(held: &Held, processes: usize, otherwise: Duration) -> Refusal<'_> {
     }
 }
 
-fn stays(place: &mut OwnPlace) -> Duration {
-    place.plan_request(0).stays
+fn counts_for(place: &mut OwnPlace) -> Duration {
+    place.plan_request(0).counts_for
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_place_counts_until_the_next_request_also_if_it_is_not_written_again() {
         ] {
             for took in [0, 0, 3_000, 3_000, 20] {
                 let took = Duration::from_millis(took);
-                let least = long_enough(stays(&mut place));
+                let least = long_enough(counts_for(&mut place));
                 let held = held(millis, ahead);
                 let refusal = Refusal {
                     took,
@@ -60,8 +60,8 @@ fn a_place_counts_until_the_next_request_also_if_it_is_not_written_again() {
                     "{millis} {ahead}: {pause:?} of {least:?}"
                 );
                 let next = pause + took + SLACK;
-                assert!(next <= long_enough(stays(&mut place)));
-                assert!(stays(&mut place) <= MAX_PLACE_TIME);
+                assert!(next <= long_enough(counts_for(&mut place)));
+                assert!(counts_for(&mut place) <= MAX_PLACE_TIME);
             }
         }
     }
@@ -118,8 +118,8 @@ fn the_tasks_that_waited_at_the_first_grant_are_let_in_by_one_place() {
         // Only a grant counts.
         assert_eq!(place.plan_request(beside).keeps_place, is_kept);
         place.granted(true, start);
-        assert_eq!(place.may_be_taken, is_kept);
-        place.may_be_taken = true;
+        assert_eq!(place.may_be_taken(), is_kept);
+        place.set_taken();
     }
     // The tasks behind it have left meanwhile.
     assert!(!place.plan_request(0).keeps_place);
@@ -234,6 +234,6 @@ fn a_place_does_not_count_for_the_pause_without_one() {
     for _ in 0..3 {
         let pause = place.pause(without, Instant::now(), 1.0);
         assert_eq!(pause, Duration::from_secs(30));
-        assert_eq!(stays(&mut place), Duration::from_millis(3_500));
+        assert_eq!(counts_for(&mut place), Duration::from_millis(3_500));
     }
 }

@@ -33,7 +33,7 @@ impl KeyQueue {
         // A lease that is not among the holders has ended, even if its release is not known here. It may have been
         // evicted.
         let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
-        self.here.retain(holds);
+        self.own_leases.retain(holds);
         // If the holder is not the same as at the last refusal, the key was free in between, and may soon be free
         // again. So the pauses start again with the shortest one.
         let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
@@ -127,10 +127,10 @@ impl KeyQueue {
         self.last = refusal.map_or(LastAnswer::Unknown, LastAnswer::Granted);
         let replaces = in_place_of.is_some();
         let (from, before) = in_place_of.unzip();
-        self.here.retain(|here| Some(*here) != from);
+        self.own_leases.retain(|own| Some(*own) != from);
         // A release elsewhere may free a permit while this process has others.
         if mode != Mode::Permits {
-            self.here.push(lease);
+            self.own_leases.push(lease);
         }
         let streak = HandoffStreak::next(before, now);
         let is_let_in = self.waiters.answered(wake);

@@ -146,12 +146,12 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     let granted = granted(lease, Mode::Exclusive);
     waiting.queue.granted(&turn, granted, start);
     let due = waiting.due();
-    waiting.queue.wake_unless_held_here();
+    waiting.queue.wake_unless_held_locally();
     assert_eq!(waiting.due(), due, "the lease is here");
     waiting.queue.released(lease);
     waiting.ask(start);
     waiting.refuse(lease, start);
-    waiting.queue.wake_unless_held_here();
+    waiting.queue.wake_unless_held_locally();
     assert_eq!(waiting.step(0, start), Step::Ask);
 }
 
@@ -250,7 +250,7 @@ fn an_offer_is_taken_by_the_next_request_or_taken_back() {
 }
 
 #[test]
-fn the_last_look_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fresh() {
+fn the_last_request_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fresh() {
     for (waiters, age, step) in [
         (2, MOMENT, Step::GiveUp),
         (1, MOMENT, Step::Ask),

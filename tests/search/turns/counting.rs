@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use leasehold::{
     Key, Store,
-    rules::turn::LONGEST,
+    rules::turn::MAX_BIND_TIME,
     store::{AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, Turn, WaiterId},
 };
 use serde_json::{Value, json};
@@ -181,7 +181,7 @@ async fn what_is_a_place_keeps_others_on(engine: Engine) {
                 let start = Instant::now();
                 let answers = answers(&fixture, &store, || lock(&value, true), &request).await;
                 // The key is kept only for a moment.
-                if start.elapsed() > LONGEST {
+                if start.elapsed() > MAX_BIND_TIME {
                     continue;
                 }
                 for answer in answers {
@@ -190,7 +190,10 @@ async fn what_is_a_place_keeps_others_on(engine: Engine) {
                     };
                     assert_eq!((held.ahead(), held.holders().len()), (1, 0), "{value}");
                     let binds = held.binds_for();
-                    assert!(!binds.is_zero() && binds <= LONGEST, "{value}: {binds:?}");
+                    assert!(
+                        !binds.is_zero() && binds <= MAX_BIND_TIME,
+                        "{value}: {binds:?}"
+                    );
                 }
                 break;
             }

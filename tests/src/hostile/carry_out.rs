@@ -195,8 +195,8 @@ async fn asked(store: &Arc<dyn Store>, request: AcquireRequest, way: Ask) -> Res
         Ask::Again => store.acquire(&request).await?,
         Ask::Fresh => store.acquire(&request.fresh()).await?,
         Ask::InTurn => {
-            let (waiter, stays) = (WaiterId::random(), Duration::from_secs(30));
-            let turn = Turn::in_turn(waiter, stays);
+            let (waiter, counts_for) = (WaiterId::random(), Duration::from_secs(30));
+            let turn = Turn::in_turn(waiter, counts_for);
             store.acquire(&request.turn(turn)).await?
         }
         Ask::Looks => store.acquire(&request.likely_held()).await?,

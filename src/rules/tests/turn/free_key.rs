@@ -28,7 +28,7 @@ fn a_free_key_is_kept_for_all_places_together_not_for_long() {
     let all: [_; 3] = processes();
     let record = free_with(&all.map(wait));
     let [.., last] = all;
-    let over = 1_000 + i64::try_from(LONGEST.as_millis()).unwrap();
+    let over = 1_000 + i64::try_from(MAX_BIND_TIME.as_millis()).unwrap();
     let (held, _) = refused(&record, &wait(last), over - 1);
     assert_eq!(
         (held.ahead(), held.binds_for()),
@@ -61,8 +61,11 @@ fn a_key_whose_holder_has_died_is_kept_from_its_expiry_on() {
     let record = held_with(&[wait(one), wait(two)]);
     refused(&record, &wait(one), 9_999);
     passes(&record, &wait(one), 10_000);
-    assert_eq!(refused(&record, &wait(two), 10_000).0.binds_for(), LONGEST);
-    let over = 10_000 + i64::try_from(LONGEST.as_millis()).unwrap();
+    assert_eq!(
+        refused(&record, &wait(two), 10_000).0.binds_for(),
+        MAX_BIND_TIME
+    );
+    let over = 10_000 + i64::try_from(MAX_BIND_TIME.as_millis()).unwrap();
     assert_eq!(waiters(&passes(&record, &wait(two), over)), []);
 }
 
@@ -75,6 +78,6 @@ fn a_clock_that_stepped_back_binds_nobody() {
     passes(&record, &ask(LeaseId::random()), 5_999);
     // The request's time is from before it waited for the release.
     let (held, _) = refused(&record, &wait(two), 6_000);
-    assert_eq!(held.binds_for(), LONGEST);
+    assert_eq!(held.binds_for(), MAX_BIND_TIME);
     refused(&record, &wait(two), 10_000);
 }

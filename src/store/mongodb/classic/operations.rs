@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use mongodb::{bson::Bson, options::ReturnDocument};
 
 use super::{
-    Classic, Look,
+    Classic, ReadLevel,
     form::{ClassicForm as _, stamped_grant, stamped_release},
 };
 use crate::{
@@ -46,12 +46,12 @@ impl Classic<'_> {
         let may_insert = request.in_place_of.is_none();
         let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
         // No earlier request can have been granted the lease of a fresh request.
-        let how = if request.fresh && request.tick.is_none() {
-            Look::Unconfirmed
+        let level = if request.fresh && request.tick.is_none() {
+            ReadLevel::Primary
         } else {
-            Look::Confirmed
+            ReadLevel::Majority
         };
-        self.decide_after(how, id(&request.key), &request.key, may_insert, rule)
+        self.decide_after(level, id(&request.key), &request.key, may_insert, rule)
             .await?
     }
 

@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     Classic,
     form::{CLASSIC_SCHEMA, ClassicForm as _, with_waiters},
-    look,
+    read_at,
 };
 use crate::{
     messages::{ListRequest, Page},
@@ -80,7 +80,7 @@ impl Classic<'_> {
     /// The time of the server that keeps the lock of this key. `None` if the document was removed meanwhile, or is not
     /// a lock.
     async fn time_at(self, key: &Key) -> Result<Option<DateTime<Utc>>, Error> {
-        match look(self.0.locks.reads(), &key.as_str().into(), key, false).await {
+        match read_at(self.0.locks.reads(), &key.as_str().into(), key, false).await {
             Ok(seen) => Ok(seen.map(|seen| seen.now)),
             Err(Error::NotALock { .. }) => Ok(None),
             Err(error) => Err(error),

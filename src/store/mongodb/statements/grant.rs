@@ -141,13 +141,13 @@ fn kept_until(request: &AcquireRequest, retention: Duration) -> Document {
 /// The list of waiting processes after a grant, if the statement changes it.
 fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)> {
     let left = match queue {
-        QueueState::Ignored => turn::without(request.ended_place()?),
+        QueueState::Ignored => turn::leave(request.ended_place()?),
         QueueState::Empty => return None,
         QueueState::First(_) => {
             request.ended_place()?;
-            turn::without_the_first()
+            turn::leave_first_place()
         }
-        QueueState::Followed => turn::left(request),
+        QueueState::Followed => turn::leave_place(request),
     };
     Some(("waiters".to_owned(), left.into()))
 }
@@ -220,7 +220,7 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
 
 /// The document after a request whose process may take a place in the queue. The places are evaluated once.
 fn in_turn(request: &AcquireRequest, free: Document, granted: Document) -> Document {
-    let decision = match turn::refused(request) {
+    let decision = match turn::take_place(request) {
         None => doc! { "$cond": [free, granted, "$$ROOT"] },
         Some(refused) => {
             let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };

@@ -9,7 +9,7 @@ use super::expressions::{UUID, from_now, is_held, literal, millis, modes};
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
     model::{Access, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId},
-    rules::turn::{LONGEST, long_enough},
+    rules::turn::{MAX_BIND_TIME, long_enough},
 };
 
 /// The field `next` after a change that makes room. It is a copy of the places, because a change event contains only
@@ -40,7 +40,7 @@ fn has_first_place(waiter: WaiterId) -> Document {
 }
 
 /// The places after a grant to a request that [comes first](comes_first): all but the first place.
-pub(super) fn without_the_first() -> Document {
+pub(super) fn leave_first_place() -> Document {
     let left = doc! { "$slice": ["$waiters", 1, MAX_PLACES as i64] };
     doc! { "$cond": [
         { "$gt": [{ "$size": { "$ifNull": ["$waiters", []] } }, 1] },
@@ -141,8 +141,8 @@ pub(super) fn is_its_turn() -> Document {
     let free_for = doc! { "$subtract": ["$$NOW", free_since] };
     let over = doc! { "$or": [
         { "$lte": ["$$free_for", Bson::Null] },
-        { "$lt": ["$$free_for", -millis(LONGEST)] },
-        { "$gte": ["$$free_for", millis(LONGEST)] },
+        { "$lt": ["$$free_for", -millis(MAX_BIND_TIME)] },
+        { "$gte": ["$$free_for", millis(MAX_BIND_TIME)] },
     ] };
     doc! { "$or": [
         { "$eq": ["$$before", []] },
@@ -155,7 +155,7 @@ pub(super) fn is_its_turn() -> Document {
 
 /// The places after a grant: without the place of the request, unless it is to stay, and without those that it has
 /// passed.
-pub(super) fn left(request: &AcquireRequest) -> Document {
+pub(super) fn leave_place(request: &AcquireRequest) -> Document {
     let passed = doc! { "$in": ["$$this.waiter", "$$before.waiter"] };
     let mut gone = vec![passed];
     if let Some(waiter) = request.ended_place() {
@@ -169,7 +169,7 @@ pub(super) fn left(request: &AcquireRequest) -> Document {
 }
 
 /// The places that count, without that of this process.
-pub(super) fn without(waiter: WaiterId) -> Document {
+pub(super) fn leave(waiter: WaiterId) -> Document {
     let other = doc! { "$ne": ["$$this.waiter", waiter.to_string()] };
     unless_empty(doc! { "$filter": { "input": places(), "cond": other } })
 }
@@ -184,11 +184,14 @@ fn unless_empty(places: Document) -> Document {
 
 /// The document after a refusal. The process of the request has a new place at the end, or its place counts for longer.
 /// `None` if the process does not wait.
-pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
-    let Turn::InTurn(InTurn { waiter, stays, .. }) = request.turn else {
+pub(super) fn take_place(request: &AcquireRequest) -> Option<Document> {
+    let Turn::InTurn(InTurn {
+        waiter, counts_for, ..
+    }) = request.turn
+    else {
         return None;
     };
-    let stays = stays.min(MAX_PLACE_TIME);
+    let counts_for = counts_for.min(MAX_PLACE_TIME);
     let (mode, permits) = (request.access.mode().as_str(), request.access.permits());
     let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
     let owner = literal(&request.owner);
@@ -197,7 +200,7 @@ pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
         "mode": mode,
         "permits": permits,
         // The process was told that the place counts until then.
-        "until": { "$max": ["$$this.until", from_now(stays)] },
+        "until": { "$max": ["$$this.until", from_now(counts_for)] },
     };
     let mine = doc! {
         "waiter": waiter.to_string(),
@@ -205,14 +208,14 @@ pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
         "mode": mode,
         "permits": permits,
         "since": "$$NOW",
-        "until": from_now(stays),
+        "until": from_now(counts_for),
     };
     let is_kept = doc! { "$and": [
         is_mine.clone(),
         { "$eq": ["$$this.mode", mode] },
         { "$eq": ["$$this.permits", permits] },
         { "$eq": ["$$this.owner", owner] },
-        { "$gte": ["$$this.until", from_now(long_enough(stays))] },
+        { "$gte": ["$$this.until", from_now(long_enough(counts_for))] },
     ] };
     let any = |cond: Document| {
         doc! { "$anyElementTrue": { "$map": { "input": "$$places", "in": cond } } }

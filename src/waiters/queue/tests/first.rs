@@ -28,7 +28,7 @@ fn who_comes_before_all_is_not_paced_by_those_who_wait() {
         waiting.ask(start);
         let refused = far_behind(Mode::Shared);
         // The lease that the owner has was granted to this process.
-        waiting.queue.here.push(refused.holders()[0].lease);
+        waiting.queue.own_leases.push(refused.holders()[0].lease);
         waiting
             .queue
             .refused(&first, refused, standing, false, start);

@@ -9,7 +9,7 @@ use crate::{
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
     sticky::{Fit, LocalAnswer, Stay},
-    telemetry::{self, SentBack},
+    telemetry::{self, StayEndReason},
 };
 
 /// Acquires a key whose lease stays here. `None` if the store has to be asked.
@@ -53,18 +53,18 @@ pub(super) async fn acquire(
     };
     match stay.fit(options.wanted(access)) {
         // The task comes after those that wait in the queue of the key since before its lease began to stay.
-        Fit::Here if until != Some(since) && !options.reentrant => {
+        Fit::Local if until != Some(since) && !options.reentrant => {
             if registry.queues.has_waiters(key) {
                 return None;
             }
         }
-        Fit::Here => {}
+        Fit::Local => {}
         Fit::Beside => return None,
         Fit::After => {
             if let Err(error) = options.request(key.clone()) {
                 return Some(Err(error));
             }
-            let why = SentBack::DocumentNeeded;
+            let why = StayEndReason::DocumentNeeded;
             registry.end_stay_now(&stay, why, until).await;
             return None;
         }
@@ -109,7 +109,7 @@ pub(super) async fn entered(
         }
         LocalAnswer::Busy(held) => Some(Err(held)),
         LocalAnswer::StoreNeeded => {
-            let why = SentBack::DocumentNeeded;
+            let why = StayEndReason::DocumentNeeded;
             registry.end_stay_now(stay, why, until).await;
             None
         }
