@@ -130,6 +130,8 @@ impl Releaser {
             let outcome = self.send(request, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
+                    // A request that is not answered may have been carried out before this one.
+                    unclear |= !calls.is_empty();
                     let is_first = first_answer.is_none();
                     if is_first || answer == ReleaseAnswer::Released {
                         self.queues.released(&job.key, job.lease);

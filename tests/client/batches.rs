@@ -218,6 +218,27 @@ async fn an_overdue_request_is_sent_again_for_who_waits() {
     }
 }
 
+/// The answer to a batch of releases is late, so each of them is sent again, and finds no lease any more.
+#[tokio::test(start_paused = true)]
+async fn a_repeat_that_finds_the_lease_released_reports_no_loss() {
+    let (store, leases) = at_once(1);
+    let acquire = |number| leases.acquire(format!("key {number}"), TTL).into_future();
+    let held = join_all((0..9).map(acquire)).await;
+    let held: Vec<_> = held.into_iter().collect::<Result<_, _>>().unwrap();
+    store.fates_now([Fate::AnswerLate(MOMENT), Fate::AnswerLate(TTL / 3)]);
+    store.batched.lock().clear();
+    let start = Instant::now();
+    for released in join_all(held.into_iter().map(Lease::release)).await {
+        released.unwrap();
+    }
+    assert_eq!(*store.batched.lock(), [8]);
+    assert!(
+        start.elapsed() < TTL / 3,
+        "nobody waits for the late answer"
+    );
+    assert!(all_free(&store).await);
+}
+
 /// After a batch of releases has failed, each release is retried alone. Each caller is told that its lease was
 /// released, although the first try may have been carried out.
 #[tokio::test(start_paused = true)]
