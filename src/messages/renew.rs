@@ -88,8 +88,8 @@ pub enum RenewAnswer {
 }
 
 /// The most renewals in one call. One command with this many does not delay the other commands of the database. Even
-/// with keys of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) it is smaller than a megabyte. (On search engines each
-/// renewal has its script, so the store sends them in several requests.)
+/// with keys of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) it is smaller than a megabyte. On search engines each
+/// renewal has its script, so it may have several megabytes.
 pub const MAX_RENEWALS: usize = 1_000;
 
 /// The answer to the only request of a call.

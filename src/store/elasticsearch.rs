@@ -6,8 +6,8 @@
 //!   `scripts.rs`. They are pure.
 //! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`) and the question for
 //!   which keys other processes wait (`places.rs`).
-//! - **The requests:** `send.rs` sends them, by either client (`transport.rs`). `answer.rs` reads the answers, and
-//!   `error.rs` sorts errors.
+//! - **The requests:** `send.rs` and `bulk.rs` send them, by either client (`transport.rs`). `answer.rs` reads the
+//!   answers, and `error.rs` sorts errors.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements and conditions of `setup.rs`.
 //!   `aliased_index.rs` knows the index behind an alias.
 
@@ -18,6 +18,8 @@
 mod acquire;
 mod aliased_index;
 mod answer;
+mod bulk;
+mod bulk_limit;
 mod error;
 mod guarded;
 mod index_store;

@@ -283,17 +283,24 @@ async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
         "503 Service Unavailable",
         "504 Gateway Timeout",
     ] {
-        let leases = answering(status, "text/html", "<html>no upstream</html>").await;
-        let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
-        assert!(
-            error.is_retryable() && error.is_ambiguous(),
-            "{status}: {error:?}"
-        );
+        let page = b"<html>no upstream</html>";
+        for is_located in [false, true] {
+            let mut lie = always(Reply::Says(http(status, page)));
+            if is_located {
+                lie = located(lie);
+            }
+            let url = format!("http://{}", Liar::saying(lie).await.address);
+            let leases = leases(ElasticsearchStore::new(elasticsearch(&url), "locks"));
+            let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+            assert!(error.is_retryable(), "{status}: {error:?}");
+            // Without an index, no change was sent.
+            assert_eq!(error.is_ambiguous(), is_located, "{status}: {error:?}");
+        }
     }
     // The answer is a page, as a login portal gives it.
     let leases = answering("200 OK", "text/html", "<html>please log in</html>").await;
     let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
-    assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(everything(&error).contains("not JSON"), "{error:?}");
     let leases = answering("405 Method Not Allowed", "text/html", "<html></html>").await;
     let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();

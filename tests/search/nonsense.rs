@@ -1,11 +1,17 @@
 //! Servers that answer nonsense, as HTTP, as JSON and as documents.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use leasehold::{
     ElasticsearchStore, Error, Key, Store,
-    store::{LeaseId, ReleaseAnswer, ReleaseRequest},
+    store::{LeaseId, ReleaseAnswer, ReleaseRequest, RenewRequest},
 };
 use leasehold_tests::{
     every,
@@ -332,6 +338,7 @@ pub fn noop(source: &Value) -> Value {
     let hit = json!({ "_index": INDEX, "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
     json!({
         "status": 200, "result": "noop", "get": { "_source": source }, "hits": { "hits": [hit] },
+        "timed_out": false, "_shards": { "failed": 0 },
     })
 }
 
@@ -443,4 +450,34 @@ pub fn mine(update: Value) -> Lie {
         let text = text.replace(nobody, lease.unwrap_or(nobody));
         Reply::Says(http("200 OK", text.as_bytes()))
     })
+}
+
+/// A proxy takes no large request. So the store sends smaller ones, and from then on at once.
+#[tokio::test]
+async fn changes_that_are_too_many_for_a_proxy_go_in_smaller_requests() {
+    let (answers, refused) = (each(noop(&lock())), Arc::new(AtomicUsize::new(0)));
+    let count = refused.clone();
+    let lie: Lie = Arc::new(move |asked: &[u8]| {
+        if ids(asked).len() > 3 {
+            count.fetch_add(1, Relaxed);
+            Reply::Says(http("413 Content Too Large", b"<html>too large</html>"))
+        } else {
+            answers(asked)
+        }
+    });
+    let liar = Liar::saying(located(lie)).await;
+    let client = elasticsearch(&format!("http://{}", liar.address));
+    let store = ElasticsearchStore::new(client, "locks").stored_scripts();
+    let request = |number| {
+        let key = Key::new(format!("key {number}")).unwrap();
+        RenewRequest::new(key, LeaseId::random(), LONG)
+    };
+    let requests: Vec<_> = (0..11).map(request).collect();
+    for _ in 0..2 {
+        let renewed = store.renew(&requests).await.unwrap();
+        assert_eq!(renewed.len(), requests.len());
+        assert!(renewed.iter().all(Result::is_ok), "{renewed:?}");
+        // 11, then 6, 5 and so on, and no more in the second round.
+        assert_eq!(refused.load(Relaxed), 3);
+    }
 }

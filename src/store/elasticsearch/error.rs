@@ -69,6 +69,16 @@ impl ErrorResponse {
         self.status == 404
     }
 
+    /// Whether the request is larger than the cluster, or something in between, takes. Nothing was carried out.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.status == 413
+    }
+
+    /// Whether the user may not do that.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self.status, 401 | 403)
+    }
+
     /// Whether the index is missing.
     pub(crate) fn is_missing_index(&self) -> bool {
         self.status == 404 && self.kind == "index_not_found_exception"

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{aliased_index::AliasedIndex, statements::Statements, transport::Transport};
+use super::{
+    aliased_index::AliasedIndex, bulk_limit::BulkLimit, statements::Statements,
+    transport::Transport,
+};
 use crate::store::clock::ServerClock;
 
 /// Keeps locks in an index of Elasticsearch or OpenSearch, one document for each key.
@@ -106,6 +109,7 @@ pub struct IndexStore<C> {
     pub(super) replicas: Option<u32>,
     pub(super) clock: Arc<ServerClock>,
     pub(super) aliased_index: Arc<AliasedIndex>,
+    pub(super) bulk_limit: Arc<BulkLimit>,
 }
 
 impl<C: Transport> IndexStore<C> {
@@ -124,6 +128,7 @@ impl<C: Transport> IndexStore<C> {
             replicas: None,
             clock: Arc::default(),
             aliased_index: Arc::default(),
+            bulk_limit: Arc::default(),
         }
     }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    index_store::IndexStore, scripts::SCRIPTS, send::Knows, setup::missing_aliases,
-    statements::HttpRequest, transport::Transport,
+    index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases, statements::HttpRequest,
+    transport::Transport,
 };
 use crate::model::Error;
 
@@ -102,9 +102,10 @@ impl<C: Transport> IndexStore<C> {
             Ok(_) => Err(self.malformed("it names no indices")),
             Err(refusal) if refusal.is_missing_index() => {
                 // A second index behind the aliases would stop all processes that use the first one.
-                match self.knows(&self.statements.probe_of(alias)).await? {
-                    Knows::Nothing => Ok(Vec::new()),
-                    Knows::Index | Knows::NotYet => Err(self.classify(refusal, true, None)),
+                match self.send(&self.statements.probe_of(alias)).await? {
+                    // A user who may only prepare may not search.
+                    Err(probe) if probe.is_missing_index() || probe.is_denied() => Ok(Vec::new()),
+                    Ok(_) | Err(_) => Err(self.classify(refusal, true, None)),
                 }
             }
             Err(refusal) if refusal.is_missing() => Ok(Vec::new()),

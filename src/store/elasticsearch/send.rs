@@ -17,10 +17,6 @@ use super::{
 };
 use crate::model::{Cause, Error, Key};
 
-/// The most bytes of a request with several changes. A proxy in front of a cluster may take no more than a mebibyte, as
-/// nginx does by default. Each change has the text of its script, unless the scripts are stored.
-const MAX_BULK_BYTES: usize = 1_000_000;
-
 /// What a node says about an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knows {
@@ -49,8 +45,8 @@ impl<C: Transport> IndexStore<C> {
     }
 
     /// Checks the index after contention, because an ingest pipeline that changes the id also causes it: the write then
-    /// has the version of this document, and conflicts with the version of the other one. The index that is known counts
-    /// until the cluster says that it is not fit for locks, or not behind an alias any more.
+    /// has the version of this document, and conflicts with the version of the other one. The index that is known
+    /// counts until the cluster says that it is not fit for locks, or not behind an alias any more.
     async fn check_index(&self, index: &str) {
         let request = self.statements.get_index();
         let asked = timeout(LOOKUP_TIMEOUT, self.send(&request)).await;
@@ -139,7 +135,7 @@ impl<C: Transport> IndexStore<C> {
 
     /// The outcome of a change of this document. `None` if the document does not exist. With `recovers`, a missing
     /// index is an error that can be retried.
-    fn known(
+    pub(super) fn known(
         &self,
         answer: ItemAnswer,
         index: &str,
@@ -219,118 +215,9 @@ impl<C: Transport> IndexStore<C> {
             source: Cause::text(format!("the answer makes no sense: {problem}")),
         }
     }
-
-    /// Sends several changes, in one request if they are not [too large](MAX_BULK_BYTES) together. The outcomes come in
-    /// the order of the changes.
-    pub(super) async fn change_many(
-        &self,
-        changes: Vec<(&Key, ScriptedUpdate)>,
-    ) -> Result<Vec<Result<Option<ChangeOutcome>, Error>>, Error> {
-        let index = self.located().await?;
-        let mut parts = parts(changes).into_iter();
-        let mut outcomes = match parts.next() {
-            Some(first) => self.change_part(&index, first).await?,
-            None => Vec::new(),
-        };
-        for part in parts {
-            let changes = part.len();
-            // The changes before these are answered, so an error counts for these only.
-            outcomes.extend(match self.change_part(&index, part).await {
-                Ok(answered) => answered,
-                Err(error) => (0..changes).map(|_| Err(error.clone())).collect(),
-            });
-        }
-        Ok(outcomes)
-    }
-
-    /// Sends several changes in one request.
-    async fn change_part(
-        &self,
-        index: &str,
-        changes: Vec<(&Key, ScriptedUpdate)>,
-    ) -> Result<Vec<Result<Option<ChangeOutcome>, Error>>, Error> {
-        let keys: Vec<_> = changes
-            .iter()
-            .map(|(key, change)| (*key, change.id().to_owned()))
-            .collect();
-        let changes = changes.into_iter().map(|(_, change)| change).collect();
-        let answer = self.ask(&self.statements.bulk(changes)).await?;
-        let answers = answer::read_bulk(answer);
-        if answers.len() != keys.len() {
-            return Err(self.malformed("it has not as many items as there were changes"));
-        }
-        let mut recovers = false;
-        if answers.iter().any(is_missing_index) {
-            match self.knows(&self.statements.probe()).await? {
-                Knows::Nothing => self.aliased_index.forget(index),
-                // The index exists again, or the node will soon know it, so a retry can succeed.
-                Knows::Index | Knows::NotYet => recovers = true,
-            }
-        }
-        let known = |((key, id), answer): ((&Key, String), ItemAnswer)| {
-            self.known(answer, index, &id, key, recovers)
-        };
-        Ok(keys.into_iter().zip(answers).map(known).collect())
-    }
-}
-
-/// The changes in parts whose requests are small enough.
-fn parts<K>(changes: Vec<(K, ScriptedUpdate)>) -> Vec<Vec<(K, ScriptedUpdate)>> {
-    let mut parts: Vec<Vec<_>> = Vec::new();
-    let mut left = 0;
-    for (key, change) in changes {
-        let bytes = change.bytes();
-        match parts.last_mut() {
-            Some(last) if bytes <= left => {
-                left -= bytes;
-                last.push((key, change));
-            }
-            _ => {
-                left = MAX_BULK_BYTES.saturating_sub(bytes);
-                parts.push(vec![(key, change)]);
-            }
-        }
-    }
-    parts
 }
 
 pub(super) fn is_missing_index(answer: &ItemAnswer) -> bool {
     let refusal = answer.outcome.as_ref().err();
     refusal.is_some_and(ErrorResponse::is_missing_index)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::{
-        messages::RenewRequest,
-        model::{LeaseId, MAX_KEY_BYTES},
-        store::elasticsearch::statements::Statements,
-    };
-
-    #[test]
-    fn the_parts_of_many_changes_are_small_and_in_order() {
-        let statements = Statements::of_locks("locks".into());
-        let renewal = |number: usize| {
-            let name = format!("{number}").repeat(MAX_KEY_BYTES / 4 * (number % 2) + 1);
-            let key = Key::new(&name[..name.len().min(MAX_KEY_BYTES)]).unwrap();
-            let request = RenewRequest::new(key, LeaseId::random(), Duration::from_secs(9));
-            (number, statements.renew(&request))
-        };
-        let parts = parts((100..600).map(renewal).collect());
-        assert!(parts.len() > 1);
-        let mut numbers = Vec::new();
-        for part in parts {
-            let (of_part, changes): (Vec<_>, Vec<_>) = part.into_iter().unzip();
-            numbers.extend(of_part);
-            let Body::Lines(lines) = statements.bulk(changes).body else {
-                panic!("a bulk has lines");
-            };
-            let bytes: usize = lines.iter().map(|line| line.to_string().len() + 1).sum();
-            assert!(bytes <= MAX_BULK_BYTES, "{bytes}");
-        }
-        assert!(numbers.into_iter().eq(100..600));
-    }
 }

@@ -17,13 +17,6 @@ impl ScriptedUpdate {
         &self.id
     }
 
-    /// About how many bytes the change has in a request.
-    pub(crate) fn bytes(&self) -> usize {
-        // The line before the change, without the id.
-        const ACTION: usize = 128;
-        ACTION + self.id.len() + self.body.to_string().len()
-    }
-
     /// The same change, which inserts a missing document: the script then runs on a new, empty one.
     pub(crate) fn or_insert(mut self) -> Self {
         self.body["scripted_upsert"] = json!(true);

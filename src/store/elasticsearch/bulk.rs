@@ -1,0 +1,114 @@
+//! Several changes in one request: a `_bulk`. Something between here and the cluster, such as a proxy, may take no
+//! request that is as large. Then they go in several.
+
+use std::mem;
+
+use serde_json::Value;
+
+use super::{
+    answer::{self, ChangeOutcome, ItemAnswer},
+    error::ErrorResponse,
+    index_store::IndexStore,
+    send::{Knows, is_missing_index},
+    statements::{Body, HttpRequest, ScriptedUpdate},
+    transport::Transport,
+};
+use crate::model::{Error, Key};
+
+/// A request, and the key and the document's id of each of its changes.
+struct Part<'a> {
+    keys: Vec<(&'a Key, String)>,
+    request: HttpRequest,
+}
+
+impl<'a> Part<'a> {
+    /// The same changes in two requests.
+    fn halves(mut self) -> [Self; 2] {
+        let half = self.keys.len().div_ceil(2);
+        let keys = self.keys.split_off(half);
+        // Each change has two lines.
+        let second = match &mut self.request.body {
+            Body::Lines(lines) => Body::Lines(lines.split_off(2 * half)),
+            Body::None | Body::Json(_) => Body::None,
+        };
+        let first = mem::replace(&mut self.request.body, second);
+        let request = self.request.clone();
+        self.request.body = first;
+        [self, Self { keys, request }]
+    }
+}
+
+type Outcomes = Vec<Result<Option<ChangeOutcome>, Error>>;
+
+impl<C: Transport> IndexStore<C> {
+    /// Sends several changes. The outcomes come in the order of the changes.
+    pub(super) async fn change_many(
+        &self,
+        mut changes: Vec<(&Key, ScriptedUpdate)>,
+    ) -> Result<Outcomes, Error> {
+        let index = self.located().await?;
+        let limit = self.bulk_limit.get();
+        let mut waiting = Vec::new();
+        while !changes.is_empty() {
+            let later = changes.split_off(limit.min(changes.len()));
+            waiting.push(self.part(changes));
+            changes = later;
+        }
+        waiting.reverse();
+        let mut outcomes = Vec::new();
+        while let Some(part) = waiting.pop() {
+            let number = part.keys.len();
+            let answer = self.send(&part.request).await;
+            // This says that nothing was carried out.
+            if number > 1 && matches!(&answer, Ok(Err(refusal)) if refusal.is_too_large()) {
+                let [first, second] = part.halves();
+                self.bulk_limit.lower_to(first.keys.len());
+                waiting.extend([second, first]);
+                continue;
+            }
+            match self.outcomes(&index, part.keys, answer).await {
+                Ok(more) => outcomes.extend(more),
+                Err(error) if outcomes.is_empty() => return Err(error),
+                // Earlier changes were answered, so this error is only that of these.
+                Err(error) => outcomes.extend((0..number).map(|_| Err(error.clone()))),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn part<'a>(&self, changes: Vec<(&'a Key, ScriptedUpdate)>) -> Part<'a> {
+        let keys = changes
+            .iter()
+            .map(|(key, change)| (*key, change.id().to_owned()))
+            .collect();
+        let changes = changes.into_iter().map(|(_, change)| change).collect();
+        let request = self.statements.bulk(changes);
+        Part { keys, request }
+    }
+
+    /// The outcomes of the changes of one request.
+    async fn outcomes(
+        &self,
+        index: &str,
+        keys: Vec<(&Key, String)>,
+        answer: Result<Result<Value, ErrorResponse>, Error>,
+    ) -> Result<Outcomes, Error> {
+        let answer = answer?.map_err(|refusal| refusal.classify(C::NAME, None))?;
+        let answers = answer::read_bulk(answer);
+        if answers.len() != keys.len() {
+            return Err(self.malformed("it has not as many items as there were changes"));
+        }
+        let mut recovers = false;
+        if answers.iter().any(is_missing_index) {
+            match self.knows(&self.statements.probe()).await? {
+                Knows::Nothing => self.aliased_index.forget(index),
+                // The index exists again, or the node will soon know it, so a retry can succeed.
+                Knows::Index | Knows::NotYet => recovers = true,
+            }
+        }
+        let known = |((key, id), answer): ((&Key, String), ItemAnswer)| {
+            self.known(answer, index, &id, key, recovers)
+        };
+        Ok(keys.into_iter().zip(answers).map(known).collect())
+    }
+}
