@@ -19,9 +19,9 @@
 //!
 //! Every instance serves requests, and campaigns at the same time: [`Leader::run`](leasehold::jobs::Leader::run) runs
 //! [`lead`] while this instance leads. `/leader` says whether this instance leads, by the token of its term. It also
-//! says which instance leads, by [`Leader::watch`](leasehold::jobs::Leader::watch). At a shutdown, the service first
-//! answers its requests. Then [`Leases::close`](leasehold::Leases::close) releases the lease of the leader, so that the
-//! next leader does not wait for the ttl.
+//! says which instance leads, by [`Leader::watch`](leasehold::jobs::Leader::watch). At a shutdown,
+//! [`Leases::close`](leasehold::Leases::close) first releases the lease of the leader, so that another instance leads
+//! while this one answers its last requests.
 
 use std::{
     convert::Infallible, future::pending, net::SocketAddr, process::ExitCode, sync::Arc,
@@ -80,13 +80,15 @@ async fn instance(
         .route("/health", get(async || "ok"))
         .route("/leader", get(leader))
         .with_state(state.clone());
+    let stopped = async move {
+        stop.cancelled().await;
+        // A lease that is not released in time ends with its ttl.
+        let _ = timeout(GRACE, leases.close()).await;
+    };
     let server = async move {
-        let stopped = stop.cancelled_owned();
         axum::serve(listener, app)
             .with_graceful_shutdown(stopped)
             .await?;
-        // A lease that is not released in time ends with its ttl.
-        let _ = timeout(GRACE, leases.close()).await;
         anyhow::Ok(())
     };
     tokio::try_join!(server, campaign(candidate, state))?;
