@@ -52,6 +52,10 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The Java services stay as they are. If a Java service loses, it moves the `expire` of our lock back. Its
 /// `releaseLock` frees our lock, and its clock decides when it takes over. There is no fence.
 ///
+/// On a sharded cluster the router's clock decides, as the client's does in Java, and routers often run beside the
+/// applications: do not use it there unless their clocks agree. [`MongoStore`](crate::MongoStore) uses the shard's
+/// clock.
+///
 /// A contender that loses writes too. Before its increment, an acquire finds no lock, or deletes an expired one. If the
 /// lock is released between that and the increment of a contender that came second, the increment inserts the lock
 /// again. If that contender is a Java service, it takes the value 2 of its second increment for a loss. Then nobody
