@@ -15,7 +15,10 @@ use leasehold_tests::{
 };
 use mongodb::bson::Document;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     Commands, Engine, Fixture, LONG, PATIENCE,
@@ -200,44 +203,46 @@ async fn a_release_wakes_one_process_of_those_that_wait() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let holder = Leases::new(fixture.store().await);
     let mut lease = holder.acquire("key", LONG).await.unwrap();
-    let mut waiting = Vec::new();
-    for number in 1..=PROCESSES {
+    let mut logs = Vec::new();
+    // Which process was granted the key. The handle comes too, because its drop would release the lease.
+    let (granted, mut next) = mpsc::unbounded_channel();
+    for number in 0..PROCESSES {
         let requests = Requests {
             store: Arc::new(fixture.store().await),
             sent: Arc::default(),
         };
-        let sent = requests.sent.clone();
-        let leases = Leases::new(Layered(requests));
-        let wait = tokio::spawn(async move {
+        logs.push(Some(requests.sent.clone()));
+        let (leases, granted) = (Leases::new(Layered(requests)), granted.clone());
+        tokio::spawn(async move {
             let lease = leases.acquire("key", LONG).await.unwrap();
-            (lease, leases)
+            granted.send((number, lease, leases)).unwrap();
         });
         let start = Instant::now();
-        while holder.inspect("key").await.unwrap().unwrap().waiters.len() < number {
+        let waiting = async || holder.inspect("key").await.unwrap().unwrap().waiters.len();
+        while waiting().await <= number {
             assert!(
                 start.elapsed() < PATIENCE,
                 "the process {number} has no place"
             );
             sleep(Duration::from_millis(10)).await;
         }
-        waiting.push((wait, sent));
     }
     // How many requests the others sent between a release and the next grant, and how many that may be.
     let (mut requests, mut bound) = (0, 0.0);
-    let mut granted = Vec::new();
-    while !waiting.is_empty() {
+    let mut handles = Vec::new();
+    for waiting in (0..PROCESSES).rev() {
         sleep(HOLD).await;
         let released = Instant::now();
         lease.release().await.unwrap();
-        let (wait, _) = waiting.remove(0);
-        let (next, leases) = timeout(PATIENCE, wait).await.unwrap().unwrap();
+        let (number, granted, leases) = timeout(PATIENCE, next.recv()).await.unwrap().unwrap();
         let time = released..=Instant::now();
-        let sent = waiting.iter().flat_map(|(_, sent)| sent.lock().clone());
+        logs[number] = None;
+        let sent = logs.iter().flatten().flat_map(|sent| sent.lock().clone());
         requests += sent.filter(|at| time.contains(at)).count();
         let of_pauses = released.elapsed().as_secs_f64() / PAUSE.as_secs_f64();
-        bound += waiting.len() as f64 * (0.5 + of_pauses);
-        granted.push(leases);
-        lease = next;
+        bound += waiting as f64 * (0.5 + of_pauses);
+        handles.push(leases);
+        lease = granted;
     }
     lease.release().await.unwrap();
     assert!(
