@@ -20,11 +20,14 @@
 //!   batch of its own after three splits. The unanswered batch still counts as under way, for at most a ttl. It does
 //!   not count any more when two batches that were sent later have ended, because then this batch hangs, and the store
 //!   is not slow.
+//! - Leases with long ttls do not delay one with a short ttl: for a lease that is due, any batch hangs that was sent
+//!   more than a sixth of that lease's ttl ago.
 
 mod batches;
 mod outcomes;
 #[cfg(test)]
 mod overload_tests;
+mod ready;
 mod send_window;
 #[cfg(test)]
 mod tests;
@@ -39,8 +42,9 @@ use tokio::time::Instant;
 
 pub(crate) use self::under_way::BatchId;
 use self::{
+    ready::ReadyLeases,
     send_window::SendWindow,
-    under_way::{Batches, InFlightBatch, NextBatch, has_slot},
+    under_way::{Batches, InFlightBatch},
 };
 use crate::lease_state::{LeaseNumber, timing::PERIOD};
 
@@ -55,8 +59,7 @@ pub(crate) struct Schedule<T> {
     /// The leases that are renewed later, by the time when they are due. Also the final leases, by their deadline, at
     /// which their loss is reported.
     planned: BTreeSet<(Instant, LeaseNumber)>,
-    /// The leases that are due and wait until a batch may be sent, by their deadline.
-    ready: BTreeSet<(Instant, LeaseNumber)>,
+    ready: ReadyLeases,
     /// The parts of unanswered batches that are to be sent once more.
     repeats: VecDeque<Vec<LeaseNumber>>,
     under_way: Batches,
@@ -135,7 +138,7 @@ impl<T: Clone> Schedule<T> {
         Self {
             leases: HashMap::new(),
             planned: BTreeSet::new(),
-            ready: BTreeSet::new(),
+            ready: ReadyLeases::default(),
             repeats: VecDeque::new(),
             under_way: Batches::new(),
             last_batch: BatchId::default(),
@@ -174,7 +177,7 @@ impl<T: Clone> Schedule<T> {
     pub(crate) fn remove(&mut self, id: LeaseNumber) -> Option<T> {
         let entry = self.leases.remove(&id)?;
         self.planned.remove(&(entry.due, id));
-        self.ready.remove(&(entry.deadline, id));
+        self.ready.remove(entry.deadline, id, entry.ttl);
         // A map does not shrink by itself, so its memory is freed here after most leases are gone.
         if self.leases.len() < self.leases.capacity() / 8 {
             self.leases.shrink_to(self.leases.len() * 2);
@@ -188,14 +191,12 @@ impl<T: Clone> Schedule<T> {
 
     /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
-        let waiting = [self.next_first(), self.next_repeat().map(|(_, next)| next)];
-        let mut waiting = waiting.into_iter().flatten();
-        if waiting.clone().any(|next| self.has_slot(next, now)) {
+        if self.may_send_first(now) || self.next_repeat(now).is_some() {
             return Some(now);
         }
         let batches = self.under_way.values();
-        let slots = waiting.by_ref().flat_map(|next| {
-            let until = move |batch: &InFlightBatch| batch.waited_for_until(next.ttl);
+        let slots = self.shortest_waiting().into_iter().flat_map(|ttl| {
+            let until = move |batch: &InFlightBatch| batch.waited_for_until(ttl);
             batches.clone().map(until)
         });
         let slots = slots.filter(|at| *at > now).min();
@@ -209,7 +210,7 @@ impl<T: Clone> Schedule<T> {
         let late = self.late_at().filter(|at| *at > now);
         [
             self.planned.first().map(|(due, _)| *due),
-            self.ready.first().map(|(deadline, _)| *deadline),
+            self.ready.first().map(|(deadline, _)| deadline),
             changes.min(),
             slots,
             late,
@@ -231,7 +232,7 @@ impl<T: Clone> Schedule<T> {
 
     /// How long the lease that is sent next has been due. Zero if no lease waits.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
-        let first = self.ready.first().and_then(|(_, id)| self.leases.get(id));
+        let first = self.ready.first().and_then(|(_, id)| self.leases.get(&id));
         first.map_or(Duration::ZERO, |entry| {
             now.saturating_duration_since(entry.due)
         })
@@ -249,7 +250,7 @@ impl<T: Clone> Schedule<T> {
 
     /// The leases that are due, wait until a batch may be sent, and have less than a third of their ttl left.
     pub(crate) fn at_risk_and_waiting(&self, now: Instant) -> impl Iterator<Item = &T> {
-        let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(id));
+        let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(&id));
         waiting
             .filter(move |entry| entry.is_at_risk(now))
             .map(|entry| &entry.lease)
@@ -257,33 +258,8 @@ impl<T: Clone> Schedule<T> {
 
     fn late_at(&self) -> Option<Instant> {
         let (_, id) = self.ready.first()?;
-        let entry = self.leases.get(id)?;
+        let entry = self.leases.get(&id)?;
         Some(entry.due + entry.ttl / SLACK)
-    }
-
-    fn has_slot(&self, next: NextBatch, now: Instant) -> bool {
-        has_slot(&self.under_way, next, self.window.max_batches(), now)
-    }
-
-    /// The batch of the leases that are ready, the nearest deadline first.
-    fn next_first(&self) -> Option<NextBatch> {
-        let (_, id) = self.ready.first()?;
-        let ttl = self.leases.get(id)?.ttl;
-        let is_repeat = false;
-        Some(NextBatch { is_repeat, ttl })
-    }
-
-    /// The part that is sent once more next: the one whose first lease has the nearest deadline. Returns its place in
-    /// the list.
-    fn next_repeat(&self) -> Option<(usize, NextBatch)> {
-        let parts = self.repeats.iter().enumerate();
-        let firsts = parts.filter_map(|(place, part)| {
-            let entry = part.first().and_then(|id| self.leases.get(id))?;
-            Some((place, entry))
-        });
-        let (place, entry) = firsts.min_by_key(|(_, entry)| entry.deadline)?;
-        let (is_repeat, ttl) = (true, entry.ttl);
-        Some((place, NextBatch { is_repeat, ttl }))
     }
 
     fn set_state(&mut self, id: LeaseNumber, state: RenewalState, due: Instant) {
@@ -295,14 +271,14 @@ impl<T: Clone> Schedule<T> {
                 self.planned.remove(&(entry.due, id));
             }
             RenewalState::Ready => {
-                self.ready.remove(&(entry.deadline, id));
+                self.ready.remove(entry.deadline, id, entry.ttl);
             }
             RenewalState::Sent(_) | RenewalState::Repeat => {}
         }
         (entry.state, entry.due) = (state, due);
         match state {
             RenewalState::Planned | RenewalState::Final => drop(self.planned.insert((due, id))),
-            RenewalState::Ready => drop(self.ready.insert((entry.deadline, id))),
+            RenewalState::Ready => self.ready.insert(entry.deadline, id, entry.ttl),
             RenewalState::Sent(_) | RenewalState::Repeat => {}
         }
     }

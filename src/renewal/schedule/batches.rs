@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Batch, Due, RenewalState, Schedule,
-    under_way::{BatchId, InFlightBatch},
+    under_way::{BatchId, InFlightBatch, NextBatch, has_slot},
 };
 use crate::{
     lease_state::{LeaseNumber, timing::STEP},
@@ -30,7 +30,7 @@ impl<T: Clone> Schedule<T> {
         {
             self.set_state(id, RenewalState::Ready, at);
         }
-        let passed = |(at, id): &(Instant, LeaseNumber)| (*at <= now).then_some(*id);
+        let passed = |(at, id): (Instant, LeaseNumber)| (at <= now).then_some(id);
         while let Some(id) = self.ready.first().and_then(passed) {
             due.expired.extend(self.remove(id));
         }
@@ -94,34 +94,93 @@ impl<T: Clone> Schedule<T> {
 
     /// Takes the next batch, if there is one and it may be sent.
     fn take_next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
-        if let Some((place, next)) = self.next_repeat()
-            && self.has_slot(next, now)
+        if let Some(place) = self.next_repeat(now)
             && let Some(part) = self.repeats.remove(place)
         {
             return Some(self.send(part, true, now));
         }
-        let next = self.next_first()?;
-        if !self.has_slot(next, now) {
-            return None;
-        }
-        let together = self.ready_together(now);
+        let ttl = self.next_first(now)?;
+        let together = self.ready_together(ttl, now);
         (!together.is_empty()).then(|| self.send(together, false, now))
     }
 
-    /// The leases for one batch: those that are ready, the nearest deadline first, and then those that will be due
-    /// soon, if there is room.
-    fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
-        let size = self.window.size();
+    /// Whether a batch of leases that are ready may be sent.
+    pub(super) fn may_send_first(&self, now: Instant) -> bool {
+        // If there is no slot for a ttl, there is none for a longer one.
+        let shortest = self.ready.shortest_ttl();
+        shortest.is_some_and(|ttl| self.has_slot(false, ttl, now))
+    }
+
+    /// The ttl of the leases that are sent next: the nearest deadline first, among those for which one more batch may be
+    /// sent.
+    fn next_first(&self, now: Instant) -> Option<Duration> {
+        if !self.may_send_first(now) {
+            return None;
+        }
+        let mut refused = Duration::MAX;
+        let ready = self.ready_in_order(now);
+        let mut ttls = ready.filter_map(|id| Some(self.leases.get(&id)?.ttl));
+        ttls.find(|ttl| {
+            let has_slot = *ttl < refused && self.has_slot(false, *ttl, now);
+            if !has_slot {
+                refused = refused.min(*ttl);
+            }
+            has_slot
+        })
+    }
+
+    /// The place in the list of the part that is sent once more next: the one with the nearest deadline, by the first of
+    /// its leases that is still kept alive, among those for which one more may be sent.
+    pub(super) fn next_repeat(&self, now: Instant) -> Option<usize> {
+        let (mut accepted, mut refused) = (Duration::ZERO, Duration::MAX);
+        let mut next = None;
+        for (place, part) in self.repeats.iter().enumerate() {
+            let Some(entry) = part.iter().find_map(|id| self.leases.get(id)) else {
+                continue;
+            };
+            let (ttl, deadline) = (entry.ttl, entry.deadline);
+            if ttl > accepted {
+                if ttl >= refused || !self.has_slot(true, ttl, now) {
+                    refused = refused.min(ttl);
+                    continue;
+                }
+                accepted = ttl;
+            }
+            if next.is_none_or(|(nearest, _)| deadline < nearest) {
+                next = Some((deadline, place));
+            }
+        }
+        next.map(|(_, place)| place)
+    }
+
+    /// The shortest ttl of the leases that are due and wait.
+    pub(super) fn shortest_waiting(&self) -> Option<Duration> {
+        let repeats = self.repeats.iter().filter_map(|part| part.first());
+        let repeats = repeats.filter_map(|id| Some(self.leases.get(id)?.ttl));
+        repeats.chain(self.ready.shortest_ttl()).min()
+    }
+
+    fn has_slot(&self, is_repeat: bool, ttl: Duration, now: Instant) -> bool {
+        let next = NextBatch { is_repeat, ttl };
+        has_slot(&self.under_way, next, self.window.max_batches(), now)
+    }
+
+    /// The leases that are ready, the nearest deadline first, and last those for which an answer would come too late.
+    fn ready_in_order(&self, now: Instant) -> impl Iterator<Item = LeaseNumber> {
         let answered = now + self.window.expected();
-        let is_too_late = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
+        let is_too_late = move |(deadline, _): &(Instant, LeaseNumber)| *deadline <= answered;
         let in_time = self.ready.iter().skip_while(is_too_late);
         let too_late = self.ready.iter().take_while(is_too_late);
-        // The answer to a batch has to come in time for its shortest ttl, so a batch has only similar ttls.
-        let mut ttl = None;
-        let mut goes_along = |id: &LeaseNumber, soon: Option<Instant>| {
+        in_time.chain(too_late).map(|(_, id)| id)
+    }
+
+    /// The leases for one batch: those with a similar ttl that are ready, and then those that will be due soon, if
+    /// there is room. The answer to a batch has to come in time for its shortest ttl.
+    fn ready_together(&self, ttl: Duration, now: Instant) -> Vec<LeaseNumber> {
+        let size = self.window.size();
+        let goes_along = |id: &LeaseNumber, soon: Option<Instant>| {
             self.leases.get(id).is_some_and(|entry| {
-                let first = *ttl.get_or_insert(entry.ttl);
-                let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
+                let alike = entry.ttl / 2 <= ttl && ttl / 2 <= entry.ttl;
                 let is_soon = |due| {
                     let is_planned = entry.state == RenewalState::Planned && entry.errors == 0;
                     is_planned && due <= now + entry.ttl / STEP
@@ -129,7 +188,7 @@ impl<T: Clone> Schedule<T> {
                 alike && soon.is_none_or(is_soon)
             })
         };
-        let ready = in_time.chain(too_late).map(|(_, id)| *id);
+        let ready = self.ready_in_order(now);
         let mut together: Vec<_> = ready.filter(|id| goes_along(id, None)).take(size).collect();
         if together.is_empty() {
             return together;

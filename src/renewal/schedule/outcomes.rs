@@ -75,7 +75,7 @@ impl<T: Clone> Schedule<T> {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
         };
-        self.ready.remove(&(entry.deadline, id));
+        self.ready.remove(entry.deadline, id, entry.ttl);
         entry.deadline = entry.deadline.max(deadline);
         entry.errors = 0;
         let period = entry.ttl / PERIOD;
@@ -92,7 +92,7 @@ impl<T: Clone> Schedule<T> {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
         };
-        self.ready.remove(&(entry.deadline, id));
+        self.ready.remove(entry.deadline, id, entry.ttl);
         entry.deadline = deadline;
         entry.errors = 0;
         self.set_state(id, RenewalState::Final, deadline);

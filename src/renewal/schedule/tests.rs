@@ -414,3 +414,30 @@ fn a_repeat_with_a_short_ttl_does_not_wait_for_those_with_long_ones() {
     let sent = again.batches.iter().flat_map(|batch| &batch.leases);
     assert_eq!(sent.map(|(_, number)| *number).collect::<Vec<_>>(), [100]);
 }
+
+/// The parts with a long ttl have the nearer deadlines, and no slot.
+#[test]
+fn a_repeat_that_may_be_sent_does_not_wait_for_one_that_may_not() {
+    let (start, ttl) = (Instant::now(), 60 * SECOND);
+    let mut schedule = Schedule::new();
+    for number in 0..=REPEATS {
+        schedule.insert(LeaseNumber::next(), number, ttl, start, start + ttl / 2);
+    }
+    let short = (start, ttl / 2 + SECOND);
+    schedule.insert(LeaseNumber::next(), 100, TTL / 3, short.0, start + short.1);
+    assert_eq!(sizes(&schedule.take_due(start)), [REPEATS + 1, 1]);
+    let overdue = start + response_timeout(ttl);
+    let numbers = |due: &Due<usize>| {
+        let sent = due.batches.iter().flat_map(|batch| &batch.leases);
+        sent.map(|(_, number)| *number).collect::<Vec<_>>()
+    };
+    // The short one is overdue first, and its repeat hangs too.
+    assert_eq!(
+        numbers(&schedule.take_due(start + response_timeout(TTL / 3))),
+        [100]
+    );
+    let sent = schedule.take_due(overdue);
+    assert!(sent.batches.len() >= REPEATS - 1, "{sent:?}");
+    let later = overdue + response_timeout(TTL / 3);
+    assert!(numbers(&schedule.take_due(later)).contains(&100));
+}

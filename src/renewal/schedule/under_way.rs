@@ -45,8 +45,8 @@ impl InFlightBatch {
         self.sent + self.ttl
     }
 
-    /// Until when a lease of this ttl that is due waits for the answer. A batch of leases with a long ttl may be answered
-    /// later, but a lease with a short ttl cannot wait for that.
+    /// Until when a lease of this ttl that is due waits for the answer. A batch of leases with a long ttl may be
+    /// answered later, but a lease with a short ttl cannot wait for that.
     pub(super) fn waited_for_until(&self, ttl: Duration) -> Instant {
         self.sent + response_timeout(self.ttl.min(ttl))
     }
@@ -62,7 +62,7 @@ impl InFlightBatch {
 pub(super) struct NextBatch {
     /// Whether it is a part of an earlier batch.
     pub(super) is_repeat: bool,
-    /// The ttl of its first lease. A batch has only similar ttls.
+    /// The ttl of its first lease. The others have similar ones.
     pub(super) ttl: Duration,
 }
 
