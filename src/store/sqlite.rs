@@ -22,7 +22,7 @@ use self::{
     error::unusable,
     file::File,
     opening::Make,
-    table::{LIMITERS, LOCKS, Table},
+    table::{LIMITERS, LOCKS, Table, Text},
 };
 use crate::{
     messages::{
@@ -286,7 +286,7 @@ impl SqliteStore {
         table: &'static Table<R>,
         is_over: impl Fn(&R, DateTime<Utc>) -> bool + Clone + Send + 'static,
     ) -> Result<u64, Error> {
-        let (mut after, mut removed) = (Some(String::new()), 0);
+        let (mut after, mut removed) = (Some(Text::default()), 0);
         while let Some(name) = after {
             let is_over = is_over.clone();
             let purge = move |file: &mut File| {

@@ -78,6 +78,28 @@ async fn a_row_that_is_no_text_stops_nothing() {
     lease.release().await.unwrap();
 }
 
+/// A list and a purge read pages of 500 rows at most.
+#[tokio::test]
+async fn pages_that_end_with_a_row_that_is_no_text_go_on() {
+    let path = path();
+    let leases = Leases::new(store_at(&path).await);
+    let lease = leases.acquire("\u{10ffff}", LONG).await.unwrap();
+    let rows = Rows::new(&path, "locks");
+    rows.connection.execute_batch("BEGIN").unwrap();
+    for number in 0..1_200 {
+        let name = format!("X'6b{number:04x}ff'");
+        let put =
+            format!("INSERT INTO locks (name, document) VALUES (CAST({name} AS TEXT), '{{}}')");
+        rows.connection.execute(&put, []).unwrap();
+    }
+    rows.connection.execute_batch("COMMIT").unwrap();
+    let listed: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    let purge = tokio::time::timeout(Duration::from_secs(180), leases.purge(Duration::ZERO));
+    assert_eq!(purge.await.unwrap().unwrap(), 0);
+    lease.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn the_document_has_its_final_shape() {
     let path = path();

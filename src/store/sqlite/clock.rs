@@ -1,6 +1,7 @@
 //! The clock of a file of locks: the same for all processes of a host, and never set back.
 
-/// If the time of day is ahead of the clock by more than this, and the boot has another id, the host has booted.
+/// If the boot has another id, and the clock would be further than this from the time of day, or from where it was, the
+/// host has booted. (Or the container has a count of its own.)
 const BOOT_TAKES: i64 = 10_000;
 
 /// What the clocks of this host show.
@@ -25,9 +26,9 @@ pub(super) struct Kept {
 impl Kept {
     /// The next state of the clock. Its `last` is the time now.
     ///
-    /// The time of day is read once for each boot, so that setting it later moves no expiry. Containers may show boot ids
-    /// of their own for the same boot. So another id alone says nothing: the host has booted if its count is smaller
-    /// than before, or if much more time has passed than it has counted.
+    /// The time of day is read once for each boot, so that setting it later moves no expiry. Containers may show boot
+    /// ids of their own for the same boot. So another id alone says nothing: the host has booted if its count is
+    /// smaller than before, or if what it has counted is not near the time of day.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {
         let last = before.map_or(i64::MIN, |before| before.last);
         let Some((boot, since)) = reading.boot else {
@@ -54,7 +55,8 @@ impl Kept {
 /// Whether the host has booted since the clock was kept under another id.
 fn has_booted(before: &Kept, since: i64, of_day: i64) -> bool {
     let counted = before.base.saturating_add(since);
-    counted < before.last || counted < of_day.saturating_sub(BOOT_TAKES)
+    let latest = before.last.max(of_day).saturating_add(BOOT_TAKES);
+    counted < before.last || counted < of_day.saturating_sub(BOOT_TAKES) || counted > latest
 }
 
 /// The id of this boot, which Linux makes anew at each boot. `None` on other systems, or if it cannot be read.
@@ -133,6 +135,14 @@ mod tests {
         let before = Kept::at(None, &reading("a", 1_000, 500_000));
         let after = Kept::at(Some(&before), &reading("b", 2_000, 4_100_000));
         assert_eq!(after.last, 4_100_000);
+    }
+
+    /// Its count may begin elsewhere. Then the clock is rather slow than fast.
+    #[test]
+    fn a_container_with_a_count_of_its_own_does_not_move_the_clock_ahead() {
+        let before = Kept::at(None, &reading("a", 1_000, 500_000));
+        let after = Kept::at(Some(&before), &reading("b", 9_000_000, 500_100));
+        assert_eq!(after.last, 500_100);
     }
 
     /// A virtual machine that continues from a snapshot has a smaller count than before.

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{
+    Connection, OptionalExtension, Row, ToSql, params,
+    types::{ToSqlOutput, ValueRef},
+};
 use serde_json::Value;
 
 use super::error::classify;
@@ -67,27 +70,42 @@ pub(super) struct WriteTransaction<'a> {
     written: bool,
 }
 
-/// Parses a document. A text that is not JSON counts as a document without a schema, which is refused.
-/// A column of text; empty if it is not UTF-8. SQLite does not check that, and another program may have written it. An
-/// empty text is neither a key nor a document.
-fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
-    let bytes = row.get_ref(column)?.as_bytes()?;
-    Ok(std::str::from_utf8(bytes).unwrap_or_default().to_owned())
+/// A column of text as it is stored. SQLite does not check that a text is UTF-8, and another program may have written
+/// it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Text(Vec<u8>);
+
+impl Text {
+    fn of(row: &Row<'_>, column: usize) -> rusqlite::Result<Self> {
+        Ok(Self(row.get_ref(column)?.as_bytes()?.to_vec()))
+    }
+
+    /// The text; empty if it is not UTF-8. An empty text is neither a key nor a document.
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
 }
 
+impl ToSql for Text {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
+}
+
+/// Parses a document. A text that is not JSON counts as a document without a schema, which is refused.
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-fn decode<R>(table: &Table<R>, text: &str, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
-    (table.decode)(&parsed(text), key, now)
+fn decode<R>(table: &Table<R>, text: &Text, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
+    (table.decode)(&parsed(text.as_str()), key, now)
 }
 
 /// The outcome of a step of a purge.
 pub(super) struct PurgedPage {
     pub(super) removed: u64,
     /// The name after which the next step begins; `None` if this was the last one.
-    pub(super) next: Option<String>,
+    pub(super) next: Option<Text>,
 }
 
 impl<'a> ReadTransaction<'a> {
@@ -119,47 +137,59 @@ impl<'a> ReadTransaction<'a> {
     fn document<R>(&self, table: &Table<R>, name: &str) -> Result<Option<Value>, Error> {
         let query = || {
             let mut read = self.connection.prepare_cached(table.read)?;
-            read.query_row([name], |row| text(row, 0)).optional()
+            read.query_row([name], |row| Text::of(row, 0)).optional()
         };
         let text = query().map_err(|error| classify(error, self.path))?;
-        Ok(text.as_deref().map(parsed))
+        Ok(text.map(|text| parsed(text.as_str())))
     }
 
     /// Reads a page of locks.
     pub(super) fn page(&self, request: &ListRequest) -> Result<Page, Error> {
         let after = request.after.as_ref().map_or("", Key::as_str);
+        let mut after = Text(after.into());
         let prefix = request.filter.wanted_prefix();
-        let rows = self.rows(&LOCKS, after, prefix, request.limit)?;
-        let is_last = rows.len() < request.limit;
         let mut page = Page::default();
-        for (name, text) in rows {
-            if !name.starts_with(prefix) {
-                page.next = None;
+        loop {
+            let rows = self.rows(&LOCKS, &after, prefix, request.limit)?;
+            let is_last = rows.len() < request.limit;
+            for (name, text) in &rows {
+                // This crate writes only valid keys as names.
+                let Ok(key) = Key::new(name.as_str()) else {
+                    continue;
+                };
+                if !key.as_str().starts_with(prefix) {
+                    page.next = None;
+                    return Ok(page);
+                }
+                let lock = decode(&LOCKS, text, &key, self.now).map(|lock| (lock, self.now));
+                listing::add(&mut page, key, lock, &request.filter);
+            }
+            match rows.into_iter().last() {
+                Some((last, _)) if !is_last => after = last,
+                _ => {
+                    page.next = None;
+                    return Ok(page);
+                }
+            }
+            // Without it, the next page could not be asked for.
+            if page.next.is_some() {
                 return Ok(page);
             }
-            // This crate writes only valid keys as names.
-            let Ok(key) = Key::new(&name) else { continue };
-            let lock = decode(&LOCKS, &text, &key, self.now).map(|lock| (lock, self.now));
-            listing::add(&mut page, key, lock, &request.filter);
         }
-        if is_last {
-            page.next = None;
-        }
-        Ok(page)
     }
 
     fn rows<R>(
         &self,
         table: &Table<R>,
-        after: &str,
+        after: &Text,
         from: &str,
         limit: usize,
-    ) -> Result<Vec<(String, String)>, Error> {
+    ) -> Result<Vec<(Text, Text)>, Error> {
         let query = || {
             let mut page = self.connection.prepare_cached(table.page)?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             page.query_map(params![after, from, limit], |row| {
-                Ok((text(row, 0)?, text(row, 1)?))
+                Ok((Text::of(row, 0)?, Text::of(row, 1)?))
             })?
             .collect::<rusqlite::Result<_>>()
         };
@@ -218,7 +248,7 @@ impl<'a> WriteTransaction<'a> {
     pub(super) fn purge_page<R>(
         &mut self,
         table: &Table<R>,
-        after: &str,
+        after: &Text,
         is_over: impl Fn(&R, DateTime<Utc>) -> bool,
     ) -> Result<PurgedPage, Error> {
         let rows = self.reads.rows(table, after, "", PURGE_PAGE)?;
@@ -228,8 +258,8 @@ impl<'a> WriteTransaction<'a> {
         };
         let mut removed = 0;
         for (name, text) in rows {
-            let record =
-                (table.key)(&name).and_then(|key| decode(table, &text, &key, self.reads.now).ok());
+            let key = (table.key)(name.as_str());
+            let record = key.and_then(|key| decode(table, &text, &key, self.reads.now).ok());
             if record.is_some_and(|record| is_over(&record, self.reads.now)) {
                 self.execute(table.remove, [&name])?;
                 removed += 1;
