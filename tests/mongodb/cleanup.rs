@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error, Fence, Key, Leases, Store,
+    Error, Fence, Key, Leases, MongoStore, Store,
     store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest},
 };
 use mongodb::{
@@ -330,6 +330,8 @@ async fn a_ttl_index_on_the_expiry_goes_or_is_refused() {
                 matches!(&error, Error::NotPrepared { problem, .. } if problem.contains("somebody's")),
                 "{field}: {error:?}"
             );
+            let classic = MongoStore::new::<Document>(&collection).without_pipelines();
+            assert!(classic.prepare().await.is_err(), "{field}");
             collection.drop_index("somebody's").await.unwrap();
         }
         store.prepare().await.unwrap();

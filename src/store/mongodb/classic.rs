@@ -50,7 +50,7 @@ const LONGEST_PAUSE: u64 = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Classic<'a>(pub(super) &'a MongoStore);
 
-/// Which members must have the document that a look has read, before it decides an answer.
+/// Which members must have the document that was read, before it decides an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadLevel {
     /// A majority: the answer may be that the lease was granted or released, or the tick done, before.
@@ -92,7 +92,7 @@ impl Classic<'_> {
             .await
     }
 
-    /// As [`decide`](Self::decide), after this kind of look.
+    /// As [`decide`](Self::decide), after a read of this level.
     async fn decide_after<R: ClassicForm, A>(
         self,
         level: ReadLevel,

@@ -56,6 +56,22 @@ const OURS: [&str; 24] = [
     "over_at",
 ];
 
+/// The fields that are dates, or have some, but for the two by which dead documents are removed.
+const DATES: [&str; 12] = [
+    "acquired_at",
+    "expires_at",
+    "idle_since",
+    "released_at",
+    "granted_at",
+    "renewed_at",
+    "asked_at",
+    "holders",
+    "waiters",
+    "next",
+    "done",
+    "evicted",
+];
+
 /// The fields that only the documents of the classic dialect have.
 const OURS_OF_CLASSIC: [&str; 6] = ["version", "asked_at", "free", "ttl", "renewed_at", "state"];
 
@@ -79,9 +95,9 @@ impl MongoStore {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if the collection is not fit for locks, as [`check`](MongoStore::check) says, or has
-    /// another TTL index on `expires_at`: it would remove locks whose fence is ahead of the clock, and the next fence
-    /// would be smaller. Drop it. The same error says that the engine refuses such an index: then
+    /// [`Error::NotPrepared`] if the collection is not fit for locks, as [`check`](MongoStore::check) says, or has a
+    /// TTL index on another date of ours: it would remove locks that are held, or whose fence is ahead of the clock, so
+    /// that the next fence would be smaller. Drop it. The same error says that the engine refuses such an index: then
     /// [`purge`](crate::Leases::purge) from time to time.
     ///
     /// Otherwise as [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
@@ -95,7 +111,7 @@ impl MongoStore {
         runtime::call("prepare", PREPARE_TIMEOUT, async move {
             this.fit_for_locks().await?;
             if this.ask_whether_classic().await? {
-                return Ok(());
+                return this.forbid_early_removal().await;
             }
             for index in indexes(this.retention) {
                 this.create(index).await?;
@@ -316,8 +332,10 @@ fn requires(condition: &Bson) -> bool {
 
 /// Whether an index removes locks or limiters by a date that is not for their removal.
 fn removes_too_early(index: &IndexModel) -> bool {
-    let is_date_of_ours =
-        |field: &String| !is_foreign(field) && !["cleanup_at", "over_at"].contains(&field.as_str());
+    let is_date_of_ours = |path: &String| {
+        let field = path.split('.').next().unwrap_or_default();
+        DATES.contains(&field)
+    };
     index.options.as_ref().is_some_and(|options| {
         options.expire_after.is_some()
             && index.keys.keys().any(is_date_of_ours)
