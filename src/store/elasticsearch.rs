@@ -6,8 +6,8 @@
 //!   `scripts.rs`. They are pure.
 //! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`) and the question for
 //!   which keys other processes wait (`places.rs`).
-//! - **The requests:** `send.rs` and `bulk.rs` send them, by either client (`transport.rs`). `answer.rs` reads the
-//!   answers, and `error.rs` sorts errors.
+//! - **The requests:** `send.rs` and `bulk.rs` (`bulk_limit.rs`) send them, by either client (`transport.rs`).
+//!   `answer.rs` reads the answers, and `error.rs` sorts errors.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements and conditions of `setup.rs`.
 //!   `aliased_index.rs` knows the index behind an alias.
 
@@ -211,12 +211,15 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let index = self.located().await?;
+        let is_of_all_shards = |answer: &serde_json::Value| answer["_shards"]["failed"] == 0;
+        let mut is_complete = true;
         if request.after.is_none() {
             // A search sees only what was written before the last refresh. One refresh serves all pages of a list.
-            self.ask(&self.statements.refresh()).await?;
+            let refreshed = self.ask(&self.statements.refresh()).await?;
+            is_complete = is_of_all_shards(&refreshed);
         }
         let answer = self.ask(&self.statements.search(request)).await?;
-        let is_complete = answer["timed_out"] == false && answer["_shards"]["failed"] == 0;
+        is_complete &= answer["timed_out"] == false && is_of_all_shards(&answer);
         if !is_complete {
             return Err(Error::Interrupted {
                 store: C::NAME,
