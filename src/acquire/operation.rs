@@ -69,8 +69,8 @@ pub(super) struct AcquireReport {
 
 pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
-    /// The next request. After a failed request, or beside one that is not answered, it is not `fresh`, because the
-    /// other one may have been granted.
+    /// The next request. After a [failed](Self::has_failed) request, or beside one that is not answered, it is not
+    /// `fresh`, because the other one may have been granted.
     request: Arc<AcquireRequest>,
     /// When the caller began to wait.
     since: Instant,
@@ -80,6 +80,7 @@ pub(super) struct AcquireOperation {
     /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
     retries: Retries,
+    has_failed: bool,
     /// How many waiting processes came first when a request was first refused.
     ahead: Option<usize>,
     /// The waiter of this operation, while it is in the queue of the key.
@@ -123,6 +124,7 @@ impl AcquireOperation {
             leftover: Leftover::Nothing,
             work: Arc::downgrade(work),
             retries,
+            has_failed: false,
             ahead: None,
             waiter: None,
             place_to_give_up: None,
@@ -297,11 +299,12 @@ impl AcquireOperation {
     }
 
     async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
-        if !self.calls.is_empty() {
-            // The store takes the time of the grant for the time of the answer to a fresh request, and the grant may be
-            // that of the earlier request.
-            Arc::make_mut(&mut self.request).fresh = false;
-            Arc::make_mut(&mut request).fresh = false;
+        // The store takes the time of the grant for the time of the answer to a fresh request, and the grant may be
+        // that of an earlier request.
+        let is_fresh = !self.has_failed && self.calls.is_empty();
+        if self.request.fresh != is_fresh {
+            Arc::make_mut(&mut self.request).fresh = is_fresh;
+            Arc::make_mut(&mut request).fresh = is_fresh;
         }
         if request.reentrant {
             self.context.registry.end_stay_to_reenter(&request.key);
@@ -316,9 +319,7 @@ impl AcquireOperation {
         let call = self.context.coalescer.acquire(request, repeats);
         self.calls.start(call);
         let attempt = self.answer().await;
-        if attempt.is_err() {
-            Arc::make_mut(&mut self.request).fresh = false;
-        }
+        self.has_failed |= attempt.is_err();
         attempt
     }
 
