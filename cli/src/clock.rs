@@ -24,13 +24,24 @@ const MOST: usize = 1_000;
 
 /// Pairs of times that two clocks showed at the same moment: the clock of the leases, which stands still while the
 /// machine is suspended, and [`now`]. Between two pairs both clocks went at the same speed.
-pub struct ClockSamples(VecDeque<(Instant, i64)>);
+pub struct ClockSamples {
+    pairs: VecDeque<(Instant, i64)>,
+    /// Whether pairs were forgotten.
+    forgets: bool,
+}
 
 impl ClockSamples {
     pub fn new() -> Self {
-        let mut this = Self(VecDeque::new());
+        let mut this = Self::empty();
         this.sample();
         this
+    }
+
+    fn empty() -> Self {
+        Self {
+            pairs: VecDeque::new(),
+            forgets: false,
+        }
     }
 
     /// Reads both clocks.
@@ -46,11 +57,12 @@ impl ClockSamples {
             let passed = i64::try_from(passed).unwrap_or(i64::MAX);
             here.saturating_sub(*then).abs_diff(passed) > DIFFERENCE
         };
-        if self.0.back().is_none_or(differs) {
-            self.0.push_back((instant, here));
+        if self.pairs.back().is_none_or(differs) {
+            self.pairs.push_back((instant, here));
         }
-        if self.0.len() > MOST {
-            self.0.pop_front();
+        if self.pairs.len() > MOST {
+            self.pairs.pop_front();
+            self.forgets = true;
         }
     }
 
@@ -59,8 +71,10 @@ impl ClockSamples {
     /// The result is counted from a sample before the request, so it includes all time since then in which the machine
     /// was suspended.
     pub fn until(&self, asked: Instant, end: Instant) -> i64 {
-        let before = self.0.iter().rev().find(|(at, _)| *at <= asked);
-        match before {
+        let before = self.pairs.iter().rev().find(|(at, _)| *at <= asked);
+        // `asked` is computed from the end, by the clock of a server, and may be before this process began.
+        let first = self.pairs.front().filter(|_| !self.forgets);
+        match before.or(first) {
             Some((at, here)) => {
                 let left = end.saturating_duration_since(*at).as_millis();
                 here.saturating_add(i64::try_from(left).unwrap_or(i64::MAX))
@@ -80,7 +94,7 @@ mod tests {
     fn time_in_suspension_is_a_part_of_a_lease() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut samples = ClockSamples(VecDeque::new());
+        let mut samples = ClockSamples::empty();
         samples.add(start, 100_000);
         samples.add(start + second, 101_000);
         let until = |samples: &ClockSamples| samples.until(start + second, start + 31 * second);
@@ -97,7 +111,7 @@ mod tests {
     #[test]
     fn a_suspension_before_a_late_answer_is_not_forgotten() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut samples = ClockSamples(VecDeque::new());
+        let mut samples = ClockSamples::empty();
         samples.add(start, 0);
         for number in 1..1_000 {
             // The machine is suspended for ten minutes in the first second. The readings vary by some milliseconds.
@@ -106,17 +120,17 @@ mod tests {
             samples.add(start + second * number, here);
         }
         assert_eq!(samples.until(start, start + 3_600 * second), 3_600_000);
-        assert_eq!(samples.0.len(), 2);
+        assert_eq!(samples.pairs.len(), 2);
     }
 
     #[test]
     fn the_pairs_have_a_bound() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut samples = ClockSamples(VecDeque::new());
+        let mut samples = ClockSamples::empty();
         for number in 0..10_000 {
             samples.add(start + second * number, i64::from(number) * 2_000);
         }
-        assert_eq!(samples.0.len(), MOST);
+        assert_eq!(samples.pairs.len(), MOST);
         assert_eq!(samples.until(start, start + second), i64::MIN);
     }
 }
