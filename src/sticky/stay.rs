@@ -337,8 +337,8 @@ impl Stay {
         self.state.lock().end == End::DueDetached
     }
 
-    /// Whether no task has used the key for as long as it was to stay, a task does not use the units that it was given, or the lease in
-    /// the store is lost.
+    /// Whether no task has used the key for as long as it was to stay, a task does not use the units that it was given,
+    /// or the lease in the store is lost.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         let state = self.state.lock();
         let is_taken = self.units.available_permits() < UNITS as usize;

@@ -1,6 +1,6 @@
 //! `OwnPlace`: the place of this process among the processes that wait for a key. The document of the key has these
-//! places. This decides what a request says about the place, and when the next request is due. Pure: times come in as
-//! arguments.
+//! places. This decides what a request says about the place, and when the next request is due. `place/report.rs` has
+//! what telemetry is told. Pure: times come in as arguments.
 //!
 //! Invariant:
 //!
