@@ -23,6 +23,9 @@ pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 /// There is no index of this name.
 pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
+/// There is no collection of this name.
+pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
+
 /// The engine does not make an index of this kind: it cannot create the index (67), does not know one of the options
 /// (72, 197) or the command (59, 115), or has not implemented it (238, and 303 of Amazon DocumentDB).
 pub(crate) const INDEX_REFUSED: [i32; 7] = [59, 67, 72, 115, 197, 238, 303];

@@ -13,8 +13,8 @@ use super::{
     MongoStore,
     concern::Deployment,
     error::{
-        INDEX_CONFLICTS, INDEX_NOT_FOUND, INDEX_REFUSED, STORE, classify, code, sentence,
-        unique_index,
+        INDEX_CONFLICTS, INDEX_NOT_FOUND, INDEX_REFUSED, NAMESPACE_NOT_FOUND, STORE, classify,
+        code, sentence, unique_index,
     },
 };
 use crate::{
@@ -234,7 +234,11 @@ impl MongoStore {
     /// Drops the TTL index on `expires_at` that earlier versions created, and refuses any other TTL index on a field of
     /// ours: it would remove a lock that is held, or one whose fence is ahead of the clock.
     async fn forbid_early_removal(&self) -> Result<(), Error> {
-        let indexes = self.locks.reads().list_indexes().await.map_err(classify)?;
+        let indexes = match self.locks.reads().list_indexes().await {
+            // There is no collection yet.
+            Err(missing) if code(&missing) == Some(NAMESPACE_NOT_FOUND) => return Ok(()),
+            indexes => indexes.map_err(classify)?,
+        };
         let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
         for index in indexes.into_iter().filter(removes_too_early) {
             let name = index.options.and_then(|options| options.name);
