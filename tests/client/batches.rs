@@ -1,16 +1,9 @@
 //! Requests of many tasks that are sent together, as batches.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::{StreamExt, future::join_all};
-use leasehold::{
-    Attempt, Error, Filter, Lease, Leases, Store,
-    jobs::Once,
-    store::{AcquireAnswer, AcquireRequest},
-};
-use leasehold_tests::layer::{Layer, Layered};
-use parking_lot::Mutex;
+use leasehold::{Attempt, Error, Filter, Lease, Leases, jobs::Once};
 use tokio::{
     runtime::Runtime,
     task::JoinHandle,
@@ -140,56 +133,6 @@ async fn after_an_error_each_goes_alone() {
         leases.close().await;
         sleep(LIMIT * 5).await;
         assert!(all_free(&store).await, "{fate:?}");
-    }
-}
-
-/// A fresh request is one that no earlier one can have been granted the lease of. The store takes the time of such a
-/// grant for its own.
-#[tokio::test(start_paused = true)]
-async fn beside_a_batch_that_hangs_no_request_is_fresh() {
-    let (store, _) = at_once(1);
-    store.fates_now([Fate::AnswerLate(MOMENT), Fate::Late(TTL / 2)]);
-    let log = FreshRequests {
-        store: store.clone(),
-        sent: Arc::default(),
-    };
-    let leases = Leases::new(Layered(log.clone()));
-    let other = Leases::new(store.memory.clone());
-    let held = other.acquire("key 0", TTL * 100).await.unwrap();
-    let first = tokio::spawn(leases.acquire("the first", TTL).into_future());
-    sleep(MOMENT / 2).await;
-    let acquire = |number| leases.acquire(format!("key {number}"), TTL).into_future();
-    let asked: Vec<_> = (0..8).map(|it| tokio::spawn(acquire(it))).collect();
-    sleep(TTL / 4).await;
-    assert_eq!(*store.batched.lock(), [8]);
-    let sent = log.sent.lock().clone();
-    assert!(sent.len() > 1, "after the repeat it asks again: {sent:?}");
-    assert!(sent.iter().all(|is_fresh| !is_fresh), "{sent:?}");
-    held.release().await.unwrap();
-    for asked in asked {
-        drop(timeout(PATIENCE, asked).await.unwrap().unwrap().unwrap());
-    }
-    drop(first);
-}
-
-/// Whether each request for `key 0` that was sent alone was fresh.
-#[derive(Clone, Debug)]
-struct FreshRequests {
-    store: FlakyStore,
-    sent: Arc<Mutex<Vec<bool>>>,
-}
-
-#[async_trait]
-impl Layer for FreshRequests {
-    fn inner(&self) -> &dyn Store {
-        &self.store
-    }
-
-    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        if request.key.as_str() == "key 0" {
-            self.sent.lock().push(request.fresh);
-        }
-        self.store.acquire(request).await
     }
 }
 

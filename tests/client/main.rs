@@ -12,6 +12,7 @@ mod documented;
 mod drops;
 mod ended_runtimes;
 mod faulty;
+mod fresh;
 mod handover;
 mod keep_alive;
 mod kinds;

@@ -263,7 +263,7 @@ async fn a_key_that_was_released_in_the_future_is_free() {
         let now = DateTime::now();
         let in_millis = |millis| DateTime::from_millis(now.timestamp_millis() + millis);
         let later = in_millis(3_600_000);
-        // Nobody knows since when the key is free, so it is not kept for the process that waits.
+        // The time since which the key is free is not known, so the key is not kept for the process that waits.
         let waits = doc! {
             "waiter": LeaseId::random().to_string(), "owner": "they", "mode": "exclusive", "permits": 1_i64,
             "since": now, "until": in_millis(30_000),

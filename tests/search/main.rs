@@ -25,6 +25,7 @@ mod seeds;
 mod setups;
 mod sharing;
 mod timed;
+mod too_large;
 mod turns;
 mod waited_for;
 

@@ -1,17 +1,11 @@
 //! Servers that answer nonsense, as HTTP, as JSON and as documents.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use leasehold::{
     ElasticsearchStore, Error, Key, Store,
-    store::{LeaseId, ReleaseAnswer, ReleaseRequest, RenewRequest},
+    store::{LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 use leasehold_tests::{
     every,
@@ -74,7 +68,7 @@ fn saying(status: &str, body: &[u8]) -> Lie {
 }
 
 /// A lie that gives this answer to an update, and to each update of a bulk.
-fn each(update: Value) -> Lie {
+pub fn each(update: Value) -> Lie {
     Arc::new(move |asked: &[u8]| Reply::Says(http("200 OK", of_each(&update, asked).as_bytes())))
 }
 
@@ -98,7 +92,7 @@ fn of_each(update: &Value, asked: &[u8]) -> String {
 
 /// The ids of the documents that a request changes or reads: a bulk has a line for each, a get of several has a list,
 /// and an update has it in the path.
-fn ids(asked: &[u8]) -> Vec<String> {
+pub fn ids(asked: &[u8]) -> Vec<String> {
     let asked = String::from_utf8_lossy(asked);
     if asked.contains("/_bulk?") {
         let lines = asked.split(r#"{"update":{"_id":""#).skip(1);
@@ -450,34 +444,4 @@ pub fn mine(update: Value) -> Lie {
         let text = text.replace(nobody, lease.unwrap_or(nobody));
         Reply::Says(http("200 OK", text.as_bytes()))
     })
-}
-
-/// A proxy takes no large request. So the store sends smaller ones, and from then on at once.
-#[tokio::test]
-async fn changes_that_are_too_many_for_a_proxy_go_in_smaller_requests() {
-    let (answers, refused) = (each(noop(&lock())), Arc::new(AtomicUsize::new(0)));
-    let count = refused.clone();
-    let lie: Lie = Arc::new(move |asked: &[u8]| {
-        if ids(asked).len() > 3 {
-            count.fetch_add(1, Relaxed);
-            Reply::Says(http("413 Content Too Large", b"<html>too large</html>"))
-        } else {
-            answers(asked)
-        }
-    });
-    let liar = Liar::saying(located(lie)).await;
-    let client = elasticsearch(&format!("http://{}", liar.address));
-    let store = ElasticsearchStore::new(client, "locks").stored_scripts();
-    let request = |number| {
-        let key = Key::new(format!("key {number}")).unwrap();
-        RenewRequest::new(key, LeaseId::random(), LONG)
-    };
-    let requests: Vec<_> = (0..11).map(request).collect();
-    for _ in 0..2 {
-        let renewed = store.renew(&requests).await.unwrap();
-        assert_eq!(renewed.len(), requests.len());
-        assert!(renewed.iter().all(Result::is_ok), "{renewed:?}");
-        // 11, then 6, 5 and so on, and no more in the second round.
-        assert_eq!(refused.load(Relaxed), 3);
-    }
 }

@@ -305,7 +305,7 @@ async fn a_key_that_was_released_in_the_future_is_free() {
         let leases = leases(fixture.store());
         let now = chrono::Utc::now().timestamp_millis();
         let later = now + 3_600_000;
-        // Nobody knows since when the key is free, so it is not kept for the process that waits.
+        // The time since which the key is free is not known, so the key is not kept for the process that waits.
         let waits = json!([{
             "waiter": LeaseId::random().to_string(), "owner": "they", "mode": "exclusive", "permits": 1,
             "since": now, "until": now + 30_000,

@@ -1,10 +1,11 @@
-//! The host has booted since the file was last used, and its time of day is behind.
+//! The boot of the host has another id than when the file was last used: the host has booted, and its time of day is
+//! behind, or another container of the host uses the file.
 
 use std::{path::Path, time::Duration};
 
 use leasehold::{Error, Leases, SqliteStore};
 use rusqlite::Connection;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{LONG, path, store_at};
 
@@ -63,4 +64,27 @@ async fn who_only_looks_sees_a_lease_from_before_a_boot_end() {
         }
     };
     timeout(PATIENCE, ends).await.unwrap();
+}
+
+/// The clock of the file is some seconds behind the time of day, as after an NTP step. So a process that took another id
+/// for a boot would set it ahead, and end leases early.
+#[tokio::test]
+async fn another_container_has_the_same_clock() {
+    const STEP: Duration = Duration::from_secs(8);
+    let path = path();
+    let leases = Leases::new(store_at(&path).await);
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    let connection = Connection::open(&path).unwrap();
+    let set = "UPDATE clock SET base = base - 8000, last = last - 8000";
+    assert_eq!(connection.execute(set, []).unwrap(), 1);
+    let start = Instant::now();
+    let now = async || leases.inspect("key").await.unwrap().unwrap().now;
+    let before = now().await;
+    for _ in 0..3 {
+        let set = "UPDATE clock SET boot = 'another'";
+        assert_eq!(connection.execute(set, []).unwrap(), 1);
+        lease.renew().await.unwrap();
+    }
+    let passed = (now().await - before).to_std().unwrap();
+    assert!(passed < start.elapsed() + STEP / 2, "{passed:?}");
 }

@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{Read, Write},
-    process::Child,
+    process::{Child, Command},
 };
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -19,6 +19,14 @@ struct Terminal {
 
 impl Terminal {
     fn of<const N: usize>(place: &Place, words: [&str; N]) -> Self {
+        Self::with(place, words, |it| it.env_remove("NO_COLOR"))
+    }
+
+    fn with<const N: usize>(
+        place: &Place,
+        words: [&str; N],
+        set: fn(&mut Command) -> &mut Command,
+    ) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
@@ -31,7 +39,7 @@ impl Terminal {
                 .unwrap()
         };
         let mut command = place.command(words);
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        set(command.env("TERM", "xterm-256color"));
         let child = command
             .stdin(line())
             .stdout(line())
@@ -120,6 +128,24 @@ fn colours_are_for_a_terminal() {
     terminal.sees("\u{1b}[");
     let plain = place.leasehold(["ls", "--all"]);
     assert!(plain.with(0).contains("job") && !plain.out.contains('\u{1b}'));
+}
+
+/// The question of an eviction goes to standard error. What is done under the key is shown in grey.
+#[test]
+fn an_eviction_asks_without_colours_if_there_are_to_be_none() {
+    let place = Place::file();
+    for option in [["--tick", "7"], ["--min-hold", "1h"]] {
+        let [name, value] = option;
+        let run = ["run", "job", name, value, "--", "true"];
+        place.leasehold(run).with(0);
+    }
+    let mut terminal = Terminal::of(&place, ["evict", "job"]);
+    terminal.sees("Evict them? [y/N]");
+    let control = &terminal.seen;
+    assert!(control.contains('\u{1b}'), "the control: {control:?}");
+    let mut terminal = Terminal::with(&place, ["evict", "job"], |it| it.env("NO_COLOR", "1"));
+    terminal.sees("Evict them? [y/N]");
+    assert!(!terminal.seen.contains('\u{1b}'), "{:?}", terminal.seen);
 }
 
 #[test]

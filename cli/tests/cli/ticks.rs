@@ -197,3 +197,25 @@ fn what_is_no_tick_is_refused() {
         other.err
     );
 }
+
+/// The years of RFC 3339 have four digits.
+#[test]
+fn what_is_remembered_for_ever_has_no_end_in_json() {
+    let place = Place::file();
+    for (key, kept_for, is_shown) in [("report", "30d", true), ("migration", "9000years", false)] {
+        let run = [
+            "run",
+            key,
+            "--tick",
+            "7",
+            "--kept-for",
+            kept_for,
+            "--",
+            "true",
+        ];
+        place.leasehold(run).with(0);
+        let done = &place.json(["inspect", key, "--json"])["done"];
+        assert_eq!(done["until"].is_string(), is_shown, "{done}");
+        assert_eq!(done["until"].is_null(), !is_shown, "{done}");
+    }
+}

@@ -155,8 +155,11 @@ impl<T: Clone> Schedule<T> {
 
     /// The shortest ttl of the leases that are due and wait.
     pub(super) fn shortest_waiting(&self) -> Option<Duration> {
-        let repeats = self.repeats.iter().filter_map(|part| part.first());
-        let repeats = repeats.filter_map(|id| Some(self.leases.get(id)?.ttl));
+        let entry = |part: &Vec<LeaseNumber>| part.iter().find_map(|id| self.leases.get(id));
+        let repeats = self
+            .repeats
+            .iter()
+            .filter_map(|part| Some(entry(part)?.ttl));
         repeats.chain(self.ready.shortest_ttl()).min()
     }
 

@@ -423,8 +423,8 @@ fn a_repeat_that_may_be_sent_does_not_wait_for_one_that_may_not() {
     for number in 0..=REPEATS {
         schedule.insert(LeaseNumber::next(), number, ttl, start, start + ttl / 2);
     }
-    let short = (start, ttl / 2 + SECOND);
-    schedule.insert(LeaseNumber::next(), 100, TTL / 3, short.0, start + short.1);
+    let later = start + ttl / 2 + SECOND;
+    schedule.insert(LeaseNumber::next(), 100, TTL / 3, start, later);
     assert_eq!(sizes(&schedule.take_due(start)), [REPEATS + 1, 1]);
     let overdue = start + response_timeout(ttl);
     let numbers = |due: &Due<usize>| {

@@ -1,8 +1,6 @@
 //! Several changes in one request: a `_bulk`. Something between here and the cluster, such as a proxy, may take no
 //! request that is as large. Then they go in several.
 
-use std::mem;
-
 use serde_json::Value;
 
 use super::{
@@ -27,13 +25,22 @@ impl<'a> Part<'a> {
         let half = self.keys.len().div_ceil(2);
         let keys = self.keys.split_off(half);
         // Each change has two lines.
-        let second = match &mut self.request.body {
+        let body = match &mut self.request.body {
             Body::Lines(lines) => Body::Lines(lines.split_off(2 * half)),
             Body::None | Body::Json(_) => Body::None,
         };
-        let first = mem::replace(&mut self.request.body, second);
-        let request = self.request.clone();
-        self.request.body = first;
+        let HttpRequest {
+            method,
+            path,
+            query,
+            ..
+        } = &self.request;
+        let request = HttpRequest {
+            method: *method,
+            path: path.clone(),
+            query: query.clone(),
+            body,
+        };
         [self, Self { keys, request }]
     }
 }

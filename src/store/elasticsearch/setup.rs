@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     scripts::Script,
-    statements::{Body, HttpRequest, Method, Query, Statements, encoded, probe_of},
+    statements::{Body, HttpRequest, Method, Query, Statements, encoded},
 };
 
 /// The version of the mapping. `prepare` writes it into the mapping, and into the name of a new index.
@@ -110,17 +110,7 @@ impl Statements {
         description_of(self.both())
     }
 
-    /// A search for no documents in all indices that the aliases lead to.
-    pub(crate) fn probe_both(&self) -> HttpRequest {
-        probe_of(&self.both())
-    }
-
-    /// A search for no documents in the indices that have this name or alias.
-    pub(crate) fn probe_of(&self, index_or_alias: &str) -> HttpRequest {
-        probe_of(&encoded(index_or_alias))
-    }
-
-    fn both(&self) -> String {
+    pub(super) fn both(&self) -> String {
         self.aliases().map(encoded).join(",")
     }
 

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 pub(crate) use self::{
     change::{NameKind, ScriptedUpdate},
-    request::{Body, HttpRequest, Method, Query, encoded, probe_of},
+    request::{Body, HttpRequest, Method, Query, encoded},
 };
 use super::scripts::{
     ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE, REMOVE_EXPIRED,

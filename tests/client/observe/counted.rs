@@ -244,6 +244,23 @@ async fn renewals_in_the_background_and_by_hand() {
     lease.release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_the_release_of_a_sticky_lease_finds() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).sticky(TTL).await.unwrap();
+    let other = Leases::new(store.memory.clone());
+    let waits = tokio::spawn(other.acquire("key", TTL).into_future());
+    // By then the lease is to go back as soon as its task has released it.
+    sleep(Duration::from_secs(2)).await;
+    other.evict("key").await.unwrap();
+    let meter = Meter::new();
+    let error = lease.release().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    let moved = meter.moved();
+    assert_eq!(moved["losses_total reason=taken_over"], [1.0], "{moved:?}");
+    waits.abort();
+}
+
 /// A store may answer the call, with an error for each renewal, or not at all.
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_renewals_fail_is_counted_once() {

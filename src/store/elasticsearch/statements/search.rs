@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     super::scripts::{NOW, PURGE},
-    Statements, id,
+    Statements, encoded, id,
     request::{Body, HttpRequest, Method, Query, probe_of},
 };
 use crate::{
@@ -59,6 +59,16 @@ impl Statements {
     /// A search for no documents. It fails while a node that has just started does not know the indices.
     pub(crate) fn probe(&self) -> HttpRequest {
         probe_of(&self.path())
+    }
+
+    /// A search for no documents in all indices that the aliases lead to.
+    pub(crate) fn probe_both(&self) -> HttpRequest {
+        probe_of(&self.both())
+    }
+
+    /// A search for no documents in the indices that have this name or alias.
+    pub(crate) fn probe_of(&self, index_or_alias: &str) -> HttpRequest {
+        probe_of(&encoded(index_or_alias))
     }
 
     pub(crate) fn search(&self, request: &ListRequest) -> HttpRequest {
