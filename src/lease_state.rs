@@ -4,7 +4,7 @@
 //! - `validity.rs` says until when a holder may count on the lease, `status.rs` adds how it ended and what telemetry
 //!   was told, and the lease holds its status in a channel (`tokio::sync::watch`). Both are pure.
 //! - This file changes the status by the answers of the store, and reports a loss. `end.rs` ends the lease.
-//! - `waits.rs` and `watcher.rs` wait for a loss. Guards, cancellation tokens and `with` are told of it by them.
+//! - `waits.rs` and `watcher.rs` wait for a loss, for guards, cancellation tokens and `with`.
 //! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
 //! - `backing.rs` ties a lease that was granted from memory to the one in the store (`src/sticky.rs`).
 //! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold, `usage.rs`

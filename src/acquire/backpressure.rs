@@ -10,10 +10,8 @@ use crate::{
     telemetry,
 };
 
-/// An acquire waits for late renewals for at most the ttl divided by this.
-const SLOWED_DOWN: u32 = 3;
-
-/// Waits while the renewals of this handle are late, because one more lease to renew would delay them further.
+/// Waits while the renewals of this handle are late, because one more lease to renew would delay them further. The wait
+/// lasts a third of the ttl at most.
 pub(super) async fn wait_for_renewals(
     context: &AcquireContext,
     key: &Key,
@@ -21,7 +19,7 @@ pub(super) async fn wait_for_renewals(
     wait_policy: WaitPolicy,
     since: Instant,
 ) {
-    let longest = ttl / SLOWED_DOWN;
+    let longest = ttl / 3;
     let limit = match wait_policy {
         WaitPolicy::For(wait) => longest.min(wait),
         WaitPolicy::None | WaitPolicy::Endless => longest,

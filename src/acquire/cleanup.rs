@@ -257,9 +257,8 @@ async fn at_work_until(
             return;
         }
         drop(at_work);
-        work.await;
-    } else {
-        work.await;
-        drop(at_work);
+        return work.await;
     }
+    work.await;
+    drop(at_work);
 }

@@ -140,7 +140,7 @@ impl LeaseRegistry {
         let held: Vec<_> = self.held.lock().values().cloned().collect();
         let (mut pending, mut first_panic) = (Vec::new(), None);
         for lease in held.iter().filter_map(Weak::upgrade) {
-            // Each of the two tells the subscriber.
+            // `lose` and `end` both make events, and the subscriber of the application may panic in either.
             let lost = catch_unwind(AssertUnwindSafe(|| lease.lose(LossReason::Closed)));
             let end = || self.end(&lease, Instant::now());
             match catch_unwind(AssertUnwindSafe(end)) {

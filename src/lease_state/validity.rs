@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::timing;
 use crate::{
     messages::Grant,
     model::{Error, LossReason, between},
@@ -113,7 +114,9 @@ impl Validity {
     /// The instant from which the lease is at risk: a third of the ttl before its maximum hold is over, or an earlier
     /// one because of [its renewals](Self::renewal_risk). `None` if there is no such instant before the deadline.
     pub(crate) fn risk(&self, ttl: Duration, unrenewed: Option<Duration>) -> Option<Instant> {
-        let of_end = self.end.map(|end| end.checked_sub(ttl / 3).unwrap_or(end));
+        let of_end = self
+            .end
+            .map(|end| end.checked_sub(timing::risk_margin(ttl)).unwrap_or(end));
         let of_renewals = self.renewal_risk(ttl, unrenewed);
         let first = of_end.into_iter().chain(of_renewals).min();
         first.filter(|at| *at < self.deadline)
@@ -128,7 +131,7 @@ impl Validity {
         unrenewed: Option<Duration>,
     ) -> Option<Instant> {
         let left = match self.trouble {
-            Some(_) => ttl / 3,
+            Some(_) => timing::risk_margin(ttl),
             None => unrenewed?,
         };
         // If an `Instant` cannot express so early a time, the lease is at risk only from its deadline on.

@@ -288,7 +288,7 @@ impl PermitQueue {
         };
         let is_over = |caller: &PermitCaller| caller.end().is_some_and(|end| end <= now);
         if behind > 0 && self.pending.is_none() && self.callers.get(&number).is_some_and(is_over) {
-            // It would wait for the answer.
+            // The time of this caller is over. If it sent the request, it would have to wait for the answer.
             return Action::Wait(None);
         }
         let permits = caller.permits;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String")]
 pub struct Key(pub(super) Arc<str>);
 
+// `Key::new` is in `validation.rs`, because the errors that it returns contain keys.
 impl Key {
     /// The text of the key.
     pub fn as_str(&self) -> &str {

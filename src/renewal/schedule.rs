@@ -46,11 +46,7 @@ use self::{
     send_window::SendWindow,
     under_way::{Batches, InFlightBatch},
 };
-use crate::lease_state::{LeaseNumber, timing::PERIOD};
-
-/// The ttl divided by this is used for two times: an answer within it is fast enough, and a renewal that is due may
-/// wait for it before it is late.
-const SLACK: u32 = 12;
+use crate::lease_state::{LeaseNumber, timing};
 
 /// The leases that are kept alive. `T` is what the caller gets back for each lease.
 #[derive(Debug)]
@@ -259,7 +255,7 @@ impl<T: Clone> Schedule<T> {
     fn late_at(&self) -> Option<Instant> {
         let (_, id) = self.ready.first()?;
         let entry = self.leases.get(&id)?;
-        Some(entry.due + entry.ttl / SLACK)
+        Some(entry.due + timing::slack(entry.ttl))
     }
 
     fn set_state(&mut self, id: LeaseNumber, state: RenewalState, due: Instant) {
@@ -287,6 +283,6 @@ impl<T: Clone> Schedule<T> {
 impl<T> ScheduledLease<T> {
     fn is_at_risk(&self, now: Instant) -> bool {
         self.state != RenewalState::Final
-            && self.deadline.saturating_duration_since(now) < self.ttl / PERIOD
+            && self.deadline.saturating_duration_since(now) < timing::risk_margin(self.ttl)
     }
 }

@@ -60,7 +60,7 @@ impl Lifecycle {
         self.closing.cancel();
     }
 
-    /// Detaches all operations, and waits until each has dropped its [token](Lifecycle::at_work()).
+    /// Detaches all operations, and waits until each has dropped its [token](Lifecycle::register_operation).
     pub(crate) async fn finish(&self) {
         self.tasks.detach();
         self.at_work.close();

@@ -5,7 +5,7 @@
 //!
 //! - **What is sent:** `statements.rs` and its folder say what the rules say, as pipelines. They are pure.
 //! - **The operations:** `by_dialect.rs` has each operation, and asks which dialect the engine speaks (`dialect.rs`,
-//!   `engine.rs`). In that of pipelines they are methods of `pipelines.rs`, in files named for them: `acquire.rs`,
+//!   `engine.rs`). The dialect of pipelines has them as methods of `Pipelines`, in files named for them: `acquire.rs`,
 //!   `renew.rs`, `convert.rs`, `release.rs`, `batch.rs`, `permit.rs`, `read.rs`, `admin.rs`. `bulk.rs` sends the
 //!   changes of many keys as one command, and `change.rs` a change of one document that may be repeated. `classic.rs`
 //!   has all of them in the other dialect.

@@ -14,9 +14,9 @@ use crate::model::LeaseId;
 
 /// The most handoffs in a row of a key within this process. After that the holder releases the key, because other
 /// processes are granted a key only after a release.
-const LONGEST_RUN: u32 = 32;
+const MAX_HANDOFFS: u32 = 32;
 /// The longest time for such handoffs in a row.
-const LONGEST_TIME: Duration = Duration::from_millis(100);
+const MAX_STREAK_TIME: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffOutcome {
@@ -31,52 +31,39 @@ pub(crate) enum HandoffOutcome {
 /// The handoffs in a row that led to a lease of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffStreak {
-    /// `None` for a lease that was granted without a waiter.
-    run: Option<Run>,
-}
-
-/// A run of handoffs. It begins with a grant to a waiter.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    since: Instant,
+    /// When the streak began, with a grant to a waiter. `None` for a lease that was granted without a waiter.
+    began_at: Option<Instant>,
     /// How often the key was handed off since then.
-    handed: u32,
+    handoffs: u32,
 }
 
 impl HandoffStreak {
-    /// Whether the run is long enough, so that the key is released instead of handed off once more.
+    /// Whether the streak is long enough, so that the key is released instead of handed off once more.
     pub(super) fn is_exhausted(&self, now: Instant) -> bool {
-        self.run.is_some_and(|run| run.is_exhausted(now))
+        let lasted = self
+            .began_at
+            .map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        // The time counts only after the first handoff, so that a holder that worked for a long time still hands off
+        // the key.
+        self.handoffs >= MAX_HANDOFFS || self.handoffs > 0 && lasted >= MAX_STREAK_TIME
     }
 
     /// The streak of a lease that is granted now. `before` is the streak of the lease that it replaces, if it replaces
     /// one.
     pub(super) fn next(before: Option<Self>, now: Instant) -> Self {
-        let before = before.unwrap_or_default();
-        let run = match before.run {
-            Some(Run { since, handed }) => Run {
-                since,
-                handed: handed.saturating_add(1),
+        match before {
+            Some(Self {
+                began_at: began_at @ Some(_),
+                handoffs,
+            }) => Self {
+                began_at,
+                handoffs: handoffs.saturating_add(1),
             },
-            None => Run {
-                since: now,
-                handed: 0,
+            _ => Self {
+                began_at: Some(now),
+                handoffs: 0,
             },
-        };
-        Self { run: Some(run) }
-    }
-}
-
-impl Run {
-    fn is_exhausted(&self, now: Instant) -> bool {
-        // The time counts only after the first handoff, so that a holder that worked for a long time still hands off
-        // the key.
-        let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
-        slow || self.handed >= LONGEST_RUN
-    }
-
-    fn took(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.since)
+        }
     }
 }
 
@@ -154,19 +141,19 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_run_ends_by_its_number_or_its_time() {
+    fn a_streak_ends_by_its_number_or_its_time() {
         let start = Instant::now();
-        let mut run = HandoffStreak::next(None, start);
-        for _ in 0..LONGEST_RUN {
-            assert!(!run.is_exhausted(start));
-            run = HandoffStreak::next(Some(run), start);
+        let mut streak = HandoffStreak::next(None, start);
+        for _ in 0..MAX_HANDOFFS {
+            assert!(!streak.is_exhausted(start));
+            streak = HandoffStreak::next(Some(streak), start);
         }
-        assert!(run.is_exhausted(start));
+        assert!(streak.is_exhausted(start));
         let slow = HandoffStreak::next(None, start);
-        let slow = HandoffStreak::next(Some(slow), start + LONGEST_TIME - MILLISECOND);
-        assert!(!slow.is_exhausted(start + LONGEST_TIME - MILLISECOND));
-        assert!(slow.is_exhausted(start + LONGEST_TIME));
+        let slow = HandoffStreak::next(Some(slow), start + MAX_STREAK_TIME - MILLISECOND);
+        assert!(!slow.is_exhausted(start + MAX_STREAK_TIME - MILLISECOND));
+        assert!(slow.is_exhausted(start + MAX_STREAK_TIME));
         let alone = HandoffStreak::next(None, start);
-        assert!(!alone.is_exhausted(start + LONGEST_TIME * 10));
+        assert!(!alone.is_exhausted(start + MAX_STREAK_TIME * 10));
     }
 }

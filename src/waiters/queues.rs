@@ -46,7 +46,7 @@ pub(crate) struct WaitQueues {
     pub(super) listener: ListenerSlot,
     followers: Arc<Followers>,
     /// The leases of this process, each until it is detached, or its release was answered or given up.
-    own: Mutex<HashMap<LeaseId, HandoffStreak>>,
+    streaks: Mutex<HashMap<LeaseId, HandoffStreak>>,
 }
 
 impl WaitQueues {
@@ -106,7 +106,7 @@ impl WaitQueues {
 
     /// Records a lease that this process was granted.
     pub(crate) fn register_lease(&self, lease: LeaseId) {
-        self.own.lock().insert(lease, HandoffStreak::default());
+        self.streaks.lock().insert(lease, HandoffStreak::default());
     }
 
     /// Removes a lease that is given up without a release.
@@ -117,15 +117,15 @@ impl WaitQueues {
 
     /// Removes a lease whose release was answered or given up.
     pub(crate) fn forget_lease(&self, lease: LeaseId) {
-        self.own.lock().remove(&lease);
+        self.streaks.lock().remove(&lease);
     }
 
     fn streak(&self, lease: LeaseId) -> HandoffStreak {
-        self.own.lock().get(&lease).copied().unwrap_or_default()
+        self.streaks.lock().get(&lease).copied().unwrap_or_default()
     }
 
     pub(super) fn set_streak(&self, lease: LeaseId, streak: HandoffStreak) {
-        if let Some(known) = self.own.lock().get_mut(&lease) {
+        if let Some(known) = self.streaks.lock().get_mut(&lease) {
             *known = streak;
         }
     }

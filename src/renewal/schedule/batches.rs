@@ -9,7 +9,7 @@ use super::{
     under_way::{BatchId, InFlightBatch, NextBatch, has_slot},
 };
 use crate::{
-    lease_state::{LeaseNumber, timing::STEP},
+    lease_state::{LeaseNumber, timing},
     messages::MAX_RENEWALS,
 };
 
@@ -186,7 +186,7 @@ impl<T: Clone> Schedule<T> {
                 let alike = entry.ttl / 2 <= ttl && ttl / 2 <= entry.ttl;
                 let is_soon = |due| {
                     let is_planned = entry.state == RenewalState::Planned && entry.errors == 0;
-                    is_planned && due <= now + entry.ttl / STEP
+                    is_planned && due <= now + timing::max_advance(entry.ttl)
                 };
                 alike && soon.is_none_or(is_soon)
             })

@@ -5,14 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    RenewalOutcome, RenewalState, SLACK, Schedule,
+    RenewalOutcome, RenewalState, Schedule,
     under_way::{BatchId, InFlightBatch},
 };
 use crate::{
-    lease_state::{
-        LeaseNumber,
-        timing::{PERIOD, STEP},
-    },
+    lease_state::{LeaseNumber, timing},
     retry,
 };
 
@@ -64,7 +61,7 @@ impl<T: Clone> Schedule<T> {
             self.window.observe(elapsed);
         } else if outcomes.iter().any(answered) {
             // An error says nothing about how many leases the store can renew.
-            let (leases, target) = (batch.leases.len(), batch.ttl / SLACK);
+            let (leases, target) = (batch.leases.len(), timing::slack(batch.ttl));
             self.window.answered(leases, batch.sent, now, target);
         }
     }
@@ -78,7 +75,7 @@ impl<T: Clone> Schedule<T> {
         self.ready.remove(entry.deadline, id, entry.ttl);
         entry.deadline = entry.deadline.max(deadline);
         entry.errors = 0;
-        let period = entry.ttl / PERIOD;
+        let period = timing::renewal_period(entry.ttl);
         let earlier = if spread {
             (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0))
         } else {
@@ -103,7 +100,7 @@ impl<T: Clone> Schedule<T> {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == RenewalState::Sent(batch)
         {
-            let pause = retry::pause(entry.errors, entry.ttl / STEP, chance);
+            let pause = retry::pause(entry.errors, timing::max_retry_pause(entry.ttl), chance);
             entry.errors = entry.errors.saturating_add(1);
             self.set_state(id, RenewalState::Planned, now + pause);
         }

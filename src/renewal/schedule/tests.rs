@@ -279,7 +279,7 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
     let sent = schedule.take_due(now);
     assert_eq!(sizes(&sent), [MAX_RENEWALS; 4]);
     assert_eq!(schedule.load(now), load(5_000, 1_000, 0));
-    let late = now + TTL / SLACK;
+    let late = now + timing::slack(TTL);
     assert!(!schedule.is_late(late - SECOND) && schedule.is_late(late));
     assert_eq!(schedule.load(now + TTL / 2), load(5_000, 1_000, 5_000));
     assert_eq!(schedule.at_risk_and_waiting(now + TTL / 2).count(), 1_000);

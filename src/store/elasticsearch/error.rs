@@ -74,7 +74,7 @@ impl ErrorResponse {
         self.status == 413
     }
 
-    /// Whether the user may not do that.
+    /// Whether the cluster refuses the credentials, or the user lacks a right.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self.status, 401 | 403)
     }
@@ -95,7 +95,7 @@ impl ErrorResponse {
         let unprepared = |problem: String| Error::NotPrepared { store, problem };
         match (self.status, kind) {
             // A disk is full, an operator has blocked writes to the index, or the node has no capacity for the request.
-            (403 | 429, "cluster_block_exception") | (429, _) => Error::Overloaded {
+            (403, "cluster_block_exception") | (429, _) => Error::Overloaded {
                 store,
                 source: self.into(),
             },

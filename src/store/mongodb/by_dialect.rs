@@ -1,6 +1,6 @@
 //! The operations of the store. Each of them asks once for the [dialect](Dialect), and is carried out in that.
 //!
-//! No file uses this one. So it may use the files of both dialects, which use the store.
+//! The files of both dialects use `MongoStore`. Only this file uses both dialects, so that no two files use each other.
 
 use std::{any::Any, time::Duration};
 
@@ -23,6 +23,18 @@ const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// may then be sent together in a batch.
 const MAX_CONCURRENT: usize = 16;
 
+/// Carries out an operation in the dialect of the engine. Both dialects have a method of its name.
+macro_rules! in_dialect {
+    ($store:expr, $operation:ident($($argument:expr),*)) => {
+        match $store.ask_dialect().await? {
+            Dialect::Pipelines(clock) => {
+                Pipelines::new($store, clock).$operation($($argument),*).await
+            }
+            Dialect::Classic => Classic($store).$operation($($argument),*).await,
+        }
+    };
+}
+
 #[async_trait]
 impl Store for MongoStore {
     fn clock_margin(&self) -> Duration {
@@ -30,87 +42,51 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).acquire(request).await,
-            Dialect::Classic => Classic(self).acquire(request).await,
-        }
+        in_dialect!(self, acquire(request))
     }
 
     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).leave(key, waiter).await,
-            Dialect::Classic => Classic(self).leave(key, waiter).await,
-        }
+        in_dialect!(self, leave(key, waiter))
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).renew(requests).await,
-            Dialect::Classic => Classic(self).renew(requests).await,
-        }
+        in_dialect!(self, renew(requests))
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).convert(request).await,
-            Dialect::Classic => Classic(self).convert(request).await,
-        }
+        in_dialect!(self, convert(request))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).release(request).await,
-            Dialect::Classic => Classic(self).release(request).await,
-        }
+        in_dialect!(self, release(request))
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).inspect(key).await,
-            Dialect::Classic => Classic(self).inspect(key).await,
-        }
+        in_dialect!(self, inspect(key))
     }
 
     async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).waited_for(keys).await,
-            Dialect::Classic => Classic(self).waited_for(keys).await,
-        }
+        in_dialect!(self, waited_for(keys))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).list(request).await,
-            Dialect::Classic => Classic(self).list(request).await,
-        }
+        in_dialect!(self, list(request))
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).evict(key).await,
-            Dialect::Classic => Classic(self).evict(key).await,
-        }
+        in_dialect!(self, evict(key))
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).remove_expired(key).await,
-            Dialect::Classic => Classic(self).remove_expired(key).await,
-        }
+        in_dialect!(self, remove_expired(key))
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).permit(request).await,
-            Dialect::Classic => Classic(self).permit(request).await,
-        }
+        in_dialect!(self, permit(request))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).purge(retention).await,
-            Dialect::Classic => Classic(self).purge(retention).await,
-        }
+        in_dialect!(self, purge(retention))
     }
 
     fn max_concurrent(&self) -> usize {
@@ -122,10 +98,7 @@ impl Store for MongoStore {
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(clock) => Pipelines::new(self, clock).batch(requests).await,
-            Dialect::Classic => Classic(self).batch(requests).await,
-        }
+        in_dialect!(self, batch(requests))
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {

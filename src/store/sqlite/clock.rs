@@ -1,8 +1,8 @@
 //! The clock of a file of locks: the same for all processes of a host, and never set back.
 
-/// If the boot has another id, and the clock would be further than this from the time of day, or from where it was, the
-/// host has booted. (Or the container has a count of its own.)
-const BOOT_TAKES: i64 = 10_000;
+/// How far the clock of another boot id may be from the time of day while it counts as the same boot, in milliseconds.
+/// (Containers can show boot ids of their own for one boot.)
+const BOOT_TOLERANCE: i64 = 10_000;
 
 /// What the clocks of this host show.
 pub(super) struct Reading<'a> {
@@ -55,8 +55,8 @@ impl Kept {
 /// Whether the host has booted since the clock was kept under another id.
 fn has_booted(before: &Kept, since: i64, of_day: i64) -> bool {
     let counted = before.base.saturating_add(since);
-    let latest = before.last.max(of_day).saturating_add(BOOT_TAKES);
-    counted < before.last || counted < of_day.saturating_sub(BOOT_TAKES) || counted > latest
+    let latest = before.last.max(of_day).saturating_add(BOOT_TOLERANCE);
+    counted < before.last || counted < of_day.saturating_sub(BOOT_TOLERANCE) || counted > latest
 }
 
 /// The id of this boot, which Linux makes anew at each boot. `None` on other systems, or if it cannot be read.
