@@ -114,7 +114,8 @@ pub use self::{
     limits::{
         a_full_limiter_says_so, a_limiter_and_a_lock_may_have_one_key,
         a_limiter_with_other_terms_goes_on, a_purge_forgets_no_window_that_counts,
-        a_repeated_request_takes_its_permits_once, a_window_never_has_more_permits_than_its_limit,
+        a_repeated_request_takes_its_permits_once, a_smaller_burst_gives_nothing_back,
+        a_window_never_has_more_permits_than_its_limit,
         permits_that_belong_together_are_granted_together, smooth_permits_come_one_after_the_other,
         waiting_tasks_get_what_the_windows_have,
     },
@@ -231,6 +232,7 @@ macro_rules! conformance_suite {
             permits_that_belong_together_are_granted_together
             a_repeated_request_takes_its_permits_once
             smooth_permits_come_one_after_the_other
+            a_smaller_burst_gives_nothing_back
             a_limiter_with_other_terms_goes_on
             a_limiter_and_a_lock_may_have_one_key
             a_purge_forgets_no_window_that_counts

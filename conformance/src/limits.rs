@@ -260,6 +260,38 @@ pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outco
     Ok(())
 }
 
+/// Of two deployments with different bursts, the one with the smaller burst gives back no permits that the other one
+/// took. Both together are granted no more than the greater burst and what has come back since then.
+pub async fn a_smaller_burst_gives_nothing_back(clients: &Clients) -> Outcome {
+    let key = fresh_key("bursts")?;
+    let limit = fixed(10, WINDOW * 10)?;
+    let (large, small) = (limit.smooth(10)?, limit.smooth(1)?);
+    let begin = match clients.first.permit(&ask(&key, large, 10)).await? {
+        PermitAnswer::Granted { granted_at, .. } => granted_at,
+        PermitAnswer::Full { .. } => return violation("a new limiter is full"),
+    };
+    let start = Instant::now();
+    while take(&clients.second, &key, small, 1).await? == 0 {
+        ensure!(start.elapsed() < PATIENCE, "no permit in {PATIENCE:?}");
+        sleep(limit.window() / limit.limit() / 10).await;
+    }
+    let request = ask(&key, large, 1).up_to(10);
+    if let PermitAnswer::Granted {
+        permits,
+        granted_at,
+        ..
+    } = clients.first.permit(&request).await?
+    {
+        let passed = (granted_at - begin).to_std().unwrap_or_default();
+        let back = passed.as_nanos() * u128::from(limit.limit()) / limit.window().as_nanos();
+        ensure!(
+            u128::from(permits) < back,
+            "{permits} and 1 of the {back} that came back within {passed:?}"
+        );
+    }
+    Ok(())
+}
+
 /// A limiter with another limit counts the permits that were taken before. Windows of another length or kind are
 /// counted separately, whatever was stored.
 pub async fn a_limiter_with_other_terms_goes_on(clients: &Clients) -> Outcome {

@@ -119,6 +119,13 @@ impl Quota {
             .saturating_mul(self.most_at_once().into())
     }
 
+    /// The longest debt of a smooth limiter that counts, in nanoseconds: that of a request with any limit and burst for
+    /// this window.
+    pub(crate) fn max_debt_nanos(&self) -> i64 {
+        let window = i64::try_from(self.window.as_nanos()).unwrap_or(i64::MAX);
+        self.credit_nanos().max(window)
+    }
+
     /// How long after the start of its window a grant can limit later requests, in milliseconds.
     pub(crate) fn memory_millis(&self) -> i64 {
         let window = self.window_millis();

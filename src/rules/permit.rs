@@ -28,7 +28,9 @@ const NANOS: i64 = 1_000_000;
 /// Grants permits to as many of the request's callers as the limiter has room for. A refusal writes nothing.
 ///
 /// `record` is the document of the key for windows of this length and kind. A request with another limit or burst
-/// counts the permits that the document says are used, and never waits for them longer than a window.
+/// counts the permits that the document says are used, and never waits for them longer than a window. With a smaller
+/// burst it counts no more than its own, and leaves the rest of the debt in the document: for requests with the greater
+/// burst those permits are not back yet.
 ///
 /// A request with the id of the newest grant gets that grant as its answer, while the window of that grant lasts. So a
 /// repeated request takes no permits twice. After the window it gets a new grant.
@@ -94,6 +96,8 @@ struct QuotaUse {
     start: i64,
     /// What is used: permits with fixed windows; with smooth ones, the nanoseconds until all permits are back.
     used: i64,
+    /// The same without the bound of the quota's own burst. A grant adds its permits to this.
+    owed: i64,
 }
 
 impl QuotaUse {
@@ -109,14 +113,16 @@ impl QuotaUse {
         let newest = record.map(|record| record.granted_at.timestamp_millis());
         let clock = newest.map_or(millis, |newest| newest.max(millis));
         let start = window_of(clock);
-        let used = match (record, quota.window_kind()) {
-            (None, _) => 0,
-            (Some(record), WindowKind::Fixed) if newest >= Some(start) => record.used,
-            (Some(_), WindowKind::Fixed) => 0,
+        let (used, owed) = match (record, quota.window_kind()) {
+            (None, _) => (0, 0),
+            (Some(record), WindowKind::Fixed) if newest >= Some(start) => {
+                (record.used, record.used)
+            }
+            (Some(_), WindowKind::Fixed) => (0, 0),
             (Some(record), WindowKind::Smooth { .. }) => {
                 let elapsed = clock.saturating_sub(newest.unwrap_or(clock)).min(YEAR);
-                let debt = record.used.min(quota.credit_nanos());
-                debt.saturating_sub(elapsed * NANOS).max(0)
+                let left = |most| record.used.min(most).saturating_sub(elapsed * NANOS).max(0);
+                (left(quota.credit_nanos()), left(quota.max_debt_nanos()))
             }
         };
         Self {
@@ -124,6 +130,7 @@ impl QuotaUse {
             clock,
             start,
             used,
+            owed,
         }
     }
 
@@ -183,7 +190,7 @@ impl QuotaUse {
         LimiterRecord {
             key: request.key.clone(),
             granted_at: time(self.clock),
-            used: self.used.saturating_add(cost),
+            used: self.owed.saturating_add(cost),
             last: request.id,
             granted,
             over_at: time(self.start.saturating_add(quota.memory_millis())),

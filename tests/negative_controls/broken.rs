@@ -70,6 +70,7 @@ pub enum Fault {
     RepeatedPermitsCount,
     PermitsInPart,
     SmoothIsFixed,
+    SmallBurstsGiveBack,
     AnotherWindowBlocks,
     LimitersAreLocks,
     LimitersArePurged,

@@ -114,6 +114,8 @@ controls! {
         permits_that_belong_together_are_granted_together;
     a_smooth_limiter_with_windows: SmoothIsFixed is caught by
         smooth_permits_come_one_after_the_other;
+    a_small_burst_that_gives_back_what_another_took: SmallBurstsGiveBack is caught by
+        a_smaller_burst_gives_nothing_back;
     a_stored_window_that_blocks_another: AnotherWindowBlocks is caught by
         a_limiter_with_other_terms_goes_on;
     a_limiter_in_the_place_of_a_lock: LimitersAreLocks is caught by

@@ -206,6 +206,9 @@ fn of_two_limits_side_by_side_the_greater_holds_for_both() {
         (fixed(10, SECOND), fixed(5, SECOND), 10),
         (smooth(10, SECOND, 1), smooth(5, SECOND, 1), 10),
         (smooth(10, SECOND, 4), smooth(5, SECOND, 2), 14),
+        (smooth(10, SECOND, 10), smooth(10, SECOND, 1), 20),
+        (smooth(10, SECOND, 5), smooth(10, SECOND, 3), 15),
+        (smooth(5, SECOND, 5), smooth(10, SECOND, 1), 15),
     ] {
         let mut limited = Limited::default();
         let granted: u32 = (0..10_000)

@@ -43,6 +43,7 @@ impl Statements {
             "window": quota.window_millis(),
             "interval": quota.interval_nanos(),
             "credit": quota.credit_nanos(),
+            "debt": quota.max_debt_nanos(),
             "step": millis(CLOCK_STEP),
             "year": YEAR,
             "memory": quota.memory_millis(),

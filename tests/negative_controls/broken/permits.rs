@@ -48,6 +48,11 @@ impl BrokenStore {
             }
             // The window never ends as long as permits are requested.
             (Fault::PermitsWithoutWindow, Some(record)) => record.granted_at = now,
+            (Fault::SmallBurstsGiveBack, Some(record)) => {
+                let all = quota.window().as_nanos() as i64;
+                let burst = i64::from(quota.most_at_once()) * all / i64::from(quota.limit());
+                record.used = record.used.min(burst);
+            }
             (Fault::RepeatedPermitsCount, Some(record)) => record.last = PermitId::random(),
             _ => {}
         }

@@ -42,29 +42,22 @@ pub(crate) fn over_since(retention: Duration) -> Document {
 pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let quota = &request.quota;
     let permits = i64::from(request.permits.max(1));
-    // Another program may have written it as a double.
-    let stored = doc! { "$toLong": "$used" };
-    let used = match quota.window_kind() {
-        WindowKind::Fixed => doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, stored, 0_i64] },
-        WindowKind::Smooth { .. } => {
-            // At most a year, because the difference of dates that are too far apart does not fit a long.
-            let since = doc! { "$max": ["$$newest", { "$subtract": ["$$clock", YEAR] }] };
-            let elapsed = doc! { "$subtract": ["$$clock", since] };
-            let used = doc! { "$cond": ["$$newest", stored, 0_i64] };
-            let debt = doc! { "$subtract": [
-                { "$min": [used, quota.credit_nanos()] },
-                { "$multiply": [elapsed, NANOS_PER_MILLI] },
-            ] };
-            doc! { "$max": [0_i64, debt] }
-        }
-    };
     let mut steps: Vec<(&str, Bson)> = vec![
         ("ours", is_ours().into()),
         ("newest", newest(quota).into()),
         ("clock", doc! { "$max": ["$$newest", "$$NOW"] }.into()),
         ("start", window_of(quota, "$$clock").into()),
-        ("used", used.into()),
     ];
+    if keeps_more_debt(quota) {
+        steps.push(("owed", left_of(quota.max_debt_nanos()).into()));
+    }
+    let used = match quota.window_kind() {
+        WindowKind::Fixed => {
+            doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, stored(), 0_i64] }
+        }
+        WindowKind::Smooth { .. } => left_of(quota.credit_nanos()),
+    };
+    steps.push(("used", used.into()));
     let (granted, has_room) = match i64::from(request.times.max(1)) {
         1 => (Bson::from(permits), has_room(quota, permits)),
         times => {
@@ -88,6 +81,29 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
             doc! { "$let": { "vars": { name: value }, "in": then } }
         });
     vec![doc! { "$replaceWith": pipeline }]
+}
+
+/// The used permits. Another program may have written them as a double.
+fn stored() -> Document {
+    doc! { "$toLong": "$used" }
+}
+
+/// Whether a request with another limit or burst may have left a debt that is greater than all that this one counts.
+fn keeps_more_debt(quota: &Quota) -> bool {
+    quota.window_kind() != WindowKind::Fixed && quota.max_debt_nanos() > quota.credit_nanos()
+}
+
+/// What is left now of the debt of a smooth limiter, of which `most` counts.
+fn left_of(most: i64) -> Document {
+    // At most a year, because the difference of dates that are too far apart does not fit a long.
+    let since = doc! { "$max": ["$$newest", { "$subtract": ["$$clock", YEAR] }] };
+    let elapsed = doc! { "$subtract": ["$$clock", since] };
+    let used = doc! { "$cond": ["$$newest", stored(), 0_i64] };
+    let debt = doc! { "$subtract": [
+        { "$min": [used, most] },
+        { "$multiply": [elapsed, NANOS_PER_MILLI] },
+    ] };
+    doc! { "$max": [0_i64, debt] }
 }
 
 /// Whether there is room for this many permits.
@@ -179,11 +195,16 @@ fn changed(request: &PermitRequest, granted: Bson) -> Document {
             doc! { "$multiply": [granted.clone(), quota.interval_nanos()] }.into()
         }
     };
+    let used = if keeps_more_debt(quota) {
+        "$$owed"
+    } else {
+        "$$used"
+    };
     doc! {
         "_id": "$_id",
         "limiter": LIMITER_SCHEMA,
         "granted_at": "$$clock",
-        "used": { "$add": ["$$used", cost] },
+        "used": { "$add": [used, cost] },
         "last": request.id.to_string(),
         "granted": granted,
         "over_at": { "$add": ["$$start", quota.memory_millis()] },
