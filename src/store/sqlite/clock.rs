@@ -10,6 +10,9 @@ pub(super) struct Reading<'a> {
     pub(super) boot: Option<(&'a str, i64)>,
     /// The time of day, in milliseconds since 1970. It can be set.
     pub(super) of_day: i64,
+    /// Whether this process has seen that the clock of the file is that of this boot. The host has not booted since,
+    /// because the process would have ended.
+    pub(super) is_of_this_boot: bool,
 }
 
 /// The state of the clock, as the file keeps it.
@@ -28,7 +31,8 @@ impl Kept {
     ///
     /// The time of day is read once for each boot, so that setting it later moves no expiry. Containers may show boot
     /// ids of their own for the same boot. So another id alone says nothing: the host has booted if its count is
-    /// smaller than before, or if what it has counted is not near the time of day.
+    /// smaller than before, or, when a process reads the clock for the first time, if what the host has counted is not
+    /// near the time of day.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {
         let last = before.map_or(i64::MIN, |before| before.last);
         let Some((boot, since)) = reading.boot else {
@@ -39,7 +43,7 @@ impl Kept {
             };
         };
         let base = match before {
-            Some(before) if before.boot == boot || !has_booted(before, since, reading.of_day) => {
+            Some(before) if before.boot == boot || !has_booted(before, since, reading) => {
                 before.base
             }
             _ => last.max(reading.of_day).saturating_sub(since),
@@ -53,10 +57,14 @@ impl Kept {
 }
 
 /// Whether the host has booted since the clock was kept under another id.
-fn has_booted(before: &Kept, since: i64, of_day: i64) -> bool {
+fn has_booted(before: &Kept, since: i64, reading: &Reading<'_>) -> bool {
     let counted = before.base.saturating_add(since);
-    let latest = before.last.max(of_day).saturating_add(BOOT_TOLERANCE);
-    counted < before.last || counted < of_day.saturating_sub(BOOT_TOLERANCE) || counted > latest
+    let earliest = reading.of_day.saturating_sub(BOOT_TOLERANCE);
+    let latest = before
+        .last
+        .max(reading.of_day)
+        .saturating_add(BOOT_TOLERANCE);
+    counted < before.last || !reading.is_of_this_boot && !(earliest..=latest).contains(&counted)
 }
 
 /// The id of this boot, which Linux makes anew at each boot. `None` on other systems, or if it cannot be read.
@@ -87,8 +95,11 @@ mod tests {
     use super::*;
 
     fn reading(boot: &str, since: i64, of_day: i64) -> Reading<'_> {
-        let boot = Some((boot, since));
-        Reading { boot, of_day }
+        Reading {
+            boot: Some((boot, since)),
+            of_day,
+            is_of_this_boot: false,
+        }
     }
 
     #[test]
@@ -129,6 +140,22 @@ mod tests {
         }
     }
 
+    /// The time of day of the host is set an hour forward, or back to 1970, while both containers use the file.
+    #[test]
+    fn who_uses_the_file_already_takes_no_step_for_a_boot() {
+        let before = Kept::at(None, &reading("a", 1_000, 500_000));
+        for of_day in [0, 4_100_000] {
+            let mut reading = reading("b", 2_000, of_day);
+            reading.is_of_this_boot = true;
+            let mut after = Kept::at(Some(&before), &reading);
+            assert_eq!((after.base, after.last), (499_000, 501_000));
+            // The count is smaller than before, so the host has booted after all, or it has another count.
+            reading.boot = Some(("b", 10));
+            after = Kept::at(Some(&before), &reading);
+            assert!(after.last >= before.last && after.base != before.base);
+        }
+    }
+
     /// The host was off for an hour, and has counted for longer than when the file was last used.
     #[test]
     fn a_boot_is_seen_by_the_time_of_day() {
@@ -157,7 +184,11 @@ mod tests {
 
     #[test]
     fn without_a_count_it_is_the_time_of_day_that_never_goes_back() {
-        let of_day = |of_day| Reading { boot: None, of_day };
+        let of_day = |of_day| Reading {
+            boot: None,
+            of_day,
+            is_of_this_boot: false,
+        };
         let first = Kept::at(None, &of_day(500_000));
         assert_eq!(first.last, 500_000);
         assert_eq!(Kept::at(Some(&first), &of_day(400_000)).last, 500_000);

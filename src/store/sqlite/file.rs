@@ -33,6 +33,7 @@ pub(super) struct File {
     identity: Identity,
     connection: Connection,
     boot: Option<String>,
+    is_of_this_boot: bool,
 }
 
 impl File {
@@ -40,7 +41,7 @@ impl File {
         let connection = opening::open(path, make)?;
         let boot = clock::boot();
         // This first read makes SQLite open its other files, which the identity needs.
-        let clock = FileClock::read(&connection, boot.as_deref());
+        let clock = FileClock::read(&connection, boot.as_deref(), false);
         let clock = clock.map_err(|error| classify(error, path))?;
         let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
         let mut this = Self {
@@ -48,6 +49,7 @@ impl File {
             identity,
             connection,
             boot,
+            is_of_this_boot: !clock.has_booted,
         };
         if clock.is_of_new_boot && !this.is_readonly()? {
             this.change(|_| Ok(()))?;
@@ -78,7 +80,8 @@ impl File {
         let behavior = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(behavior);
         let transaction = transaction.map_err(classify)?;
-        let clock = FileClock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
+        let clock = FileClock::read(&transaction, self.boot.as_deref(), self.is_of_this_boot)
+            .map_err(classify)?;
         let mut change =
             WriteTransaction::new(ReadTransaction::new(&transaction, &self.path, clock.time()));
         let done = work(&mut change)?;
@@ -86,6 +89,7 @@ impl File {
             clock.write(&transaction).map_err(classify)?;
             let committed = transaction.commit();
             committed.map_err(|error| classify_commit(error, &self.path))?;
+            self.is_of_this_boot = true;
         }
         Ok(done)
     }
@@ -98,7 +102,8 @@ impl File {
         self.check()?;
         let classify = |error| classify(error, &self.path);
         let transaction = self.connection.transaction().map_err(classify)?;
-        let clock = FileClock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
+        let clock = FileClock::read(&transaction, self.boot.as_deref(), self.is_of_this_boot)
+            .map_err(classify)?;
         work(&ReadTransaction::new(
             &transaction,
             &self.path,
@@ -118,10 +123,16 @@ struct FileClock {
     /// Whether the file has the clock of an earlier boot. Until the clock of this boot is written, each transaction
     /// computes its own `base`, so the time may stand still.
     is_of_new_boot: bool,
+    /// Whether the host has booted since then, or the file is new.
+    has_booted: bool,
 }
 
 impl FileClock {
-    fn read(connection: &Connection, boot: Option<&str>) -> rusqlite::Result<Self> {
+    fn read(
+        connection: &Connection,
+        boot: Option<&str>,
+        is_of_this_boot: bool,
+    ) -> rusqlite::Result<Self> {
         let before = connection
             .prepare_cached(READ_CLOCK)?
             .query_row([], |row| {
@@ -135,12 +146,17 @@ impl FileClock {
         let reading = Reading {
             boot: boot.map(|boot| (boot, clock::since_boot())),
             of_day: Utc::now().timestamp_millis(),
+            is_of_this_boot,
         };
         let kept = Kept::at(before.as_ref(), &reading);
+        let has_booted = before
+            .as_ref()
+            .is_none_or(|before| before.base != kept.base);
         let is_of_new_boot = before.is_none_or(|before| before.boot != kept.boot);
         Ok(Self {
             kept,
             is_of_new_boot,
+            has_booted,
         })
     }
 
