@@ -4,8 +4,8 @@
 //!
 //! - **What is sent:** `statements.rs` and its folder say what the rules say, as requests with the scripts of
 //!   `scripts.rs`. They are pure.
-//! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`) and the question for
-//!   which keys other processes wait (`places.rs`).
+//! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`), purges (`purge.rs`)
+//!   and the question for which keys other processes wait (`places.rs`).
 //! - **The requests:** `send.rs` and `bulk.rs` (`bulk_limit.rs`) send them, by either client (`transport.rs`).
 //!   `answer.rs` reads the answers, and `error.rs` sorts errors.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements and conditions of `setup.rs`.
@@ -28,6 +28,7 @@ mod places;
 mod prepare;
 #[cfg(test)]
 mod protocol_pages;
+mod purge;
 mod scripts;
 mod send;
 mod setup;
@@ -39,11 +40,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use futures::future::join_all;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use self::{
     acquire::PreparedAcquire,
     answer::{ChangeOutcome, Effect},
+    statements::HttpRequest,
 };
 pub use self::{guarded::GuardedIndex, index_store::IndexStore, transport::Transport};
 use crate::{
@@ -211,31 +214,18 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let index = self.located().await?;
-        let is_of_all_shards = |answer: &serde_json::Value| answer["_shards"]["failed"] == 0;
-        let mut is_complete = true;
         if request.after.is_none() {
-            // A search sees only what was written before the last refresh. One refresh serves all pages of a list.
-            let refreshed = self.ask(&self.statements.refresh()).await?;
-            is_complete = is_of_all_shards(&refreshed);
+            // One refresh serves all pages of a list.
+            self.refresh().await?;
         }
-        let answer = self.ask(&self.statements.search(request)).await?;
-        is_complete &= answer["timed_out"] == false && is_of_all_shards(&answer);
-        if !is_complete {
-            return Err(Error::Interrupted {
-                store: C::NAME,
-                source: Cause::text("a search has seen only a part of the index"),
-            });
-        }
+        let answer = self.search(&self.statements.search(request)).await?;
         let Some(hits) = answer["hits"]["hits"].as_array() else {
             return Err(self.malformed("it has no hits"));
         };
+        self.are_of(&index, hits)?;
         let mut page = Page::default();
         let mut hits_read = hits.len();
         for hit in hits {
-            if hit["_index"] != *index {
-                let problem = format!("a search of {index} found {} in it", hit["_index"]);
-                return Err(self.other_index(&index, problem));
-            }
             // The next page is requested by the sort value, so the key is read from there and not from the id.
             let Ok(key) = Key::new(hit["sort"][0].as_str().unwrap_or_default()) else {
                 continue;
@@ -295,22 +285,37 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        self.located().await?;
-        self.ask(&self.statements.refresh()).await?;
-        // The search of an `_update_by_query` may run on a replica, and then uses the clock of that node.
-        let retention = retention.saturating_add(CLOCK_MARGIN);
-        let answer = self.ask(&self.statements.purge(retention)).await?;
-        match answer["deleted"].as_u64() {
-            Some(deleted) if answer["failures"].as_array().is_none_or(Vec::is_empty) => Ok(deleted),
-            _ => Err(Error::Store {
-                store: C::NAME,
-                source: Cause::text(format!("a purge ended early: {}", answer["failures"])),
-            }),
-        }
+        self.purge_pages(retention).await
     }
 }
 
 impl<C: Transport> IndexStore<C> {
+    /// Makes all earlier writes visible to searches.
+    async fn refresh(&self) -> Result<(), Error> {
+        let refreshed = self.ask(&self.statements.refresh()).await?;
+        is_complete(&refreshed)
+            .then_some(())
+            .ok_or_else(partial::<C>)
+    }
+
+    /// A search that has seen the whole index.
+    async fn search(&self, request: &HttpRequest) -> Result<Value, Error> {
+        let answer = self.ask(request).await?;
+        let is_complete = answer["timed_out"] == false && is_complete(&answer);
+        is_complete.then_some(answer).ok_or_else(partial::<C>)
+    }
+
+    /// Checks that all hits of a search are in this index.
+    fn are_of(&self, index: &str, hits: &[Value]) -> Result<(), Error> {
+        match hits.iter().find(|hit| hit["_index"] != *index) {
+            None => Ok(()),
+            Some(hit) => {
+                let problem = format!("a search of {index} found {} in it", hit["_index"]);
+                Err(self.other_index(index, problem))
+            }
+        }
+    }
+
     fn renewed(
         &self,
         request: &RenewRequest,
@@ -351,5 +356,17 @@ impl<C: Transport> IndexStore<C> {
             }
             None => Err(self.malformed("it tells no time")),
         }
+    }
+}
+
+/// Whether the answer is that of all shards.
+fn is_complete(answer: &Value) -> bool {
+    answer["_shards"]["failed"] == 0
+}
+
+fn partial<C: Transport>() -> Error {
+    Error::Interrupted {
+        store: C::NAME,
+        source: Cause::text("a search has seen only a part of the index"),
     }
 }

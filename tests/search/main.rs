@@ -20,6 +20,7 @@ mod pipelines;
 mod places;
 mod prepare;
 mod protocol;
+mod purge;
 mod requests;
 mod seeds;
 mod setups;

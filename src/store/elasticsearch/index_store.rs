@@ -65,7 +65,7 @@ use crate::store::clock::ServerClock;
 ///   snapshot), the key can be granted again before the lease is over.
 /// - When the primary shard moves, the clock of another node decides. The clock margin of 100 ms covers a difference up
 ///   to that; [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) covers a greater one.
-/// - A purge uses the clock of any node that has a copy, with the margin, in whole seconds.
+/// - A purge removes what is over by the clock of the primary, with the margin.
 ///
 /// # Privileges
 ///

@@ -144,10 +144,10 @@ fn requests() -> Vec<PageStatement> {
     for (name, request) in fixed::permits() {
         add(name, one(statements.permit(&request)));
     }
-    add(
-        "purge",
-        statements.purge(fixed::RETENTION + super::CLOCK_MARGIN),
-    );
+    let retention = fixed::RETENTION + super::CLOCK_MARGIN;
+    add("look over", statements.look_over(retention, None));
+    let purge = statements.purge("report:42".to_owned(), retention);
+    add("purge", statements.bulk(vec![purge]));
     add("index", statements.get_index());
     let [alias, write_alias] = statements.aliases();
     add("alias", statements.describe(alias));

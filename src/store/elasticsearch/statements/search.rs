@@ -1,18 +1,16 @@
-//! Reads, searches and purges.
-
-use std::time::Duration;
+//! Reads and searches.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::json;
 
 use super::{
-    super::scripts::{NOW, PURGE},
+    super::scripts::NOW,
     Statements, encoded, id,
     request::{Body, HttpRequest, Method, Query, probe_of},
 };
 use crate::{
     messages::ListRequest,
-    model::{Key, LIMITER_SCHEMA, SCHEMA},
+    model::{Key, SCHEMA},
 };
 
 /// The fields that a look for waiting processes reads.
@@ -80,7 +78,9 @@ impl Statements {
             json!({ "range": { "key": { "gte": filter.wanted_prefix() } } }),
         ];
         if filter.wants_live() {
-            conditions.push(json!({ "range": { "expires_at": { "gt": "now" } } }));
+            // `now` is the clock of the node that takes the request. If that is ahead by less than an hour, it hides no
+            // lock. The reader judges the locks by the clock of the node that has them.
+            conditions.push(json!({ "range": { "expires_at": { "gt": "now-1h" } } }));
         }
         if let Some(owner) = filter.wanted_owner() {
             let held = ["owner", "holders.owner"].map(|field| json!({ "term": { field: owner } }));
@@ -103,36 +103,6 @@ impl Statements {
             // Without this, a search that does not see all shards, or ends early, answers with what it has found.
             query: vec![("allow_partial_search_results", "false".into())],
             body: Body::Json(body),
-        }
-    }
-
-    /// Deletes the locks and limiters that are over, except documents that were changed after the search of the
-    /// `_update_by_query` saw them. Its script checks the documents themselves.
-    pub(crate) fn purge(&self, retention: Duration) -> HttpRequest {
-        // The number in an expression such as `now-5s` has at most 32 bits.
-        let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
-        let since = format!("now-{seconds}s");
-        let dead = json!({ "bool": {
-            "filter": [{ "term": { "schema": SCHEMA } }],
-            // A field that is missing keeps nothing.
-            "must_not": [
-                { "range": { "fence.time": { "gte": since } } },
-                { "range": { "expires_at": { "gt": since } } },
-                { "range": { "released_at": { "gt": since } } },
-            ],
-        } });
-        let over = json!({ "bool": { "filter": [
-            { "term": { "limiter": LIMITER_SCHEMA } },
-            { "range": { "over_at": { "lte": since } } },
-        ] } });
-        let mut script = self.script(&PURGE);
-        script["params"] = json!({ "schema": SCHEMA });
-        let query = json!({ "bool": { "should": [dead, over] } });
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_update_by_query", self.path()),
-            query: vec![("conflicts", "proceed".into())],
-            body: Body::Json(json!({ "query": query, "script": script })),
         }
     }
 }

@@ -279,8 +279,8 @@ fn no_lock_has_the_id_of_a_limiter_or_of_another_lock() {
 #[test]
 fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
     assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
-    let purge = Statements::of_locks("locks".into()).purge(Duration::MAX);
-    let dead = &json(&purge)["query"]["bool"]["should"][0];
+    let look = Statements::of_locks("locks".into()).look_over(Duration::MAX, None);
+    let dead = &json(&look)["query"]["bool"]["should"][0];
     let range = &dead["bool"]["must_not"][0]["range"];
     assert_eq!(range["fence.time"]["gte"], "now-2000000000s");
 }

@@ -1,0 +1,121 @@
+//! The purge: a search finds documents that look as if they were over, and a scripted change of each of them deletes it
+//! if it is over.
+//!
+//! The search may see documents as they were, and goes by the clock of the node that takes the request. The primary
+//! shard runs the script on the document as it is, by its own clock, and deletes it only if no other change has come in
+//! between. (An `_update_by_query` does not: if its script deletes, it deletes whatever the document has become since
+//! the search.)
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{
+    CLOCK_MARGIN,
+    answer::Effect,
+    index_store::IndexStore,
+    scripts::PURGE,
+    statements::{Body, HttpRequest, Method, ScriptedUpdate, Statements, millis},
+    transport::Transport,
+};
+use crate::model::{Error, Key, LIMITER_SCHEMA, SCHEMA};
+
+/// How many documents are looked at together.
+const PAGE: usize = 500;
+
+impl<C: Transport> IndexStore<C> {
+    /// Deletes the locks and limiters that have been over for the retention, and returns how many.
+    pub(super) async fn purge_pages(&self, retention: Duration) -> Result<u64, Error> {
+        let index = self.located().await?;
+        self.refresh().await?;
+        // The primary may change to a node whose clock is ahead.
+        let retention = retention.saturating_add(CLOCK_MARGIN);
+        let (mut after, mut removed) = (None, 0);
+        loop {
+            let answer = self
+                .search(&self.statements.look_over(retention, after))
+                .await?;
+            let hits = answer["hits"]["hits"]
+                .as_array()
+                .map_or(&[][..], Vec::as_slice);
+            let Some(last) = hits.last() else {
+                return Ok(removed);
+            };
+            self.are_of(&index, hits)?;
+            let found: Vec<_> = hits.iter().filter_map(found).collect();
+            let change = |id: &String| self.statements.purge(id.clone(), retention);
+            let changes = found.iter().map(|(key, id)| (key, change(id))).collect();
+            for outcome in self.change_many(changes).await? {
+                if outcome?.is_some_and(|outcome| outcome.effect == Effect::Deleted) {
+                    removed += 1;
+                }
+            }
+            if hits.len() < PAGE {
+                return Ok(removed);
+            }
+            after = Some(last["sort"].clone());
+        }
+    }
+}
+
+/// The key and the id of a document that was found. `None` if its key is none: then it is neither a lock nor a limiter.
+fn found(hit: &Value) -> Option<(Key, String)> {
+    let id = hit["_id"].as_str()?;
+    // A lock without the field has its key as the id.
+    let key = hit["sort"][0].as_str().filter(|key| !key.is_empty());
+    Some((Key::new(key.unwrap_or(id)).ok()?, id.to_owned()))
+}
+
+impl Statements {
+    /// Finds a page of the documents that seem to be over, without the documents.
+    pub(crate) fn look_over(&self, retention: Duration, after: Option<Value>) -> HttpRequest {
+        // The number in an expression such as `now-5s` has at most 32 bits.
+        let seconds = retention.as_millis() / 1_000;
+        let since = format!("now-{}s", seconds.min(2_000_000_000));
+        let dead = json!({ "bool": {
+            "filter": [{ "term": { "schema": SCHEMA } }],
+            // A field that is missing keeps nothing.
+            "must_not": [
+                { "range": { "fence.time": { "gte": since } } },
+                { "range": { "expires_at": { "gt": since } } },
+                { "range": { "released_at": { "gt": since } } },
+            ],
+        } });
+        let over = json!({ "bool": { "filter": [
+            { "term": { "limiter": LIMITER_SCHEMA } },
+            { "range": { "over_at": { "lte": since } } },
+        ] } });
+        let mut body = json!({
+            "query": { "bool": { "should": [dead, over] } },
+            // A key has one lock, and a limiter for each length and kind of window.
+            "sort": [
+                { "key": { "missing": "" } },
+                { "window": { "missing": 0, "unmapped_type": "long" } },
+                { "kind": { "missing": "", "unmapped_type": "keyword" } },
+            ],
+            "size": PAGE,
+            "_source": false,
+            "track_total_hits": false,
+        });
+        if let Some(after) = after {
+            body["search_after"] = after;
+        }
+        HttpRequest {
+            method: Method::Post,
+            path: format!("{}/_search", self.path()),
+            query: vec![("allow_partial_search_results", "false".into())],
+            body: Body::Json(body),
+        }
+    }
+
+    /// Deletes the document with this id, if it is a lock or a limiter that has been over for the retention. The answer
+    /// does not have the document, for the same reason as that of [`remove_expired`](Self::remove_expired).
+    pub(crate) fn purge(&self, id: String, retention: Duration) -> ScriptedUpdate {
+        let params = json!({
+            "schema": SCHEMA,
+            "limiter": LIMITER_SCHEMA,
+            "retention": millis(retention),
+        });
+        self.change_of(id, &PURGE, params).showing(json!(false))
+    }
+}
