@@ -15,6 +15,8 @@ pub(crate) struct ErrorResponse {
     cause: String,
     reason: String,
     index: Option<String>,
+    /// Whether something between here and the cluster has answered.
+    is_foreign: bool,
 }
 
 impl ErrorResponse {
@@ -39,6 +41,7 @@ impl ErrorResponse {
             cause: text(&cause["type"]),
             reason,
             index: root["index"].as_str().map(str::to_owned),
+            is_foreign: false,
         }
     }
 
@@ -51,6 +54,7 @@ impl ErrorResponse {
             reason: "the answer is not JSON: something between here and the cluster answered"
                 .to_owned(),
             index: None,
+            is_foreign: true,
         }
     }
 
@@ -66,7 +70,7 @@ impl ErrorResponse {
 
     /// Whether something that the request names is missing.
     pub(crate) fn is_missing(&self) -> bool {
-        self.status == 404
+        self.status == 404 && !self.is_foreign
     }
 
     /// Whether the request is larger than the cluster, or something in between, takes. Nothing was carried out.
@@ -140,8 +144,9 @@ impl ErrorResponse {
             },
             // A node failed, the primary is gone (perhaps after it carried out the request), a proxy lost its node, or
             // the answer makes no sense. In each case the request may have been carried out.
-            // While the primary moves to another node, its shard is missing, closed or not started yet.
-            (200..=299 | 408 | 500.., _)
+            // While the primary moves to another node, its shard is missing, closed or not started yet. While a proxy
+            // starts, it may know no way to the cluster, and answers 404 itself.
+            (200..=399 | 408 | 500.., _)
             | (
                 404,
                 "shard_not_found_exception"
@@ -149,6 +154,10 @@ impl ErrorResponse {
                 | "index_shard_not_started_exception"
                 | "illegal_index_shard_state_exception",
             ) => Error::Interrupted {
+                store,
+                source: self.into(),
+            },
+            (404, _) if self.is_foreign => Error::Interrupted {
                 store,
                 source: self.into(),
             },
@@ -404,7 +413,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_something_in_between_is_ambiguous() {
-        for status in [500, 502, 503, 504] {
+        for status in [302, 404, 500, 502, 503, 504] {
             let error = ErrorResponse::foreign(status).classify("Elasticsearch", None);
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
