@@ -320,6 +320,8 @@ async fn a_ttl_index_on_the_expiry_goes_or_is_refused() {
             "released_at",
             "holders.expires_at",
             "granted_at",
+            "state.expires_at",
+            "state.done.until",
         ] {
             collection
                 .create_index(index("somebody's", field))

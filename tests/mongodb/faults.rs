@@ -20,7 +20,7 @@ use mongodb::{
     event::{EventHandler, command::CommandEvent},
     options::ClientOptions,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, patiently};
 
@@ -179,6 +179,34 @@ async fn a_primary_that_steps_down_is_waited_for() {
     assert!(error.is_retryable() && error.is_ambiguous(), "{error:?}");
     let lease = Leases::new(store).acquire("key", LONG).await.unwrap();
     lease.release().await.unwrap();
+}
+
+/// A server that limits the rate of requests refuses more of them than the driver repeats. A guard that is dropped then
+/// is released all the same.
+#[tokio::test]
+async fn a_server_that_refuses_requests_because_of_its_load_is_waited_for() {
+    let _turn = FAIL_POINT.lock().await;
+    let refused = doc! {
+        "errorCode": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"],
+    };
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (_client, store) = failing(&fixture, 9, refused.clone()).await;
+    let error = store.acquire(&request()).await.unwrap_err();
+    assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (options, name) = named(&fixture).await;
+    let store = MongoStore::new(&fixture.collection_with(options));
+    let leases = Leases::new(store);
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    fail_point(&fixture, &name, 9, refused).await;
+    drop(lease);
+    let free = async {
+        while !leases.inspect("key").await.unwrap().unwrap().is_free() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(LONG, free).await.unwrap();
 }
 
 /// `killOp` ends one operation, and the client goes on.

@@ -220,10 +220,19 @@ fn classic_shapes() -> Vec<(Verdict, Document)> {
         doc! { "fence": 1_i64 << 53 },
     ];
     shapes.extend(damaged(free(), fences.to_vec()));
-    shapes.extend(damaged(free(), vec![doc! { "released_at": "soon" }]));
+    let changes = vec![
+        doc! { "released_at": "soon" },
+        doc! { "released_at": [long_ago] },
+        doc! { "free": [true] },
+        doc! { "fence": [7_i64] },
+    ];
+    shapes.extend(damaged(free(), changes));
     shapes.extend(damaged(stamped(), fences.to_vec()));
     let changes = vec![
         doc! { "lease": "they" },
+        doc! { "lease": [LEASE] },
+        doc! { "fence": [7_i64] },
+        doc! { "acquired_at": [long_ago] },
         doc! { "ttl": 30_000_i32 },
         doc! { "ttl": -1_i64 },
         doc! { "acquired_at": "soon" },

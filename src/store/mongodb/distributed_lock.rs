@@ -93,6 +93,9 @@ pub struct DistributedLockGrant {
     deadline: Instant,
 }
 
+/// The largest difference that is assumed between the clocks of two members of a replica set.
+const CLOCK_MARGIN: Duration = Duration::from_millis(100);
+
 impl DistributedLockGrant {
     /// The key that is held.
     pub fn key(&self) -> &Key {
@@ -110,9 +113,11 @@ impl DistributedLockGrant {
     }
 
     /// How long the holder may still rely on the lock, by the clock of this process, counted from the instant before
-    /// the first command was sent. Zero when that time is over.
+    /// the first command was sent. Zero when that time is over. It is 100 ms shorter than the ttl, because after a
+    /// failover the clock of another server decides.
     pub fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        left.saturating_sub(CLOCK_MARGIN)
     }
 }
 

@@ -39,7 +39,7 @@ impl Fence {
     /// A filter for the documents that `filter` matches and that have seen no newer fence.
     ///
     /// Documents that have seen no fence yet, or this one, still match. So do documents whose value in [`Fence::FIELD`]
-    /// is not a number; [`stamp`](Fence::stamp) overwrites it.
+    /// is neither a number nor a list with one; [`stamp`](Fence::stamp) overwrites it.
     ///
     /// An upsert may match nothing because the document has seen a newer fence. It then inserts another document,
     /// unless the filter compares a unique field, such as `_id`, with one value: the server then refuses the insert

@@ -83,8 +83,8 @@ use crate::model::{Error, Fence};
 ///   whose future was dropped, or that timed out, may be carried out after the next write of the same holder. If the
 ///   answer was lost ([`Error::is_ambiguous`]) the write may be repeated. A repeated `$set` is harmless if nothing else
 ///   was written since. A repeated `$inc` counts twice, unless the filter contains the state from before.
-/// - **Nothing else may use the field.** A value in it that is not a number stops no write, and the first guarded write
-///   replaces it with the fence.
+/// - **Nothing else may use the field.** A value in it that is neither a number nor a list with one stops no write,
+///   and the first guarded write replaces it with the fence.
 ///
 /// The type `T` must accept the field, so it cannot have serde's `deny_unknown_fields`. If a document cannot be read as
 /// `T`, the error is [`Error::Store`], with the error of `bson` as its source. The write has been carried out then.

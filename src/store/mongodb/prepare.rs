@@ -57,7 +57,7 @@ const OURS: [&str; 24] = [
 ];
 
 /// The fields that are dates, or have some, but for the two by which dead documents are removed.
-const DATES: [&str; 12] = [
+const DATES: [&str; 13] = [
     "acquired_at",
     "expires_at",
     "idle_since",
@@ -70,6 +70,7 @@ const DATES: [&str; 12] = [
     "next",
     "done",
     "evicted",
+    "state",
 ];
 
 /// The fields that only the documents of the classic dialect have.

@@ -66,6 +66,12 @@ fn gone(kept: &Document) -> Document {
     gone.map(|field| ((*field).to_owned(), "".into())).collect()
 }
 
+/// A condition on a value that is no list. A condition alone also matches a list that has such a value.
+fn one(mut condition: Document) -> Document {
+    condition.insert("$not", doc! { "$type": "array" });
+    condition
+}
+
 /// The grant of an exclusive request on a free document, as a filter and an update. The filter lets nothing pass that
 /// cannot be [read](ClassicForm::read).
 pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
@@ -73,11 +79,11 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     let filter = doc! {
         "_id": request.key.as_str(),
         "schema": CLASSIC_SCHEMA,
-        "free": true,
+        "free": one(doc! { "$eq": true }),
         // There are enough fences left. (A new document is not free, because its first fence has to come from the
         // clock.)
-        "fence": { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END - fences },
-        "released_at": { "$type": "date" },
+        "fence": one(doc! { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END - fences }),
+        "released_at": one(doc! { "$type": "date" }),
     };
     let mut fields = doc! {
         "lease": request.lease.to_string(),
@@ -115,11 +121,11 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
     let filter = doc! {
         "_id": key.as_str(),
         "schema": CLASSIC_SCHEMA,
-        "lease": lease.to_string(),
-        "fence": { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END },
-        "ttl": { "$type": "long", "$gte": 0_i64 },
-        "acquired_at": { "$type": "date" },
-        "renewed_at": { "$type": "date" },
+        "lease": one(doc! { "$eq": lease.to_string() }),
+        "fence": one(doc! { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END }),
+        "ttl": one(doc! { "$type": "long", "$gte": 0_i64 }),
+        "acquired_at": one(doc! { "$type": "date" }),
+        "renewed_at": one(doc! { "$type": "date" }),
     };
     let mut gone = gone(&doc! { "free": true });
     gone.remove("released_at");
