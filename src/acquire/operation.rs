@@ -318,9 +318,7 @@ impl AcquireOperation {
         };
         let call = self.context.coalescer.acquire(request, repeats);
         self.calls.start(call);
-        let attempt = self.answer().await;
-        self.has_failed |= attempt.is_err();
-        attempt
+        self.answer().await
     }
 
     fn report_failure(&self, error: Error) -> Error {
@@ -353,6 +351,12 @@ impl AcquireOperation {
 
     /// Waits for the next answer to any request of this acquire.
     async fn answer(&mut self) -> Result<Attempt, Error> {
+        let attempt = self.next_answer().await;
+        self.has_failed |= attempt.is_err();
+        attempt
+    }
+
+    async fn next_answer(&mut self) -> Result<Attempt, Error> {
         let limit = self.longest();
         let answered = self.calls.next(limit).await;
         // A request that waits to be sent is dropped, because the next attempt sends the same request.

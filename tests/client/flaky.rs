@@ -45,6 +45,8 @@ pub enum Fate {
     AnswerLate(Duration),
     /// It is carried out this much later, and never answered.
     LateWithoutAnswer(Duration),
+    /// It is carried out this much later, and then the connection breaks.
+    LateAndCut(Duration),
     /// It is refused for good.
     Denied,
     /// It is carried out, and another node refuses it because of its load.
@@ -223,6 +225,14 @@ impl FlakyStore {
                 sleep(by).await;
                 let _ = work.await;
                 std::future::pending().await
+            }
+            Some(Fate::LateAndCut(by)) => {
+                sleep(by).await;
+                work.await?;
+                Err(Error::Interrupted {
+                    store,
+                    source: source(),
+                })
             }
             Some(Fate::Overloaded) => {
                 work.await?;

@@ -135,6 +135,29 @@ async fn a_lease_that_was_taken_over_is_not_handed_over() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// The lease is shared in the store, because a downgrade was carried out whose answers were lost. The waiter was granted
+/// the key beside it, and the answer was lost too, so its next request changes nothing. The holder's release has to be
+/// sent.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_may_have_been_granted_the_key_takes_no_lease_over() {
+    let (store, leases) = setup();
+    let holder = leases.acquire("key", TTL * 100).await.unwrap();
+    store.next([Fate::AnswerLost; 3]);
+    holder.downgrade().await.unwrap_err();
+    store.fates_now([Fate::AnswerLost]);
+    let waiter = tokio::spawn(leases.acquire("key", TTL * 100).shared().into_future());
+    while store.calls().last() != Some(&"acquire") {
+        yield_now().await;
+    }
+    for _ in 0..20 {
+        yield_now().await;
+    }
+    let id = holder.id();
+    holder.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    assert!(!holds(&store, id).await, "the release was not sent");
+}
+
 /// When a key changes hands within a process, it is set free for other processes from time to time: after 32 handoffs,
 /// or after 100 ms.
 #[tokio::test(start_paused = true)]

@@ -162,7 +162,7 @@ impl AcquireOperation {
     /// have been granted: a repeated grant changes nothing, and so does not end the holder's lease.
     fn begin_to_ask(&self, waiter: &Waiter) -> Option<HandoffOffer> {
         let offer = waiter.begin_to_ask();
-        offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none() && self.request.fresh)
+        offer.filter(|_| self.calls.is_empty() && self.request.tick.is_none() && !self.has_failed)
     }
 
     /// The error of a waiter that gives up. `held_locally` are the tasks of this process that had the key from memory
