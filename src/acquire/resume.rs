@@ -94,6 +94,9 @@ impl Resume {
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
+        if self.ticket.maybe_in_flight() {
+            state.set_maybe_in_flight();
+        }
         if let Some(unanswered) = self.ticket.unanswered() {
             state.set_unanswered(self.ticket.fence(), unanswered);
         }

@@ -127,6 +127,8 @@ impl Lease {
         self.state.keep(false);
         if self.is_local() {
             self.state.shorten(Instant::now());
+        } else {
+            self.registry.renewals.forget(self.state.number());
         }
     }
 

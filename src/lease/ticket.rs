@@ -48,6 +48,14 @@ pub struct Ticket {
     /// The conversions of the lease that may still be carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unanswered: Option<Unanswered<bool>>,
+    /// Whether a request for the lease may still reach the store. The release is then repeated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    maybe_in_flight: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // `serde` passes a reference.
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Ticket {
@@ -72,6 +80,11 @@ impl Ticket {
         self.unanswered
     }
 
+    /// Whether a request for the lease may still reach the store.
+    pub(crate) fn maybe_in_flight(&self) -> bool {
+        self.maybe_in_flight
+    }
+
     /// The ticket of this lease in the store. The holds are those of `held`, which is another lease if the holder was
     /// granted it from memory.
     pub(crate) fn of(state: &LeaseState, held: &LeaseState) -> Self {
@@ -90,6 +103,7 @@ impl Ticket {
             min_hold_ms: held.release_terms().min_hold.map(millis),
             max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),
             unanswered: (unanswered != Unanswered::default()).then_some(unanswered),
+            maybe_in_flight: state.release_terms().maybe_in_flight,
         }
     }
 

@@ -258,3 +258,22 @@ async fn a_late_request_does_not_end_a_lease_that_was_given_away_and_upgraded() 
     assert!(!is_free(&store).await);
     assert!(resumed.is_live());
 }
+
+/// A request of the process that made the ticket arrives after the process that resumed the lease has released it. The
+/// release is repeated, so nobody has the key for a whole ttl.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_leaves_no_lock_after_the_release_of_a_lease_that_was_given_away() {
+    let (store, leases) = setup();
+    store.next([Fate::CutAndKept]);
+    let lease = leases.acquire("key", TTL * 100).await.unwrap();
+    let ticket = serde_json::to_string(&lease.into_ticket()).unwrap();
+    let other = Leases::new(store.clone());
+    let ticket = serde_json::from_str(&ticket).unwrap();
+    let Resumed::Live(resumed) = other.resume(&ticket).await.unwrap() else {
+        panic!("the ticket is of a live lease");
+    };
+    resumed.release().await.unwrap();
+    let granted = store.carry_out_kept().await;
+    assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
+    assert!(until_free(&store).await < TTL);
+}
