@@ -65,16 +65,25 @@ pub(super) fn watch(
     let (leading, receiver) = watch::channel(None);
     if let Ok(key) = key {
         // Without a runtime the sender is dropped here, which closes the channel.
-        let _ = runtime::spawn(follow(registry.clone(), key, leading));
+        let _ = runtime::spawn(follow(registry.clone(), key, Publisher(leading)));
     }
     receiver
 }
 
+/// The sender of the leader. What was read last would stay with the receivers for good, and may be this process. So its
+/// drop says that nobody is known to lead, also if the runtime ends, or the subscriber of the application panics.
+struct Publisher(watch::Sender<Option<Leading>>);
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.0.send_if_modified(|leading| leading.take().is_some());
+    }
+}
+
 /// Reads the key until the client closes, or all receivers are dropped.
-async fn follow(registry: Arc<LeaseRegistry>, key: Key, leading: watch::Sender<Option<Leading>>) {
-    follow_until_closed(&registry, &key, &leading).await;
-    // What was read last would stay with the receivers for good, and may be this process.
-    publish(&key, &leading, None);
+async fn follow(registry: Arc<LeaseRegistry>, key: Key, leading: Publisher) {
+    follow_until_closed(&registry, &key, &leading.0).await;
+    publish(&key, &leading.0, None);
 }
 
 async fn follow_until_closed(

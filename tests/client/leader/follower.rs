@@ -220,3 +220,25 @@ async fn a_stream_ends_with_its_followers() {
         sleep(minute).await;
     }
 }
+
+/// The task that reads the key ends with its runtime. Receivers on other runtimes would show what it read last for ever.
+#[test]
+fn nobody_is_known_to_lead_after_the_end_of_the_runtime() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let (ends, stays) = (runtime(), runtime());
+    let store = FlakyStore::new();
+    let leases = process(&store, "a");
+    let lease = stays.block_on(leases.acquire("key", TTL * 100).into_future());
+    let mut leading = ends.block_on(async {
+        let mut leading = leader(&leases).watch();
+        hears(&mut leading).await;
+        leading
+    });
+    assert!(leading.borrow_and_update().is_some());
+    drop(ends);
+    assert_eq!(*leading.borrow(), None);
+    drop(lease);
+}
