@@ -59,6 +59,7 @@ impl InlineTasks {
             let sweeper = Sweeper {
                 tasks: Arc::downgrade(self),
                 runtime,
+                is_listed: true,
             };
             drop(entries);
             task.runtime().spawn(sweeper.run());
@@ -71,12 +72,16 @@ impl InlineTasks {
         self.detach_those(|_| true);
     }
 
-    /// Detaches the inline tasks that take long. Returns whether others are left in the list.
-    fn sweep(&self, now: Instant) -> bool {
+    /// Detaches the inline tasks that take long. Returns whether others are left in the list. If not, the sweeper of
+    /// this runtime ends: the next inline task starts another one.
+    fn sweep(&self, now: Instant, runtime: Id) -> bool {
         self.detach_those(|since| now.saturating_duration_since(since) >= MAX_POLL_TIME);
         let mut entries = self.0.lock();
         let any = !entries.tasks.is_empty();
         entries.swept = any.then_some(now);
+        if !any {
+            entries.sweeping.remove(&runtime);
+        }
         any
     }
 
@@ -100,23 +105,27 @@ impl InlineTasks {
 struct Sweeper {
     tasks: Weak<InlineTasks>,
     runtime: Id,
+    /// Whether this sweeper is the one that the list has for its runtime.
+    is_listed: bool,
 }
 
 impl Sweeper {
-    async fn run(self) {
-        loop {
+    async fn run(mut self) {
+        while self.is_listed {
             sleep(MAX_POLL_TIME).await;
-            match self.tasks.upgrade() {
-                Some(tasks) if tasks.sweep(Instant::now()) => {}
-                _ => return,
-            }
+            self.sweep(Instant::now());
         }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let tasks = self.tasks.upgrade();
+        self.is_listed = tasks.is_some_and(|tasks| tasks.sweep(now, self.runtime));
     }
 }
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        if let Some(tasks) = self.tasks.upgrade() {
+        if let Some(tasks) = self.tasks.upgrade().filter(|_| self.is_listed) {
             tasks.0.lock().sweeping.remove(&self.runtime);
         }
     }
@@ -172,5 +181,23 @@ mod tests {
         }
         let sweepers = Arc::weak_count(&tasks);
         assert!(sweepers <= 1, "{sweepers} sweepers");
+    }
+
+    /// A new task comes between the last look of a sweeper and its end.
+    #[tokio::test(start_paused = true)]
+    async fn a_sweeper_that_ends_leaves_no_task_without_one() {
+        let tasks = Arc::<InlineTasks>::default();
+        let mut ending = Sweeper {
+            tasks: Arc::downgrade(&tasks),
+            runtime: tokio::runtime::Handle::current().id(),
+            is_listed: true,
+        };
+        tasks.0.lock().sweeping.insert(ending.runtime);
+        ending.sweep(Instant::now());
+        let work = InlineTask::new().unwrap();
+        let _entry = tasks.enter(&work, Instant::now());
+        drop(ending);
+        assert_eq!(Arc::weak_count(&tasks), 1, "a sweeper looks after the task");
+        assert_eq!(tasks.0.lock().sweeping.len(), 1);
     }
 }
