@@ -17,6 +17,10 @@ use crate::{
     store::Store,
 };
 
+/// The clock counts whole milliseconds. A holder counts its lease from a moment within one, and the store from the
+/// beginning of that.
+const RESOLUTION: Duration = Duration::from_millis(1);
+
 /// Keeps locks in the memory of this process, for tests, examples and programs of a single process.
 ///
 /// A clone shares the locks with the original, like a second client of a database. The locks are dropped with the last
@@ -24,7 +28,7 @@ use crate::{
 /// [`purge`](crate::Leases::purge) removes it.
 ///
 /// The store uses tokio's clock, so in a test that pauses time (`tokio::time::pause`) leases expire without waiting.
-/// There is no second clock, so the clock margin is zero.
+/// There is no second clock, and it counts milliseconds, so the clock margin is 1 ms.
 ///
 /// ```
 /// use std::time::Duration;
@@ -125,7 +129,7 @@ impl fmt::Debug for MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     fn clock_margin(&self) -> Duration {
-        Duration::ZERO
+        RESOLUTION
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
