@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leasehold::jobs::Tick;
 
@@ -93,6 +93,7 @@ pub enum Task {
 }
 
 #[derive(clap::Args)]
+#[command(group(ArgGroup::new("ticks").args(["tick", "every"])))]
 pub struct Run {
     /// The key to lock: 1 to 512 bytes of text
     pub key: String,
@@ -138,7 +139,9 @@ pub struct Run {
     pub every: Option<Duration>,
 
     /// How long the store remembers that a tick is done; by default 30d. After that time it may be done again
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    ///
+    /// A time past the year 9999 is for ever: 9000years, for the version of a migration.
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "ticks")]
     pub kept_for: Option<Duration>,
 
     /// The name that others see as the holder; by default made of the host and the process

@@ -149,10 +149,9 @@ fn of_mongodb(hello: &Document) -> Finding {
             (Grade::Good, text, SHARDED)
         }
         _ => {
-            let text =
-                "a standalone MongoDB: a grant is lost with it, and waiters of other processes \
-                 are not told of a release"
-                    .to_owned();
+            let text = "a standalone MongoDB: a grant is lost with its disk, and waiters of other \
+                 processes are not told of a release"
+                .to_owned();
             (Grade::Mind, text, "standalone")
         }
     };

@@ -72,6 +72,14 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
         if is_asked_to_end {
             return Ok(code);
         }
+        // What the supervisor could not end is a child of this process now.
+        if !process_tree::reap_all(None) {
+            out::say("this host campaigns again when all that the command has started has ended");
+            tokio::select! {
+                () = all_have_ended() => {}
+                signal = signals.end() => return Ok(signal.into()),
+            }
+        }
         if began.elapsed() >= LONGEST {
             ends = 0;
         }
@@ -88,6 +96,13 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
                 signal = signals.end() => return Ok(signal.into()),
             }
         }
+    }
+}
+
+async fn all_have_ended() {
+    let mut ticks = interval(FIRST);
+    while !process_tree::reap_all(None) {
+        ticks.tick().await;
     }
 }
 

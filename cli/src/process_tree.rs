@@ -29,6 +29,18 @@ pub fn become_subreaper() {
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
+/// Whether a process of the tree is in this group. If not, and the leader of the group was reaped, a stranger may get
+/// its number.
+pub fn has_group(group: Pid) -> bool {
+    // On other systems the tree is not known.
+    cfg!(not(target_os = "linux")) || is_in_group(&living(&all()), group)
+}
+
+fn is_in_group(tree: &[Process], group: Pid) -> bool {
+    let number = group.as_raw_nonzero().get();
+    tree.iter().any(|process| process.group == number)
+}
+
 /// Sends a signal to each process of the tree, once. The processes of `group` get it by one call, so that none of them
 /// can start another process in between.
 pub fn signal(group: Option<Pid>, signal: Signal) {
@@ -125,6 +137,14 @@ mod tests {
 
     fn of(pid: i32, parent: i32) -> Process {
         parse_stat(&format!("{pid} (a name) of ) it) S {parent} 3 1 0 -1")).unwrap()
+    }
+
+    #[test]
+    fn a_group_is_of_the_tree_while_it_has_a_process() {
+        let [group, other] = [3, 4].map(|number| Pid::from_raw(number).unwrap());
+        assert!(is_in_group(&[of(12, 7)], group));
+        assert!(!is_in_group(&[of(12, 7)], other));
+        assert!(!is_in_group(&[], group));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::{
     ffi::OsString,
+    fmt::Display,
     io::{self, IsTerminal},
     os::unix::process::CommandExt,
     path::PathBuf,
@@ -82,7 +83,10 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let released = tokio::select! {
         released = end(lease.end(is_done)) => released,
         signal = signals.end() => match tick {
-            Some(_) if is_done => return Ok(signal.into()),
+            Some(tick) if is_done => {
+                out::say(&not_known(&key, tick, "a signal came before the answer of the store"));
+                return Ok(signal.into());
+            }
             _ => Ok(()),
         },
     };
@@ -103,13 +107,17 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
                 ));
                 return Ok(code);
             };
-            out::say(&format!(
-                "the command has ended with 0, and it is not known whether {tick} of {key} is done: {error}"
-            ));
+            out::say(&not_known(&key, tick, error));
             Ok(Code::Unavailable)
         }
         Ok(()) => Ok(code),
     }
+}
+
+fn not_known(key: &Key, tick: Tick, why: impl Display) -> String {
+    format!(
+        "the command has ended with 0, and it is not known whether {tick} of {key} is done: {why}"
+    )
 }
 
 /// Releases a lease. Gives up after [`RELEASE_TIMEOUT`].

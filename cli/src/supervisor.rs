@@ -211,6 +211,8 @@ fn start(args: &Supervise) -> io::Result<Child> {
 struct Supervisor {
     child: Child,
     group: Pid,
+    /// Whether the command has ended and its exit status was read, so that its number is free again.
+    is_reaped: bool,
     deadlines: Deadlines,
     reports: OwnedWriteHalf,
 }
@@ -221,6 +223,7 @@ impl Supervisor {
         Ok(Self {
             group: group.ok_or_else(|| io::Error::other("the command has no process id"))?,
             child,
+            is_reaped: false,
             deadlines,
             reports,
         })
@@ -240,6 +243,7 @@ impl Supervisor {
                 ended = self.child.wait(), if code.is_none() => {
                     // If the exit status of the command cannot be read, the command has ended nevertheless.
                     code = Some(ended.map_or(Code::Failed, Code::of));
+                    self.is_reaped = true;
                     // Processes that the command leaves behind would go on without a lease.
                     self.terminate();
                 }
@@ -270,7 +274,7 @@ impl Supervisor {
                 }
                 Action::Kill => {
                     self.deadlines.killed.get_or_insert(now);
-                    process_tree::signal(Some(self.group), Signal::KILL);
+                    process_tree::signal(self.own_group(), Signal::KILL);
                 }
             }
             let Some(code) = code else { continue };
@@ -307,15 +311,23 @@ impl Supervisor {
     }
 
     fn forward(&self, signal: Signal) {
-        let _ = kill_process_group(self.group, signal);
+        if let Some(group) = self.own_group() {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// The group of the command, unless another command may have it by now.
+    fn own_group(&self) -> Option<Pid> {
+        (!self.is_reaped || process_tree::has_group(self.group)).then_some(self.group)
     }
 
     /// Sends SIGTERM to all processes of the command, once. SIGCONT lets stopped processes handle it.
     fn terminate(&mut self) {
         if self.deadlines.stopped.is_none() {
             self.deadlines.stopped = Some(clock::now());
-            process_tree::signal(Some(self.group), Signal::TERM);
-            process_tree::signal(Some(self.group), Signal::CONT);
+            let group = self.own_group();
+            process_tree::signal(group, Signal::TERM);
+            process_tree::signal(group, Signal::CONT);
         }
     }
 }

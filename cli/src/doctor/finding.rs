@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grade {
     Good,
     /// It works, with a limit that the user should know of.

@@ -90,15 +90,21 @@ pub(super) async fn race(leases: &Leases) -> Finding {
         let _ = lease.release().await;
     }
     let _ = leases.remove_expired(&key).await;
-    let (grade, text) = match count {
-        1 => (Grade::Good, "one of them was granted"),
-        _ => (
-            Grade::Bad,
-            "not one of them was granted: no lock holds here",
-        ),
-    };
+    let (grade, text) = granted_of_a_race(count);
     let text = format!("{RACERS} acquires of one key were sent at the same time, and {text}");
     Finding::new("race", grade, text).with(json!({ "sent": RACERS, "granted": count }))
+}
+
+/// What it means that this many acquires of one key were granted.
+fn granted_of_a_race(count: usize) -> (Grade, String) {
+    match count {
+        0 => (Grade::Bad, "none of them was granted".to_owned()),
+        1 => (Grade::Good, "one of them was granted".to_owned()),
+        _ => (
+            Grade::Bad,
+            format!("{count} of them were granted: no lock holds here"),
+        ),
+    }
 }
 
 /// Opens a stream of freed keys, as a client with waiters does.
@@ -125,5 +131,19 @@ pub(super) async fn told(store: &dyn Store) -> Finding {
                 format!("{asks}, because a change stream did not open in {STREAM_TIMEOUT:?}");
             finding(Grade::Mind, text, false)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_grant_of_a_race_is_good_and_the_others_are_counted() {
+        assert_eq!(granted_of_a_race(1).0, Grade::Good);
+        for count in [0, 2, 8] {
+            assert_eq!(granted_of_a_race(count).0, Grade::Bad, "{count}");
+        }
+        assert!(granted_of_a_race(2).1.starts_with("2 of them were granted"));
     }
 }

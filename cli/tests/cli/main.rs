@@ -78,7 +78,9 @@ impl Place {
                 };
                 Self(format!("mongodb://{host}/{name}?{options}"))
             }
-            (Engine::OpenSearch, _) => Self(format!("opensearch+{address}/{name}")),
+            (Engine::OpenSearch | Engine::OpenSearchSecured, _) => {
+                Self(format!("opensearch+{address}/{name}"))
+            }
             _ => Self(format!("es+{address}/{name}")),
         }
     }

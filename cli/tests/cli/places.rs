@@ -14,6 +14,8 @@ use tokio::runtime::Runtime;
 
 use super::{Place, doctor, sessions::a_command_runs_under_a_lease};
 
+const PASSWORD: &str = "a-Password-4-tests";
+
 #[test]
 fn a_collection_of_another_name() {
     let usual = Place::on(Engine::MongoDb);
@@ -65,6 +67,59 @@ fn stored_scripts() {
     a_command_runs_under_a_lease(&place);
 }
 
+/// The user has the documented rights, without `monitor`. So the cluster does not tell this user which engine it is.
+#[test]
+fn a_user_who_may_only_use_the_locks() {
+    for engine in [Engine::ElasticsearchSecured, Engine::OpenSearchSecured] {
+        let place = Place(format!("{}?scripts=stored", Place::on(engine).0));
+        place.leasehold(["prepare"]).with(0);
+        let (before, path) = place.0.rsplit_once('/').unwrap();
+        let alias = path.split_once('?').unwrap().0;
+        let user = format!("user-of-{alias}");
+        let (paths, role, account) = match engine {
+            Engine::OpenSearchSecured => (
+                [
+                    "_plugins/_security/api/roles",
+                    "_plugins/_security/api/internalusers",
+                ],
+                json!({
+                    "cluster_permissions": ["indices:data/write/bulk", "indices:data/read/mget"],
+                    "index_permissions": [{
+                        "index_patterns": [format!("{alias}*")],
+                        "allowed_actions": ["read", "write", "indices:admin/get", "indices:admin/refresh*"],
+                    }],
+                }),
+                json!({ "password": PASSWORD, "opendistro_security_roles": [&user] }),
+            ),
+            _ => (
+                ["_security/role", "_security/user"],
+                json!({ "indices": [{
+                    "names": [format!("{alias}*")],
+                    "privileges": ["read", "write", "view_index_metadata", "maintenance"],
+                }] }),
+                json!({ "password": PASSWORD, "roles": [&user] }),
+            ),
+        };
+        for (path, body) in paths.iter().zip([role, account]) {
+            put(engine, &format!("{path}/{user}"), &body);
+        }
+        let host = before.rsplit_once('@').unwrap().1;
+        let at = |scheme: &str| Place(format!("{scheme}://{user}:{PASSWORD}@{host}/{path}"));
+        let refused = at("http").leasehold(["run", "job", "--", "echo", "never"]);
+        assert!(refused.saying(77).contains("monitor"), "{}", refused.err);
+        let scheme = match engine {
+            Engine::OpenSearchSecured => "opensearch+http",
+            _ => "es+http",
+        };
+        let run = at(scheme).leasehold(["run", "job", "--", "echo", "ran"]);
+        assert_eq!(run.with(0), "ran");
+        at(scheme).leasehold(["ls", "--all"]).with(0);
+        at(scheme)
+            .leasehold(["purge", "--older-than", "1d"])
+            .with(0);
+    }
+}
+
 /// The doctor and `prepare` refuse an index with an ingest pipeline.
 #[test]
 fn the_doctor_tells_of_a_pipeline() {
@@ -93,13 +148,17 @@ fn the_doctor_tells_of_a_pipeline() {
 }
 
 fn set_pipeline(engine: Engine, index: &str, pipeline: &str) {
+    let body = json!({ "index.final_pipeline": pipeline });
+    put(engine, &format!("{index}/_settings"), &body);
+}
+
+fn put(engine: Engine, path: &str, body: &Value) {
     let client = Elasticsearch::new(Transport::single_node(&engine.address()).unwrap());
-    let path = format!("{index}/_settings");
-    let body = json!({ "index.final_pipeline": pipeline }).to_string();
+    let body = body.to_string();
     let set = async {
         let transport = client.transport();
         let headers = HeaderMap::new();
-        let sent = transport.send(Method::Put, &path, headers, None::<&()>, Some(body), None);
+        let sent = transport.send(Method::Put, path, headers, None::<&()>, Some(body), None);
         sent.await.unwrap().error_for_status_code().unwrap();
     };
     Runtime::new().unwrap().block_on(set);

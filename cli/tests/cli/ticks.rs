@@ -181,7 +181,11 @@ fn a_tick_that_is_far_ahead_is_refused() {
 #[test]
 fn what_is_no_tick_is_refused() {
     let place = Place::file();
-    for words in [["--tick", "daily"], ["--every", "1ms"]] {
+    for words in [
+        ["--tick", "daily"],
+        ["--every", "1ms"],
+        ["--kept-for", "7d"],
+    ] {
         let [option, value] = words;
         let ended = place.leasehold(["run", "report", option, value, "--", "echo", "never"]);
         ended.saying(2);
