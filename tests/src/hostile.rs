@@ -145,9 +145,13 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
             continue;
         }
         taken += 1;
+        let found = get().await;
+        // Most operations on most documents change nothing.
+        let mut is_unchanged = true;
         for operation in OPERATIONS {
-            put(document).await;
-            let found = get().await;
+            if !is_unchanged {
+                put(document).await;
+            }
             let told = operation.carried_out(store).await;
             let (answer, changed) = match verdict {
                 Verdict::Lock(has) => operation.expected(has),
@@ -160,8 +164,9 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
                 }
             };
             check(told == answer, &told);
+            is_unchanged = changed.is_none() && get().await == found;
             match changed {
-                None => check(get().await == found, &"it has changed the document"),
+                None => check(is_unchanged, &"it has changed the document"),
                 Some(changed) => {
                     let left = store.inspect(&Key::new(KEY).unwrap()).await;
                     check(
@@ -172,7 +177,6 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
             }
         }
         put(document).await;
-        let found = get().await;
         has_no_part_in_limiters(store).await;
         assert_eq!(get().await, found, "{document:?}");
         let leases = patient(store.clone());
