@@ -259,7 +259,8 @@ macro_rules! lease_options {
             /// The time counts on the server's clock, in whole milliseconds. It is at most
             /// [`MAX_TTL`](crate::limits::MAX_TTL): otherwise the acquire returns
             /// [`Error::InvalidMinHold`](crate::Error::InvalidMinHold). Only a release of a live lease applies it. If
-            /// the holder dies, the key is free when the ttl is over. It does not apply to a grant that the caller did
+            /// the holder dies, the key is free when the ttl is over. A [`reentrant`](Self::reentrant) request of the
+            /// same owner is let in during the rest of it. It does not apply to a grant that the caller did
             /// not get, nor to the leases of a set that was not granted as a whole.
             ///
             /// ```

@@ -2,10 +2,12 @@
 //!
 //! Operations create spans and events of `tracing`, with the target `leasehold`:
 //!
-//! - WARN: a lease is at risk, or lost while its guard lives; renewals are late; a background release was given up.
-//! - INFO: an operator evicted a holder, removed or purged locks, or released all leases of an owner.
-//! - DEBUG: operations, grants, releases, and renewals that fail.
-//! - TRACE: renewals that succeed.
+//! - WARN: what may need somebody: a lease is at risk, or lost while its guard lives; renewals are late; a background
+//!   release was given up; the work of a job or of a leader failed.
+//! - INFO: a term of a leader begins or ends; an operator evicted a holder, removed or purged locks, or released all
+//!   leases of an owner.
+//! - DEBUG: operations, grants, releases, and calls to the store that fail.
+//! - TRACE: what happens all the time: renewals that succeed, grants from memory, guards that are dropped.
 //!
 //! With the feature `metrics` the library counts acquires by outcome, losses by reason, renewals and errors of the
 //! store. It measures how long callers waited, how long leases were held, and how late renewals were.

@@ -23,7 +23,7 @@
 //! | feature | crate | versions |
 //! |---|---|---|
 //! | `mongodb` | `mongodb` | 3, from 3.9 on |
-//! | `elasticsearch` | `elasticsearch` | 9, from 9.1.0-alpha.1 on |
+//! | `elasticsearch` | `elasticsearch` | 9.1.0-alpha.1 or a later one of 9.1.0, or 9.1 and newer |
 //! | `opensearch` | `opensearch` | 2, from 2.4 on |
 //!
 //! - leasehold asks for `mongodb` with the features `rustls-tls` and `bson-2`. Features that the application chooses
