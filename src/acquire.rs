@@ -4,8 +4,8 @@
 //!   `options.rs` has the options that they share, and `attempt.rs` an answer.
 //! - `start.rs` starts an acquire: from memory (`local.rs`), or else by an operation (`operation.rs`), which
 //!   `cleanup.rs` cleans up after.
-//! - `backpressure.rs` slows acquires down while renewals are late, and `recent_keys.rs` remembers keys for a while: those
-//!   that were held, and those in a shared turn.
+//! - `backpressure.rs` slows acquires down while renewals are late, and
+//!   `recent_keys.rs` remembers keys for a while: those that were held, and those in a shared turn.
 //! - `context.rs` has the parts of a handle that all of them use.
 
 mod all;

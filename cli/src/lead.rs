@@ -59,6 +59,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
             code,
             stopped,
             asked_to_end,
+            has_survivors,
         } = ended;
         let is_asked_to_end = tokio::select! {
             released = run::release(lease) => {
@@ -72,8 +73,8 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
         if is_asked_to_end {
             return Ok(code);
         }
-        // What the supervisor could not end is a child of this process now.
-        if !process_tree::reap_all(None) {
+        // They are children of this process now.
+        if has_survivors {
             out::say("this host campaigns again when all that the command has started has ended");
             tokio::select! {
                 () = all_have_ended() => {}

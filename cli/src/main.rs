@@ -44,6 +44,8 @@ use self::{
 
 /// How long this process waits for the background releases before it exits.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time limit of a purge, which may have to remove very many documents.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Runs on one thread. For the kernel, the parent of a process is the thread that started it, and that thread must not
 /// end before the process does.
@@ -115,7 +117,10 @@ async fn work(args: Args) -> Result<Code, Failure> {
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
         Task::Evict(evict) => evict::evict(evict, &leases).await,
         Task::Watch(watch) => watch::watch(watch, &leases).await,
-        Task::Purge { older_than } => evict::purge(older_than, &leases).await,
+        Task::Purge { older_than } => {
+            let leases = Leases::builder(opened.store.clone()).call_timeout(DAY);
+            evict::purge(older_than, &leases.build()).await
+        }
         Task::Prepare => {
             opened.prepare().await?;
             out::line(&format!("{} is prepared", opened.place))

@@ -140,6 +140,8 @@ pub struct CommandEnd {
     pub stopped: bool,
     /// The first signal that came and asks a program to end.
     pub asked_to_end: Option<Signal>,
+    /// Whether a process of the command goes on, because it cannot be ended.
+    pub has_survivors: bool,
 }
 
 impl CommandEnd {
@@ -180,8 +182,10 @@ pub struct SupervisorProcess {
     stopped: bool,
     /// The first signal that came and asks a program to end.
     asked_to_end: Option<Signal>,
-    /// Whether the supervisor has reported that all processes of the command have ended.
+    /// Whether the supervisor has reported its end: all processes of the command have ended, or cannot be ended.
     is_over: bool,
+    /// Whether a process of the command cannot be ended.
+    has_survivors: bool,
 }
 
 impl SupervisorProcess {
@@ -239,6 +243,7 @@ impl SupervisorProcess {
             stopped: false,
             asked_to_end: None,
             is_over: false,
+            has_survivors: false,
         })
     }
 
@@ -296,6 +301,7 @@ impl SupervisorProcess {
             code,
             stopped: self.stopped,
             asked_to_end: self.asked_to_end,
+            has_survivors: self.has_survivors,
         }
     }
 
@@ -330,6 +336,7 @@ impl SupervisorProcess {
                 });
             }
             Some(Report::Over) => self.is_over = true,
+            Some(Report::LeftBehind) => (self.is_over, self.has_survivors) = (true, true),
             None => {}
         }
     }

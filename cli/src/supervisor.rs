@@ -49,6 +49,8 @@ pub enum Report {
     Stopped,
     /// The command and all processes that it has started have ended.
     Over,
+    /// The command has ended, and a process that it has started cannot be ended.
+    LeftBehind,
 }
 
 impl Instruction {
@@ -76,7 +78,7 @@ impl fmt::Display for Instruction {
 
 impl Report {
     pub fn parse(line: &str) -> Option<Self> {
-        [Self::Stopped, Self::Over]
+        [Self::Stopped, Self::Over, Self::LeftBehind]
             .into_iter()
             .find(|report| report.to_string() == line)
     }
@@ -87,6 +89,7 @@ impl fmt::Display for Report {
         f.write_str(match self {
             Self::Stopped => "stopped",
             Self::Over => "over",
+            Self::LeftBehind => "left behind",
         })
     }
 }
@@ -287,7 +290,7 @@ impl Supervisor {
                 out::say(
                     "what the command has started cannot be ended, and goes on without a lease",
                 );
-                send(&self.reports, Report::Over);
+                send(&self.reports, Report::LeftBehind);
                 return Ok(Code::Lost);
             }
             if !has_warned && self.deadlines.killed.is_some_and(killed) {

@@ -65,12 +65,10 @@ impl Leftover {
     /// What a request that ended with this error leaves in the store: `Nothing` only if the error proves that nothing
     /// was changed. A needless release is harmless.
     pub(super) fn of_error(error: &Error) -> Self {
-        match error {
-            // A driver may send the request to several nodes in turn. The error is that of the last node; an earlier
-            // node may have granted the lease.
-            Error::Store { .. } | Error::Overloaded { .. } => Self::Unclear,
-            error if error.is_ambiguous() => Self::Unclear,
-            _ => Self::Nothing,
+        if error.leaves_doubt() {
+            Self::Unclear
+        } else {
+            Self::Nothing
         }
     }
 }

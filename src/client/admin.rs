@@ -269,8 +269,7 @@ impl Leases {
     /// A lock is unused while it has no live holder and its fence is not ahead of the server's clock. A limiter is
     /// unused when its count no longer limits a request. A lock that is granted or renewed during the purge stays.
     /// MongoDB removes old documents by a TTL index and does not need this call, unless the store works [without
-    /// pipelines](crate::MongoStore::without_pipelines). Elasticsearch and OpenSearch round the retention up to whole
-    /// seconds.
+    /// pipelines](crate::MongoStore::without_pipelines).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -313,7 +312,7 @@ fn ended_here(registry: &Weak<LeaseRegistry>, key: &Key, ended: Result<Vec<Lease
             let ended = |lease| registry.ended_here(key, Some(lease));
             leases.into_iter().for_each(ended);
         }
-        Err(error) if error.is_ambiguous() => registry.ended_here(key, None),
+        Err(error) if error.leaves_doubt() => registry.ended_here(key, None),
         Err(_) => return,
     }
     registry.queues.wake_first(key);

@@ -52,8 +52,9 @@ impl LeasesBuilder {
     /// Sets the clock margin: how long before the expiry on the server the holder stops counting on its lease. The
     /// default is the margin that the [store](crate::Store::clock_margin) asks for. MongoDB, Elasticsearch and
     /// OpenSearch ask for 100 ms, because after a failover another node's clock decides. SQLite asks for 10 ms, or 100
-    /// ms on a host without a clock that counts from its boot. Memory asks for the millisecond of its clock. A ttl must be
-    /// at least twice the margin; an acquire with a shorter ttl returns [`Error::InvalidTtl`](crate::Error::InvalidTtl).
+    /// ms on a host without a clock that counts from its boot. Memory asks for the millisecond of its clock. A ttl must
+    /// be at least twice the margin; an acquire with a shorter ttl returns
+    /// [`Error::InvalidTtl`](crate::Error::InvalidTtl).
     pub fn clock_margin(mut self, margin: Duration) -> Self {
         self.clock_margin = margin;
         self

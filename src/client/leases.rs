@@ -221,8 +221,8 @@ impl Leases {
     ///
     /// Await it on a Tokio runtime. Outside of one it can send nothing: it then waits until a runtime from which leases
     /// were acquired has sent the releases or has ended, and waits for ever if such a runtime exists but nothing drives
-    /// it. The same holds anywhere for an acquire or a release that was dropped or has not ended on a runtime that nothing
-    /// drives.
+    /// it. The same holds anywhere for an acquire or a release that was dropped or has not ended on a runtime that
+    /// nothing drives.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -99,6 +99,12 @@ impl Error {
         self.kind() == ErrorKind::NoAnswer
     }
 
+    /// Whether the request may have been carried out although the error says otherwise. A driver may have sent it to
+    /// several servers in turn: this is the answer of the last one, and an earlier one may have carried it out.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        self.is_ambiguous() || matches!(self, Self::Store { .. } | Self::Overloaded { .. })
+    }
+
     /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {

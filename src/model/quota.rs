@@ -119,8 +119,9 @@ impl Quota {
             .saturating_mul(self.most_at_once().into())
     }
 
-    /// The longest debt of a smooth limiter that counts, in nanoseconds: that of a request with any limit and burst for
-    /// this window.
+    /// The longest debt of a smooth limiter that counts, in nanoseconds: that of a request with any burst for this
+    /// window. (The intervals are rounded up, so with another limit it may be some nanoseconds more, which are
+    /// forgotten.)
     pub(crate) fn max_debt_nanos(&self) -> i64 {
         let window = i64::try_from(self.window.as_nanos()).unwrap_or(i64::MAX);
         self.credit_nanos().max(window)

@@ -135,9 +135,9 @@ async fn a_lease_that_was_taken_over_is_not_handed_over() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The lease is shared in the store, because a downgrade was carried out whose answers were lost. The waiter was granted
-/// the key beside it, and the answer was lost too, so its next request changes nothing. The holder's release has to be
-/// sent.
+/// The lease is shared in the store, because a downgrade was carried out whose answers were lost. The waiter was
+/// granted the key beside it, and the answer was lost too, so its next request changes nothing. The holder's release
+/// has to be sent.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_may_have_been_granted_the_key_takes_no_lease_over() {
     let (store, leases) = setup();

@@ -225,6 +225,7 @@ fn classic_shapes() -> Vec<(Verdict, Document)> {
         doc! { "released_at": [long_ago] },
         doc! { "free": [true] },
         doc! { "fence": [7_i64] },
+        doc! { "state": 5 },
     ];
     shapes.extend(damaged(free(), changes));
     shapes.extend(damaged(stamped(), fences.to_vec()));
@@ -232,6 +233,7 @@ fn classic_shapes() -> Vec<(Verdict, Document)> {
         doc! { "lease": "they" },
         doc! { "lease": [LEASE] },
         doc! { "fence": [7_i64] },
+        doc! { "state": 5 },
         doc! { "acquired_at": [long_ago] },
         doc! { "ttl": 30_000_i32 },
         doc! { "ttl": -1_i64 },

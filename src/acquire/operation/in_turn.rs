@@ -172,8 +172,8 @@ impl AcquireOperation {
         match waiter.last_answer() {
             Some(Ok(held)) => self.refusal(waited, held),
             Some(Err(error)) => error,
-            // No request of this queue was refused last. Either a task of this process has or had the key from memory, or
-            // the last answer was a grant to another waiter.
+            // No request of this queue was refused last. Either a task of this process has or had the key from memory,
+            // or the last answer was a grant to another waiter.
             None => {
                 let stay = self.context.registry.stays.get(&self.request.key);
                 let held = stay.map(|stay| stay.held(Instant::now()));

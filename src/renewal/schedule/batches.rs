@@ -111,8 +111,8 @@ impl<T: Clone> Schedule<T> {
         shortest.is_some_and(|ttl| self.has_slot(false, ttl, now))
     }
 
-    /// The ttl of the leases that are sent next: the nearest deadline first, among those for which one more batch may be
-    /// sent.
+    /// The ttl of the leases that are sent next: the nearest deadline first, among those for which one more batch may
+    /// be sent.
     fn next_first(&self, now: Instant) -> Option<Duration> {
         if !self.may_send_first(now) {
             return None;
@@ -129,8 +129,8 @@ impl<T: Clone> Schedule<T> {
         })
     }
 
-    /// The place in the list of the part that is sent once more next: the one with the nearest deadline, by the first of
-    /// its leases that is still kept alive, among those for which one more may be sent.
+    /// The place in the list of the part that is sent once more next: the one with the nearest deadline, by the first
+    /// of its leases that is still kept alive, among those for which one more may be sent.
     pub(super) fn next_repeat(&self, now: Instant) -> Option<usize> {
         let (mut accepted, mut refused) = (Duration::ZERO, Duration::MAX);
         let mut next = None;

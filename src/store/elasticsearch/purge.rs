@@ -35,9 +35,9 @@ impl<C: Transport> IndexStore<C> {
             let answer = self
                 .search(&self.statements.look_over(retention, after))
                 .await?;
-            let hits = answer["hits"]["hits"]
-                .as_array()
-                .map_or(&[][..], Vec::as_slice);
+            let Some(hits) = answer["hits"]["hits"].as_array() else {
+                return Err(self.malformed("it has no hits"));
+            };
             let Some(last) = hits.last() else {
                 return Ok(removed);
             };

@@ -148,8 +148,8 @@ impl Statements {
         Ok(index.clone())
     }
 
-    /// Whether this index is still fit for locks, by the answer to [`get_index`](Self::get_index). It is not if no alias
-    /// leads to it.
+    /// Whether this index is still fit for locks, by the answer to [`get_index`](Self::get_index). It is not if no
+    /// alias leads to it.
     pub(crate) fn is_fit_for_locks(&self, index: &str, answer: &Value) -> bool {
         let description = &answer[index];
         description.is_object() && self.fit_for_locks(index, description).is_ok()

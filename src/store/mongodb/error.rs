@@ -46,14 +46,13 @@ const DENIED: [i32; 2] = [13, 18];
 /// The primary stepped down or is shutting down, the network between the servers failed, or time ran out. These are the
 /// driver's own list of errors that a retry may fix, and the time limits; a router's errors for a shard without a
 /// primary (133) or without a connection in time (202, 407), and for documents that move to another shard (63, 150,
-/// 13,388); and the end of a single operation by an operator (11,601).
-const INTERRUPTED: [i32; 23] = [
-    6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 202, 262, 407, 9_001, 10_058, 10_107, 11_600,
-    11_601, 11_602, 13_388, 13_435, 13_436,
+/// 13,388); the end of a single operation by an operator (11,601); and the refusals of a server that gets too many
+/// requests (433, 449, 450, 462), or takes no writes of users for now (371). The driver has repeated such a request,
+/// and tells only of its last try: an earlier one may have been carried out.
+const INTERRUPTED: [i32; 28] = [
+    6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 202, 262, 371, 407, 433, 449, 450, 462, 9_001,
+    10_058, 10_107, 11_600, 11_601, 11_602, 13_388, 13_435, 13_436,
 ];
-/// The server refuses requests because there are too many of them (433, 449, 450, 462), or an operator has blocked the
-/// writes of users (371).
-const OVERLOADED: [i32; 5] = [371, 433, 449, 450, 462];
 
 /// The server's number for the error, if the error came from the server.
 pub(crate) fn code(error: &DriverError) -> Option<i32> {
@@ -152,8 +151,8 @@ pub(crate) fn classify(error: DriverError) -> Error {
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
     let transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
     let number = code(&error);
-    let is_overloaded = error.contains_label(SYSTEM_OVERLOADED_ERROR)
-        || number.is_some_and(|number| OVERLOADED.contains(&number));
+    // The driver gives this label to connections that it cannot make, too.
+    let is_overloaded = number.is_some() && error.contains_label(SYSTEM_OVERLOADED_ERROR);
     let no_journal = refuses_journal(&error);
     let is_classic = number.is_some_and(|number| refuses_pipelines(number, &sentence(&error.kind)));
     let kind = error.kind.clone();
@@ -166,7 +165,6 @@ pub(crate) fn classify(error: DriverError) -> Error {
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {
             Error::Denied { store, source }
         }
-        _ if is_overloaded => Error::Overloaded { store, source },
         // No server was found to send the request to.
         ErrorKind::ServerSelection { .. } | ErrorKind::DnsResolve { .. } => {
             Error::Unreachable { store, source }
@@ -178,7 +176,10 @@ pub(crate) fn classify(error: DriverError) -> Error {
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => {
             Error::Interrupted { store, source }
         }
-        _ if retryable || number.is_some_and(|number| INTERRUPTED.contains(&number)) => {
+        _ if retryable
+            || is_overloaded
+            || number.is_some_and(|number| INTERRUPTED.contains(&number)) =>
+        {
             Error::Interrupted { store, source }
         }
         // The server refused the request, or the driver refused it before it sent anything.
@@ -263,10 +264,7 @@ pub(crate) fn statement_failed(error: &Document) -> Error {
         return no_pipelines();
     }
     let (store, source) = (STORE, Cause::text(format!("{text} (code {code})")));
-    let is_one_of = |codes: &[i32]| codes.iter().any(|at| i64::from(*at) == code);
-    if is_one_of(&OVERLOADED) {
-        Error::Overloaded { store, source }
-    } else if is_one_of(&INTERRUPTED) {
+    if INTERRUPTED.iter().any(|at| i64::from(*at) == code) {
         Error::Interrupted { store, source }
     } else {
         Error::Store { store, source }

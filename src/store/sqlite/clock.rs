@@ -10,9 +10,9 @@ pub(super) struct Reading<'a> {
     pub(super) boot: Option<(&'a str, i64)>,
     /// The time of day, in milliseconds since 1970. It can be set.
     pub(super) of_day: i64,
-    /// Whether this process has seen that the clock of the file is that of this boot. The host has not booted since,
-    /// because the process would have ended.
-    pub(super) is_of_this_boot: bool,
+    /// The base of the clock of the file when this process last used it. The host has not booted since, because the
+    /// process would have ended.
+    pub(super) base: Option<i64>,
 }
 
 /// The state of the clock, as the file keeps it.
@@ -31,8 +31,8 @@ impl Kept {
     ///
     /// The time of day is read once for each boot, so that setting it later moves no expiry. Containers may show boot
     /// ids of their own for the same boot. So another id alone says nothing: the host has booted if its count is
-    /// smaller than before, or, when a process reads the clock for the first time, if what the host has counted is not
-    /// near the time of day.
+    /// smaller than before, or if what the host has counted is not near the time of day; but not by the time of day if
+    /// this process has used the clock as it is.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {
         let last = before.map_or(i64::MIN, |before| before.last);
         let Some((boot, since)) = reading.boot else {
@@ -64,7 +64,8 @@ fn has_booted(before: &Kept, since: i64, reading: &Reading<'_>) -> bool {
         .last
         .max(reading.of_day)
         .saturating_add(BOOT_TOLERANCE);
-    counted < before.last || !reading.is_of_this_boot && !(earliest..=latest).contains(&counted)
+    let is_known = reading.base == Some(before.base);
+    counted < before.last || !is_known && !(earliest..=latest).contains(&counted)
 }
 
 /// The id of this boot, which Linux makes anew at each boot. `None` on other systems, or if it cannot be read.
@@ -98,7 +99,7 @@ mod tests {
         Reading {
             boot: Some((boot, since)),
             of_day,
-            is_of_this_boot: false,
+            base: None,
         }
     }
 
@@ -146,7 +147,7 @@ mod tests {
         let before = Kept::at(None, &reading("a", 1_000, 500_000));
         for of_day in [0, 4_100_000] {
             let mut reading = reading("b", 2_000, of_day);
-            reading.is_of_this_boot = true;
+            reading.base = Some(before.base);
             let mut after = Kept::at(Some(&before), &reading);
             assert_eq!((after.base, after.last), (499_000, 501_000));
             // The count is smaller than before, so the host has booted after all, or it has another count.
@@ -172,6 +173,23 @@ mod tests {
         assert_eq!(after.last, 500_100);
     }
 
+    /// Both go on with the same file in turn.
+    #[test]
+    fn containers_with_counts_of_their_own_do_not_move_the_clock_ahead_in_turn() {
+        let mut kept = Kept::at(None, &reading("a", 1_000, 500_000));
+        let mut bases = [Some(kept.base), None];
+        for turn in 1..10 {
+            let (since, of_day) = (1_000 + 100 * turn, 500_000 + 100 * turn);
+            for (container, (boot, ahead)) in [("b", 9_000_000), ("a", 0)].into_iter().enumerate() {
+                let mut reading = reading(boot, since + ahead, of_day);
+                reading.base = bases[container];
+                kept = Kept::at(Some(&kept), &reading);
+                bases[container] = Some(kept.base);
+                assert!(kept.last <= of_day + 1_000, "{boot}: {kept:?}");
+            }
+        }
+    }
+
     /// A virtual machine that continues from a snapshot has a smaller count than before.
     #[test]
     fn it_stands_still_while_the_count_is_behind() {
@@ -187,7 +205,7 @@ mod tests {
         let of_day = |of_day| Reading {
             boot: None,
             of_day,
-            is_of_this_boot: false,
+            base: None,
         };
         let first = Kept::at(None, &of_day(500_000));
         assert_eq!(first.last, 500_000);

@@ -33,7 +33,8 @@ pub(super) struct File {
     identity: Identity,
     connection: Connection,
     boot: Option<String>,
-    is_of_this_boot: bool,
+    /// The base of the clock when this process last used it.
+    base: Option<i64>,
 }
 
 impl File {
@@ -41,7 +42,7 @@ impl File {
         let connection = opening::open(path, make)?;
         let boot = clock::boot();
         // This first read makes SQLite open its other files, which the identity needs.
-        let clock = FileClock::read(&connection, boot.as_deref(), false);
+        let clock = FileClock::read(&connection, boot.as_deref(), None);
         let clock = clock.map_err(|error| classify(error, path))?;
         let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
         let mut this = Self {
@@ -49,7 +50,7 @@ impl File {
             identity,
             connection,
             boot,
-            is_of_this_boot: !clock.has_booted,
+            base: clock.used_base(),
         };
         if clock.is_of_new_boot && !this.is_readonly()? {
             this.change(|_| Ok(()))?;
@@ -80,8 +81,8 @@ impl File {
         let behavior = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(behavior);
         let transaction = transaction.map_err(classify)?;
-        let clock = FileClock::read(&transaction, self.boot.as_deref(), self.is_of_this_boot)
-            .map_err(classify)?;
+        let clock =
+            FileClock::read(&transaction, self.boot.as_deref(), self.base).map_err(classify)?;
         let mut change =
             WriteTransaction::new(ReadTransaction::new(&transaction, &self.path, clock.time()));
         let done = work(&mut change)?;
@@ -89,7 +90,9 @@ impl File {
             clock.write(&transaction).map_err(classify)?;
             let committed = transaction.commit();
             committed.map_err(|error| classify_commit(error, &self.path))?;
-            self.is_of_this_boot = true;
+            self.base = Some(clock.kept.base);
+        } else {
+            self.base = clock.used_base();
         }
         Ok(done)
     }
@@ -102,8 +105,8 @@ impl File {
         self.check()?;
         let classify = |error| classify(error, &self.path);
         let transaction = self.connection.transaction().map_err(classify)?;
-        let clock = FileClock::read(&transaction, self.boot.as_deref(), self.is_of_this_boot)
-            .map_err(classify)?;
+        let clock =
+            FileClock::read(&transaction, self.boot.as_deref(), self.base).map_err(classify)?;
         work(&ReadTransaction::new(
             &transaction,
             &self.path,
@@ -131,7 +134,7 @@ impl FileClock {
     fn read(
         connection: &Connection,
         boot: Option<&str>,
-        is_of_this_boot: bool,
+        base: Option<i64>,
     ) -> rusqlite::Result<Self> {
         let before = connection
             .prepare_cached(READ_CLOCK)?
@@ -146,7 +149,7 @@ impl FileClock {
         let reading = Reading {
             boot: boot.map(|boot| (boot, clock::since_boot())),
             of_day: Utc::now().timestamp_millis(),
-            is_of_this_boot,
+            base,
         };
         let kept = Kept::at(before.as_ref(), &reading);
         let has_booted = before
@@ -158,6 +161,11 @@ impl FileClock {
             is_of_new_boot,
             has_booted,
         })
+    }
+
+    /// The base, if it is that of the file. After a boot it counts only when it was written.
+    fn used_base(&self) -> Option<i64> {
+        (!self.has_booted).then_some(self.kept.base)
     }
 
     fn write(&self, connection: &Connection) -> rusqlite::Result<()> {

@@ -221,7 +221,8 @@ async fn a_stream_ends_with_its_followers() {
     }
 }
 
-/// The task that reads the key ends with its runtime. Receivers on other runtimes would show what it read last for ever.
+/// The task that reads the key ends with its runtime. Receivers on other runtimes would show what it read last for
+/// ever.
 #[test]
 fn nobody_is_known_to_lead_after_the_end_of_the_runtime() {
     let runtime = || {

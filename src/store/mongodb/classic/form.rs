@@ -79,6 +79,7 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     let filter = doc! {
         "_id": request.key.as_str(),
         "schema": CLASSIC_SCHEMA,
+        "state": { "$exists": false },
         "free": one(doc! { "$eq": true }),
         // There are enough fences left. (A new document is not free, because its first fence has to come from the
         // clock.)
@@ -121,6 +122,7 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
     let filter = doc! {
         "_id": key.as_str(),
         "schema": CLASSIC_SCHEMA,
+        "state": { "$exists": false },
         "lease": one(doc! { "$eq": lease.to_string() }),
         "fence": one(doc! { "$type": "long", "$gte": 0_i64, "$lt": FENCE_END }),
         "ttl": one(doc! { "$type": "long", "$gte": 0_i64 }),
