@@ -145,12 +145,13 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
             continue;
         }
         taken += 1;
-        let found = get().await;
+        let mut found = get().await;
         // Most operations on most documents change nothing.
         let mut is_unchanged = true;
         for operation in OPERATIONS {
             if !is_unchanged {
                 put(document).await;
+                found = get().await;
             }
             let told = operation.carried_out(store).await;
             let (answer, changed) = match verdict {
@@ -177,6 +178,7 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
             }
         }
         put(document).await;
+        found = get().await;
         has_no_part_in_limiters(store).await;
         assert_eq!(get().await, found, "{document:?}");
         let leases = patient(store.clone());

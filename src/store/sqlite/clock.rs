@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn containers_with_counts_of_their_own_do_not_move_the_clock_ahead_in_turn() {
         let mut kept = Kept::at(None, &reading("a", 1_000, 500_000));
-        let mut bases = [Some(kept.base), None];
+        let mut bases = [None, Some(kept.base)];
         for turn in 1..10 {
             let (since, of_day) = (1_000 + 100 * turn, 500_000 + 100 * turn);
             for (container, (boot, ahead)) in [("b", 9_000_000), ("a", 0)].into_iter().enumerate() {

@@ -107,6 +107,7 @@ impl File {
         let transaction = self.connection.transaction().map_err(classify)?;
         let clock =
             FileClock::read(&transaction, self.boot.as_deref(), self.base).map_err(classify)?;
+        self.base = clock.used_base();
         work(&ReadTransaction::new(
             &transaction,
             &self.path,
