@@ -162,7 +162,7 @@ impl Releaser {
                     let about = (&job.key, job.lease);
                     telemetry::store_failed("release", Some(about), &error);
                 }
-                unclear |= error.leaves_doubt();
+                unclear |= error.is_ambiguous();
                 let over = expired.is_none_or(|at| Instant::now() >= at) || !error.is_retryable();
                 match tries.pause_after(&error) {
                     Some(short) if reply.is_some() && !over => pause = short,

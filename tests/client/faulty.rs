@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{LIMIT, PATIENCE, TTL};
 
-/// The handle of a process whose store has faults, the handle of another process, and the control
-/// of the faults.
 /// The clock margin of the memory store.
 const MARGIN: Duration = Duration::from_millis(1);
 
+/// The handle of a process whose store has faults, the handle of another process, and the control
+/// of the faults.
 fn setup() -> (Leases, Leases, Faults) {
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
@@ -230,6 +230,17 @@ async fn what_hangs_fails_when_the_next_calls_fail() {
     };
     let (inspected, ()) = tokio::join!(inspect, fail);
     assert!(matches!(inspected, Err(Error::Denied { .. })));
+}
+
+/// A store that is overloaded has changed nothing, so the repeat of the release tells for certain that the lease is lost.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_refused_first_hides_no_loss() {
+    let (leases, other, faults) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    other.evict("key").await.unwrap();
+    faults.releases().fail_next(1, Failure::Overloaded);
+    let error = lease.release().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
