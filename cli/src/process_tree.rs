@@ -32,10 +32,12 @@ pub fn become_subreaper() {
 /// Whether a process of the tree is in this group. If not, and the leader of the group was reaped, a stranger may get
 /// its number.
 pub fn has_group(group: Pid) -> bool {
-    // On other systems the tree is not known.
+    if cfg!(not(target_os = "linux")) {
+        return true;
+    }
     let tree = living(&all());
-    // `/proc` may hide processes. Then the group is all that is known of them.
-    cfg!(not(target_os = "linux")) || tree.is_empty() || is_in_group(&tree, group)
+    // `/proc` may hide processes. Then the group is all that is known of those that are left.
+    is_in_group(&tree, group) || tree.is_empty() && !reap_all(None)
 }
 
 fn is_in_group(tree: &[Process], group: Pid) -> bool {

@@ -295,7 +295,7 @@ impl SupervisorProcess {
         }
         if !self.is_over {
             out::say("the parent of the command was killed, and so is the command");
-            kill_remaining(lease).await;
+            self.has_survivors |= kill_remaining(lease).await;
         }
         CommandEnd {
             code,
@@ -350,14 +350,17 @@ impl SupervisorProcess {
     }
 }
 
-/// Ends the processes that a killed supervisor has left behind.
-async fn kill_remaining(lease: &Lease) {
+/// Ends the processes that a killed supervisor has left behind. Returns whether some of them cannot be ended.
+async fn kill_remaining(lease: &Lease) -> bool {
     let start = Instant::now();
     let enough = Duration::from_millis(AFTER_KILL.unsigned_abs());
     loop {
         // Once the lease is over, waiting for processes that cannot be ended protects nothing.
-        if process_tree::reap_all(None) || start.elapsed() > enough && !lease.is_live() {
-            return;
+        if process_tree::reap_all(None) {
+            return false;
+        }
+        if start.elapsed() > enough && !lease.is_live() {
+            return true;
         }
         process_tree::signal(None, Signal::KILL);
         sleep(Duration::from_millis(10)).await;

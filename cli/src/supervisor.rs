@@ -356,7 +356,7 @@ mod tests {
                 Some(instruction)
             );
         }
-        for report in [Report::Stopped, Report::Over] {
+        for report in [Report::Stopped, Report::Over, Report::LeftBehind] {
             assert_eq!(Report::parse(&report.to_string()), Some(report));
         }
         for nonsense in ["", "until", "until x", "signal 0", "signal 999", "stop it"] {
