@@ -47,8 +47,8 @@ const DENIED: [i32; 2] = [13, 18];
 /// driver's own list of errors that a retry may fix, and the time limits; a router's errors for a shard without a
 /// primary (133) or without a connection in time (202, 407), and for documents that move to another shard (63, 150,
 /// 13,388); the end of a single operation by an operator (11,601); and the refusals of a server that gets too many
-/// requests (433, 449, 450, 462), or takes no writes of users for now (371). The driver has repeated such a request,
-/// and tells only of its last try: an earlier one may have been carried out.
+/// requests (433, 449, 450, 462), or takes no writes of users for now (371). The driver may have repeated such a
+/// request, and tells only of its last try: an earlier one may have been carried out.
 const INTERRUPTED: [i32; 28] = [
     6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 202, 262, 371, 407, 433, 449, 450, 462, 9_001,
     10_058, 10_107, 11_600, 11_601, 11_602, 13_388, 13_435, 13_436,
