@@ -232,7 +232,8 @@ async fn what_hangs_fails_when_the_next_calls_fail() {
     assert!(matches!(inspected, Err(Error::Denied { .. })));
 }
 
-/// A store that is overloaded has changed nothing, so the repeat of the release tells for certain that the lease is lost.
+/// A store that is overloaded has changed nothing, so the repeat of the release tells for certain that the lease is
+/// lost.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_refused_first_hides_no_loss() {
     let (leases, other, faults) = setup();

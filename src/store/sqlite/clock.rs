@@ -31,8 +31,8 @@ impl Kept {
     ///
     /// The time of day is read once for each boot, so that setting it later moves no expiry. Containers may show boot
     /// ids of their own for the same boot. So another id alone says nothing: the host has booted if its count is
-    /// smaller than before, or if what the host has counted is not near the time of day; but not by the time of day if
-    /// this process has used the clock as it is.
+    /// smaller than before by more than the tolerance, or if what the host has counted is not near the time of day; but
+    /// not by the time of day if this process has used the clock as it is.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {
         let last = before.map_or(i64::MIN, |before| before.last);
         let Some((boot, since)) = reading.boot else {
@@ -175,7 +175,8 @@ mod tests {
         assert_eq!(after.last, 500_100);
     }
 
-    /// Both use the same file in turn. The clock is ahead of the time of day by no more than what counts as the same boot.
+    /// Both use the same file in turn. The clock is ahead of the time of day by no more than what counts as the same
+    /// boot.
     #[test]
     fn containers_with_counts_of_their_own_do_not_move_the_clock_ahead_in_turn() {
         for offset in [200, 5_000, 9_990, 10_050, 9_000_000] {

@@ -463,20 +463,3 @@ async fn calls_that_are_not_answered_in_time() {
     drop(leases.acquire("key", TTL).await.unwrap());
     assert_eq!(errors("acquire"), Some(1.0));
 }
-
-/// While a set waits for its last key, those that it has are renewed. Afterwards nobody renews them.
-#[tokio::test(start_paused = true)]
-async fn a_set_that_has_waited_is_not_kept_alive() {
-    let (_, leases) = setup();
-    let last = leases.acquire("z", TTL * 10).await.unwrap();
-    let meter = Meter::new();
-    let waiting = tokio::spawn(leases.acquire_all(["a", "z"], TTL).into_future());
-    sleep(TTL).await;
-    last.release().await.unwrap();
-    let set = waiting.await.unwrap().unwrap();
-    let kept = |moved: &std::collections::BTreeMap<String, Vec<f64>>| {
-        moved.get("leases_kept").map_or(0.0, |it| it.iter().sum())
-    };
-    assert_eq!(kept(&meter.moved()), 0.0);
-    set.release().await.unwrap();
-}

@@ -1,4 +1,4 @@
-//! When more leases are kept alive than the store can renew, an event says so long before the first
+//! How many leases are kept alive. If they are more than the store can renew, an event says so long before the first
 //! loss.
 
 use super::{
@@ -8,6 +8,7 @@ use super::{
 use crate::{
     TTL,
     many::{SlowStore, kept, live},
+    setup,
 };
 use leasehold::Leases;
 use tokio::time::{Duration, sleep};
@@ -46,4 +47,19 @@ async fn late_renewals_are_told_before_a_lease_is_lost() {
     let moved = meter.moved();
     assert!(moved["leases_at_risk"].iter().sum::<f64>() < 0.0);
     assert!(moved["leases_kept"].iter().sum::<f64>() < 0.0);
+}
+
+/// While a set waits for its last key, the leases that it has are renewed. After that they are kept alive no longer.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_has_waited_is_not_kept_alive() {
+    let (_, leases) = setup();
+    let last = leases.acquire("z", TTL * 10).await.unwrap();
+    let meter = Meter::new();
+    let waiting = tokio::spawn(leases.acquire_all(["a", "z"], TTL).into_future());
+    sleep(TTL).await;
+    last.release().await.unwrap();
+    let set = waiting.await.unwrap().unwrap();
+    let moved = meter.moved();
+    assert_eq!(moved.get("leases_kept"), None, "as many as before");
+    set.release().await.unwrap();
 }
