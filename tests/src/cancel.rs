@@ -104,12 +104,7 @@ pub async fn leaves_no_lock_behind(
             let cell = Cell::new(setting, case, setting.bound, call_timeout).await;
             let start = Instant::now();
             let outcome = cell.run().await;
-            cell.end(if outcome.is_ok() {
-                MOMENT
-            } else {
-                2 * call_timeout
-            })
-            .await;
+            cell.end(2 * call_timeout).await;
             let error = outcome.err()?;
             let stalled = stalls.since(start).await;
             println!("{call_timeout:?}, {case:?}, beside stalls of {stalled:?}: {error:#}");
@@ -242,11 +237,11 @@ impl Cell {
         Ok(self.was_struck()?)
     }
 
-    /// Ends the client within this time. The answer to one of its requests may never come. A client that is left after
-    /// a failed run tries to release for the whole ttl, through a proxy that is gone. If many cells are retried, such
-    /// clients would make the machine still slower.
+    /// Ends the client within this time. A client that is left tries to release for the whole ttl. Many of them would
+    /// make the machine slower.
     async fn end(&self, limit: Duration) {
         self.proxy.behave();
+        self.proxy.hang_up();
         self.gate.lock().take();
         let _ = timeout(limit, self.leases.close()).await;
     }

@@ -32,6 +32,8 @@ struct State {
     lost: usize,
     late: usize,
     seen: Vec<String>,
+    /// Ends the connections whose answers were swallowed.
+    hang_up: watch::Sender<()>,
 }
 
 /// What happens to a request.
@@ -132,6 +134,12 @@ impl Proxy {
         let mut state = self.state.lock();
         state.next.clear();
         state.chaos = None;
+    }
+
+    /// Cuts the connections whose answers were swallowed so far. A client without a time limit would keep them, and all
+    /// that belongs to them, for ever.
+    pub fn hang_up(&self) {
+        self.state.lock().hang_up.send_replace(());
     }
 
     /// How many connections were cut.
@@ -288,10 +296,18 @@ impl Connection {
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Passes nothing more on to either side, until the client has closed the connection.
+    /// Passes nothing more on to either side, until the client has closed the connection or the test hangs up.
     async fn swallow(&mut self) -> io::Result<()> {
-        self.proxy.state.lock().lost += 1;
-        tokio::io::copy(&mut self.client, &mut tokio::io::sink()).await?;
+        let mut hang_up = {
+            let mut state = self.proxy.state.lock();
+            state.lost += 1;
+            state.hang_up.subscribe()
+        };
+        let mut nowhere = tokio::io::sink();
+        tokio::select! {
+            read = tokio::io::copy(&mut self.client, &mut nowhere) => drop(read?),
+            _ = hang_up.changed() => {}
+        }
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 }

@@ -19,11 +19,16 @@ struct Oplog {
 }
 
 impl Oplog {
-    fn of(collection: &Collection<Document>) -> Self {
-        let local = collection.client().database("local");
+    /// Sees what is written from now on. The server would read all older entries for each count.
+    async fn of(collection: &Collection<Document>) -> Self {
+        let entries = collection.client().database("local").collection("oplog.rs");
+        let newest = entries.find_one(doc! {}).sort(doc! { "$natural": -1 });
+        let newest: Document = newest.await.unwrap().unwrap();
+        let later = doc! { "$gte": newest.get_timestamp("ts").unwrap() };
+        let namespace = collection.namespace().to_string();
         Self {
-            entries: local.collection("oplog.rs"),
-            ours: doc! { "ns": collection.namespace().to_string(), "op": { "$ne": "n" } },
+            entries,
+            ours: doc! { "ns": namespace, "op": { "$ne": "n" }, "ts": later },
         }
     }
 
@@ -37,7 +42,7 @@ impl Oplog {
 async fn fifty_losing_attempts_write_nothing() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let collection = fixture.collection().await;
-    let oplog = Oplog::of(&collection);
+    let oplog = Oplog::of(&collection).await;
     let leases = Leases::new(MongoStore::new(&collection));
 
     let lease = leases.acquire("key", LONG).await.unwrap();
@@ -60,7 +65,7 @@ async fn fifty_losing_attempts_write_nothing() {
 async fn what_is_refused_beside_other_holders_writes_nothing() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let collection = fixture.collection().await;
-    let oplog = Oplog::of(&collection);
+    let oplog = Oplog::of(&collection).await;
     let store = MongoStore::new(&collection);
     let [one, two, stranger] = [(); 3].map(|()| LeaseId::random());
     let others = |lease| AcquireRequest::exclusive(key(), lease, "they".into(), LONG);
