@@ -215,7 +215,7 @@ impl World {
         loop {
             let spot = &self.spots[random.usize(..self.spots.len())];
             let patience = Duration::from_millis(random.u64(..3_000));
-            let stay = match random.u32(..8) {
+            let stay = match random.u32(..4) {
                 0 if spot.ttl == KEPT => KEPT.mul_f64(1.0 + random.f64()),
                 _ => Duration::from_millis(random.u64(..300)),
             };

@@ -4,13 +4,13 @@
 use std::error::Error as _;
 
 use leasehold::{
-    Error, Key, Leases, MongoStore, Store,
+    Error, Key, MongoStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
         ReleaseRequest,
     },
 };
-use leasehold_tests::proxy::Proxy;
+use leasehold_tests::{patient, proxy::Proxy};
 use mongodb::bson::{DateTime, Document, doc};
 
 use super::super::{Engine, Fixture, LONG};
@@ -221,7 +221,7 @@ async fn a_statement_that_fails_midway_makes_no_loss_of_a_release() {
 #[tokio::test]
 async fn a_set_tells_of_the_lease_that_was_lost_and_of_no_other() {
     let two = Two::new().await;
-    let leases = Leases::new(two.here.clone());
+    let leases = patient(two.here.clone());
     let set = leases.acquire_all(["a", "b"], LONG).await.unwrap();
     two.there.evict(&key("b")).await.unwrap();
     let gate = two.proxy.hold_the_request("find");
