@@ -39,6 +39,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Each fault happens once, and the run ends when enough has happened.
+    pub const EACH_ONCE: Self = Self {
+        lasts: Duration::ZERO,
+        seed: 1,
+        period: None,
+        workers: 11,
+        dawdles: 30,
+        locks_only: false,
+        wrong: Wrong::Nothing,
+    };
+
     /// How many late writes to documents without a guard must be accepted, to show that there were late writes. A run
     /// with each fault once has few of them, so one is enough.
     pub(crate) fn least_late_writes(&self) -> usize {
