@@ -18,6 +18,7 @@ use leasehold_tests::engine::Engine;
 use leasehold_tests::hostile::{
     KEY, Verdict, are_judged_alike, are_not_purged, shapes, tick_shapes, untyped_shapes, with_times,
 };
+use leasehold_tests::long;
 use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG, builder, leases};
@@ -82,15 +83,25 @@ async fn the_document_has_its_final_shape() {
 #[tokio::test]
 async fn hostile_documents_are_judged_alike_by_every_operation() {
     join_all(BOTH.map(async |engine| {
-        let typed: Vec<_> = shapes().into_iter().chain(tick_shapes()).collect();
-        let untyped = untyped_shapes();
+        // The scripts are the same on both engines, so a short run tries only a fifth of the documents on the second.
+        let every = match engine {
+            Engine::OpenSearch if !long() => 5,
+            _ => 1,
+        };
+        let typed = shapes().into_iter().chain(tick_shapes());
+        let typed: Vec<_> = typed.step_by(every).collect();
+        let untyped: Vec<_> = untyped_shapes().into_iter().step_by(every).collect();
         let taken = join(
             are_judged_alike_on(engine, &typed),
             are_judged_alike_on(engine, &untyped),
         );
         let (of_typed, of_untyped) = taken.await;
         assert_eq!(of_typed, typed.len());
-        assert!(of_untyped >= 50, "the mapping took {of_untyped}");
+        assert!(
+            of_untyped >= 50 / every,
+            "the mapping took {of_untyped} of {}",
+            untyped.len()
+        );
     }))
     .await;
 }
