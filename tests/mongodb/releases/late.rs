@@ -83,11 +83,16 @@ async fn is_released_for_good(lose: fn(&Proxy, &'static str), longest: Duration)
     commands.take();
     // The release is repeated while the first request may still arrive. On a slow server it is repeated earlier as
     // well.
-    let _ = lease.release().await;
+    let released = lease.release().await;
     leases.close().await;
     let sent = releases(&commands);
+    assert!(!sent.is_empty());
     let durable = sent.iter().all(|it| *it == Acknowledged::Durably);
     assert!(durable, "{sent:?}");
     let held = leases.inspect("key").await;
-    held.is_ok_and(|held| held.unwrap().is_free()) && !sent.is_empty()
+    let (Ok(()), Ok(held)) = (released, held) else {
+        return false;
+    };
+    assert!(held.unwrap().is_free());
+    true
 }

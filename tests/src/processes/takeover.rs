@@ -117,8 +117,7 @@ pub async fn pause_past_the_ttl(place: &Place, store: Arc<dyn Store>) {
         if is_paused_past_the_ttl(place, store.clone(), &PAUSED_TTLS[attempt..]).await {
             return;
         }
-        // The other process has the key now, or will have it.
-        sleep(MOMENT).await;
+        // The other process was killed while it had the key.
         patient(store.clone()).evict("key").await.unwrap();
     }
     panic!("a kept lease had expired before its holder was paused, again and again");
@@ -139,6 +138,8 @@ async fn is_paused_past_the_ttl(place: &Place, store: Arc<dyn Store>, ttls: &[Du
             first.ttl
         );
         first.process.kill().await;
+        // It has the key then, and no request that is under way.
+        assert_eq!(second.process.next().await.0, "held");
         second.process.kill().await;
         return false;
     }
