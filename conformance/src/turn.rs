@@ -51,7 +51,7 @@ use super::{
 use leasehold::{
     Held, Key, LockState, Store,
     rules::turn::MAX_BIND_TIME,
-    store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, Grant, KnownPlace, Turn, WaiterId},
 };
 
 /// How long the places that a property needs count.
@@ -66,6 +66,14 @@ fn waiting(key: &Key, waiter: WaiterId) -> AcquireRequest {
 fn keeping_place(mut request: AcquireRequest) -> AcquireRequest {
     if let Turn::InTurn(turn) = &mut request.turn {
         turn.keeps_place = true;
+    }
+    request
+}
+
+/// The same request, whose process knows that it has a place.
+fn knowing_place(mut request: AcquireRequest) -> AcquireRequest {
+    if let Turn::InTurn(turn) = &mut request.turn {
+        turn.known = KnownPlace::Taken;
     }
     request
 }

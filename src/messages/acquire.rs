@@ -91,7 +91,7 @@ pub struct InTurn {
 /// What a client knows of the place of its process in the queue of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownPlace {
-    /// The process has no place: no request has taken one.
+    /// The process has no place: no request has taken one. So a grant in place of another lease ends none.
     None,
     /// The process may have a place, so the store may keep the key for it.
     Taken,
@@ -207,12 +207,16 @@ impl AcquireRequest {
     }
 
     /// The process whose place a grant ends, if any.
+    ///
+    /// Most handoffs within a process are those of a process without a place. A statement that ends a place is so much
+    /// longer that it cost them a tenth of their rate on MongoDB (`handoff` in `docs/performance.md`).
     pub(crate) fn ended_place(&self) -> Option<WaiterId> {
         let Turn::InTurn(turn) = self.turn else {
             return None;
         };
         let is_kept = turn.keeps_place && self.access != Access::Exclusive;
-        (!is_kept).then_some(turn.waiter)
+        let has_none = turn.known == KnownPlace::None && self.in_place_of.is_some();
+        (!is_kept && !has_none).then_some(turn.waiter)
     }
 
     /// What the client [knows](InTurn::known) of the place of its process.

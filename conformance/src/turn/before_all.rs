@@ -1,6 +1,8 @@
 //! The requests that come before all waiting processes.
 
-use super::{behind, binding, binding_if_free, in_time, processes, release, waiting};
+use super::{
+    behind, binding, binding_if_free, in_time, knowing_place, processes, release, waiting,
+};
 use crate::{Clients, LONG, Lived, Outcome, ensure, fresh_key, granted, refused, request, state};
 use leasehold::store::{AcquireRequest, ConvertAnswer, ConvertRequest, Turn};
 
@@ -80,6 +82,7 @@ pub async fn an_owner_does_not_queue_behind_itself(clients: &Clients) -> Outcome
 }
 
 /// A lease that replaces another one, and a request that barges, pass the waiting processes, which keep their places.
+/// The process of such a lease waits no longer, if it did.
 pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -89,11 +92,13 @@ pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outco
         let [writer, own] = processes();
         refused(first, &waiting(&key, writer)).await?;
         let before = state(first, &key).await?;
+        refused(second, &waiting(&key, own).shared()).await?;
         let barges = request(&key, "in a hurry", LONG).shared();
         let barges = barges.turn(Turn::Barging);
         granted(second, &barges).await?;
-        let instead = waiting(&key, own).shared().in_place_of(barges.lease);
-        granted(second, &instead).await?;
+        // The process of this request has a place, which the grant ends.
+        let instead = knowing_place(waiting(&key, own).shared());
+        granted(second, &instead.in_place_of(barges.lease)).await?;
         // The lease has ended, so a request to replace it does not wait for the key.
         let late = waiting(&key, own).in_place_of(barges.lease);
         refused(first, &late).await?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::{TTL, acquire, ask, at, convert, evict, granted, holders, put, try_put};
 use crate::{
     messages::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, ReleaseAnswer,
-        ReleaseRequest, RenewRequest, Turn,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, InTurn, KnownPlace,
+        ReleaseAnswer, ReleaseRequest, RenewRequest, Turn,
     },
     model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId, after},
     rules::{

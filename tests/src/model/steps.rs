@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Mode,
     jobs::Tick,
-    store::{AcquireRequest, InTurn, Turn, Usage, WaiterId},
+    store::{AcquireRequest, InTurn, KnownPlace, Turn, Usage, WaiterId},
 };
 use proptest::{
     collection::vec,
@@ -71,8 +71,8 @@ pub(super) enum Claim {
 pub(super) enum Stance {
     Behind,
     Barging,
-    /// This process waits in turn.
-    InTurn(usize),
+    /// This process waits in turn, and says this of its place.
+    InTurn(usize, KnownPlace),
     /// The same, and a grant that is not exclusive keeps the place of the process.
     Keeping(usize),
 }
@@ -83,7 +83,11 @@ impl Stance {
         match self {
             Self::Behind => Turn::Behind,
             Self::Barging => Turn::Barging,
-            Self::InTurn(process) => Turn::in_turn(waiters[process], STAYS),
+            Self::InTurn(process, known) => {
+                let mut turn = InTurn::new(waiters[process], STAYS);
+                turn.known = known;
+                Turn::InTurn(turn)
+            }
             Self::Keeping(process) => {
                 let mut turn = InTurn::new(waiters[process], STAYS);
                 turn.keeps_place = true;
@@ -97,10 +101,15 @@ fn stance(queue: bool) -> BoxedStrategy<Stance> {
     if !queue {
         return Just(Stance::Behind).boxed();
     }
+    let known = prop_oneof![
+        2 => Just(KnownPlace::None),
+        1 => Just(KnownPlace::Taken),
+        1 => Just(KnownPlace::Due),
+    ];
     prop_oneof![
         4 => Just(Stance::Behind),
         1 => Just(Stance::Barging),
-        4 => (0..WAITERS).prop_map(Stance::InTurn),
+        4 => (0..WAITERS, known).prop_map(|(process, known)| Stance::InTurn(process, known)),
         2 => (0..WAITERS).prop_map(Stance::Keeping),
     ]
     .boxed()

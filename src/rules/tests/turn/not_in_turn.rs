@@ -21,10 +21,19 @@ fn a_lease_in_the_place_of_another_ignores_the_queue() {
     let next = ask(LeaseId::random()).in_place_of(holder);
     let handed_on = passes(&record, &next, 2);
     assert_eq!(waiters(&handed_on), [one]);
-    // Its process may wait too.
+    // Its process may wait too. The grant ends its place, unless the process says that it has none.
     let waiting = wait(two).in_place_of(holder);
     let both = queued(record, &[wait(two)], 2);
-    assert_eq!(waiters(&passes(&both, &waiting, 3)), [one]);
+    for (known, left) in [
+        (KnownPlace::None, vec![one, two]),
+        (KnownPlace::Taken, vec![one]),
+        (KnownPlace::Due, vec![one]),
+    ] {
+        let mut turn = InTurn::new(two, STAYS);
+        turn.known = known;
+        let waiting = waiting.clone().turn(Turn::InTurn(turn));
+        assert_eq!(waiters(&passes(&both, &waiting, 3)), left, "{known:?}");
+    }
     // The lease is gone. The request does not wait for the key, so it takes no place.
     assert_eq!(refused(&handed_on, &waiting, 3).1, None);
     let free = freed(&handed_on, 1_000);

@@ -7,8 +7,8 @@ use mongodb::bson::{Bson, RawDocumentBuf};
 use super::*;
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest, Turn,
-        Usage,
+        AcquireRequest, ConvertRequest, Filter, InTurn, KnownPlace, PermitRequest, ReleaseRequest,
+        RenewRequest, Turn, Usage,
     },
     model::{FENCE_END, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::hostile_texts::Texts,
@@ -190,6 +190,28 @@ fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
         assert!(!sent(&ask("k")).contains(costly), "{costly}");
         let control = ask("k").permits(1, 2).unwrap().reentrant().note("");
         assert!(sent(&control).contains(costly), "{costly}");
+    }
+}
+
+#[test]
+fn a_handoff_looks_at_the_places_only_if_its_process_may_have_one() {
+    let sent = |known| {
+        let mut turn = InTurn::new(WaiterId::random(), TTL);
+        turn.known = known;
+        let request = ask("k").turn(Turn::InTurn(turn));
+        let request = request.in_place_of(LeaseId::random());
+        let lean = take_over_sole(&request, TTL).unwrap();
+        [lean, acquire(&request, Form::Full, TTL)].map(|it| Bson::from(it).to_string())
+    };
+    for (known, ends) in [
+        (KnownPlace::None, false),
+        (KnownPlace::Taken, true),
+        (KnownPlace::Due, true),
+    ] {
+        for statement in sent(known) {
+            assert!(statement.contains(r#""waiters": "#), "{statement}");
+            assert_eq!(statement.contains("$$this.waiter"), ends, "{known:?}");
+        }
     }
 }
 
