@@ -106,6 +106,14 @@ impl Turn {
         Self::InTurn(InTurn::new(waiter, counts_for))
     }
 
+    /// Whether the process of the request may have a place, as far as its client knows.
+    pub(crate) fn may_have_place(self) -> bool {
+        match self {
+            Self::Barging | Self::Behind => false,
+            Self::InTurn(turn) => turn.known != KnownPlace::None,
+        }
+    }
+
     /// The process that waits; `None` unless the turn is [`InTurn`](Turn::InTurn).
     pub fn waiter(self) -> Option<WaiterId> {
         match self {
@@ -116,8 +124,8 @@ impl Turn {
 }
 
 impl InTurn {
-    /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place, and a grant
-    /// ends its place.
+    /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place. A grant ends
+    /// its place, unless it is one [in place of another lease](AcquireRequest#structfield.in_place_of).
     pub fn new(waiter: WaiterId, counts_for: Duration) -> Self {
         Self {
             waiter,
@@ -215,7 +223,7 @@ impl AcquireRequest {
             return None;
         };
         let is_kept = turn.keeps_place && self.access != Access::Exclusive;
-        let has_none = turn.known == KnownPlace::None && self.in_place_of.is_some();
+        let has_none = self.in_place_of.is_some() && !self.turn.may_have_place();
         (!is_kept && !has_none).then_some(turn.waiter)
     }
 

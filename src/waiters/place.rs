@@ -96,7 +96,7 @@ impl OwnPlace {
     }
 
     /// Records that a request may have taken the place.
-    fn set_taken(&mut self) {
+    pub(super) fn set_taken(&mut self) {
         if self.known == KnownPlace::None {
             self.known = KnownPlace::Taken;
         }
@@ -120,7 +120,8 @@ impl OwnPlace {
 
     /// Records that a request in turn was granted. `ends` says whether the grant has ended the place, unless the
     /// request was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep
-    /// the place. If a refusal had taken the place, returns what telemetry reports about it.
+    /// the place, and for a handoff that found no place to end. If a refusal had taken the place, returns what telemetry
+    /// reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
         if ends && self.tasks_left_after_grant.is_none() {
             self.known = KnownPlace::None;

@@ -154,7 +154,8 @@ impl Waiter {
 
     /// Records that a request failed. Returns how many have failed in a row, and when the last answer came.
     pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
-        self.queue(|queue| queue.failed(&self.wake, error, Instant::now()))
+        let is_in_turn = self.kind != WaiterKind::Barging;
+        self.queue(|queue| queue.failed(&self.wake, error, is_in_turn, Instant::now()))
     }
 
     /// Records that this waiter was granted the key. `refusal` is what other requests are refused with from now on;

@@ -1,5 +1,6 @@
 //! Processes that wait for a key in turn. Each client here stands for a process.
 
+mod left_behind;
 mod readers;
 
 use std::{sync::Arc, time::Duration};

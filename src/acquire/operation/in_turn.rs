@@ -216,6 +216,9 @@ impl AcquireOperation {
         // An exclusive grant ends the place whichever request it answers.
         let is_only_request = self.request.fresh && self.calls.is_empty();
         let ends_place = is_only_request || self.request.access == Access::Exclusive;
+        // A handoff that said that there was no place has ended none, although one may have been taken meanwhile: by a
+        // request of a task that has left.
+        let ends_place = ends_place && (from.is_none() || self.request.turn.may_have_place());
         // An earlier request, one in place of a lease, and one of an owner that has the key already may have come
         // before processes that wait.
         let may_have_passed = !is_only_request || from.is_some() || self.request.reentrant;

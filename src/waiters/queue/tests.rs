@@ -282,7 +282,7 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     for times in 1..=3 {
         waiting.ask(start);
         assert_eq!(
-            waiting.queue.failed(&first, failure(), start),
+            waiting.queue.failed(&first, failure(), true, start),
             (times, start)
         );
     }
@@ -298,7 +298,7 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     waiting.refuse(LeaseId::random(), start);
     assert_eq!(look(&waiting, start + TTL), Step::Wait(None));
     waiting.ask(start);
-    assert_eq!(waiting.queue.failed(&first, failure(), start).0, 1);
+    assert_eq!(waiting.queue.failed(&first, failure(), true, start).0, 1);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn who_is_let_in_and_refused_asks_again_after_the_others_were_answered() {
         if leaves {
             waiting.queue.remove(&readers[1], start);
         } else {
-            waiting.queue.failed(&readers[1], failure(), start);
+            waiting.queue.failed(&readers[1], failure(), true, start);
         }
         assert!(is_notified());
         assert_eq!(waiting.step(1, start), Step::Ask);
@@ -85,7 +85,7 @@ fn a_reader_that_is_let_in_already_is_not_let_in_again() {
         waiting.queue.plan_request(reader);
         waiting.queue.ask(reader, start);
     }
-    waiting.queue.failed(&one, failure(), start);
+    waiting.queue.failed(&one, failure(), true, start);
     assert_ne!(waiting.step(1, start), Step::Ask);
     let over = waiting.queue.step(&one, Some(start), None, start);
     assert_eq!(over, Step::Ask);
@@ -150,12 +150,12 @@ fn the_failures_of_readers_that_are_let_in_together_do_not_count() {
     for reader in [1, 2] {
         let reader = waiting.turns[reader].clone();
         waiting.queue.ask(&reader, start);
-        assert_eq!(waiting.queue.failed(&reader, failure(), start).0, 0);
+        assert_eq!(waiting.queue.failed(&reader, failure(), true, start).0, 0);
     }
     let first = waiting.turns[1].clone();
     assert_eq!(waiting.step(1, start), Step::Ask);
     waiting.queue.ask(&first, start);
-    assert_eq!(waiting.queue.failed(&first, failure(), start).0, 1);
+    assert_eq!(waiting.queue.failed(&first, failure(), true, start).0, 1);
 }
 
 /// Answers of the store may come when the time limit of their call is over.
@@ -165,11 +165,11 @@ fn a_late_answer_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first
     let (start, readers) = (waiting.start, [1, 2].map(|at| waiting.turns[at].clone()));
     for reader in &readers {
         waiting.queue.ask(reader, start);
-        waiting.queue.failed(reader, failure(), start);
+        waiting.queue.failed(reader, failure(), true, start);
     }
     waiting.queue.ask(&readers[0], start);
     for _ in 0..3 {
-        assert_eq!(waiting.queue.failed(&readers[1], failure(), start).0, 0);
+        assert_eq!(waiting.queue.failed(&readers[1], failure(), true, start).0, 0);
         let late = held(LeaseId::random());
         waiting
             .queue
@@ -180,7 +180,7 @@ fn a_late_answer_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first
             .offer(LeaseId::random(), HandoffStreak::default());
         assert!(offered.is_none(), "a request is under way");
     }
-    assert_eq!(waiting.queue.failed(&readers[0], failure(), start).0, 1);
+    assert_eq!(waiting.queue.failed(&readers[0], failure(), true, start).0, 1);
 }
 
 #[test]

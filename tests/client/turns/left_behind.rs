@@ -1,0 +1,53 @@
+//! Places that were taken by requests of tasks that have left, while the key is handed on within the process.
+
+use super::*;
+
+/// Two processes on a store with faults.
+fn two_processes() -> (FlakyStore, [Leases; 2]) {
+    let store = FlakyStore::new();
+    let processes = [(); 2].map(|()| Leases::new(store.clone()));
+    (store, processes)
+}
+
+/// Releases the lease of the last task that wanted the key. Nobody of its process waits then.
+async fn is_left_without_places(last: Lease, there: &Leases) {
+    last.release().await.unwrap();
+    sleep(MOMENT).await;
+    assert!(queue(there).await.is_empty());
+}
+
+/// The request of a task that has left takes its place when the next handoff is under way, which says that there is no
+/// place.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_taken_during_a_handoff_is_given_up() {
+    let (store, [here, there]) = two_processes();
+    store.next([Fate::Late(MOMENT * 10)]);
+    waits(&here).await.abort();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let next = waits(&here).await;
+    store.next([Fate::Late(MOMENT * 20)]);
+    let released = tokio::spawn(holder.release());
+    sleep(MOMENT * 15).await;
+    assert_eq!(queue(&there).await, [Mode::Exclusive]);
+    assert!(!next.is_finished());
+    let lease = next.await.unwrap();
+    released.await.unwrap().unwrap();
+    is_left_without_places(lease, &there).await;
+}
+
+/// A task leaves when it does not know whether its request has taken a place.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_may_be_taken_is_ended_by_a_handoff() {
+    let (store, [here, there]) = two_processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLost]);
+    let first = tokio::spawn(here.acquire("key", TTL).into_future());
+    let next = tokio::spawn(here.acquire("key", TTL).into_future());
+    // This is shorter than the pause after the error.
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(queue(&there).await, [Mode::Exclusive]);
+    first.abort();
+    holder.release().await.unwrap();
+    let lease = next.await.unwrap().unwrap();
+    is_left_without_places(lease, &there).await;
+}
