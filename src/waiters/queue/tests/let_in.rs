@@ -169,7 +169,10 @@ fn a_late_answer_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first
     }
     waiting.queue.ask(&readers[0], start);
     for _ in 0..3 {
-        assert_eq!(waiting.queue.failed(&readers[1], failure(), true, start).0, 0);
+        assert_eq!(
+            waiting.queue.failed(&readers[1], failure(), true, start).0,
+            0
+        );
         let late = held(LeaseId::random());
         waiting
             .queue
@@ -180,7 +183,10 @@ fn a_late_answer_to_a_waiter_that_is_not_the_first_changes_nothing_for_the_first
             .offer(LeaseId::random(), HandoffStreak::default());
         assert!(offered.is_none(), "a request is under way");
     }
-    assert_eq!(waiting.queue.failed(&readers[0], failure(), true, start).0, 1);
+    assert_eq!(
+        waiting.queue.failed(&readers[0], failure(), true, start).0,
+        1
+    );
 }
 
 #[test]
