@@ -85,6 +85,9 @@ pub(super) struct AcquireOperation {
     ahead: Option<usize>,
     /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
+    /// Whether a handoff may have been granted that said that its process has no place. It has ended none, although a
+    /// request of a task that has left may have taken one meanwhile.
+    may_have_ended_no_place: bool,
     /// The place in the document that an earlier waiter of this operation was the last to wait in.
     place_to_give_up: Option<WaiterId>,
     options: LeaseOptions,
@@ -127,6 +130,7 @@ impl AcquireOperation {
             has_failed: false,
             ahead: None,
             waiter: None,
+            may_have_ended_no_place: false,
             place_to_give_up: None,
         })
     }
@@ -289,6 +293,8 @@ impl AcquireOperation {
         let request = AcquireRequest::clone(&self.request).in_place_of(offer.from());
         let sent = offer.sent();
         let attempt = self.send(Arc::new(request)).await;
+        let may_be_granted = !matches!(attempt, Ok(Attempt::Held(_)));
+        self.may_have_ended_no_place |= may_be_granted && !self.request.turn.may_have_place();
         match &attempt {
             Ok(Attempt::Acquired(_)) => sent.tell(HandoffOutcome::HandedOver),
             Ok(Attempt::Held(_)) => sent.tell(HandoffOutcome::NotHandedOver),

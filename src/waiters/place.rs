@@ -120,8 +120,8 @@ impl OwnPlace {
 
     /// Records that a request in turn was granted. `ends` says whether the grant has ended the place, unless the
     /// request was to keep it. It is `false` if the grant may be the answer to an earlier request, which was to keep
-    /// the place, and for a handoff that found no place to end. If a refusal had taken the place, returns what telemetry
-    /// reports about it.
+    /// the place, or to a handoff that said that there was none. If a refusal had taken the place, returns what
+    /// telemetry reports about it.
     pub(super) fn granted(&mut self, ends: bool, now: Instant) -> Option<EndedTurn> {
         if ends && self.tasks_left_after_grant.is_none() {
             self.known = KnownPlace::None;

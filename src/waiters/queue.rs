@@ -74,7 +74,7 @@ pub(super) struct Granted {
     pub(super) is_in_turn: bool,
     /// Whether the request that was granted is the last planned one, so that the place has ended unless that request
     /// was to keep it. `false` if an earlier request of the waiter, which was to keep the place, may have been granted
-    /// instead, and for a handoff that said that there was no place.
+    /// instead, and if a handoff may have been granted that said that there was no place.
     pub(super) ends_place: bool,
     /// What other requests are refused with from now on; `None` for a grant from memory.
     pub(super) refusal: Option<Held>,

@@ -152,10 +152,15 @@ impl Waiter {
         }
     }
 
-    /// Records that a request failed. Returns how many have failed in a row, and when the last answer came.
-    pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
-        let is_in_turn = self.kind != WaiterKind::Barging;
-        self.queue(|queue| queue.failed(&self.wake, error, is_in_turn, Instant::now()))
+    /// Records that a request failed, and whether it may have taken the place nevertheless. Returns how many have
+    /// failed in a row, and when the last answer came.
+    pub(crate) fn failed(
+        &self,
+        error: Error,
+        may_have_taken_place: bool,
+    ) -> Option<(u32, Instant)> {
+        let now = Instant::now();
+        self.queue(|queue| queue.failed(&self.wake, error, may_have_taken_place, now))
     }
 
     /// Records that this waiter was granted the key. `refusal` is what other requests are refused with from now on;

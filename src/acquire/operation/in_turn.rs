@@ -105,7 +105,7 @@ impl AcquireOperation {
                     }
                 }
                 Err(error) if error.is_retryable() => {
-                    let is_silent = self.record_error(&waiter, &error, now);
+                    let is_silent = self.record_error(&waiter, &error, from.is_some(), now);
                     if is_silent && wait_ends.is_none() {
                         waiter.fail_waiters();
                         return Err(error);
@@ -216,9 +216,7 @@ impl AcquireOperation {
         // An exclusive grant ends the place whichever request it answers.
         let is_only_request = self.request.fresh && self.calls.is_empty();
         let ends_place = is_only_request || self.request.access == Access::Exclusive;
-        // A handoff that said that there was no place has ended none, although one may have been taken meanwhile: by a
-        // request of a task that has left.
-        let ends_place = ends_place && (from.is_none() || self.request.turn.may_have_place());
+        let ends_place = ends_place && !self.may_have_ended_no_place;
         // An earlier request, one in place of a lease, and one of an owner that has the key already may have come
         // before processes that wait.
         let may_have_passed = !is_only_request || from.is_some() || self.request.reentrant;
@@ -232,9 +230,17 @@ impl AcquireOperation {
     }
 
     /// Reports an error to the queue. Returns whether all requests have failed for the whole call timeout, and not only
-    /// a few of them.
-    fn record_error(&self, waiter: &Waiter, error: &Error, now: Instant) -> bool {
-        let (failures, answered) = waiter.failed(error.clone()).unwrap_or((TRIES, now));
+    /// a few of them. A request that asked to replace a lease of this process (`is_replacement`) takes no place.
+    fn record_error(
+        &self,
+        waiter: &Waiter,
+        error: &Error,
+        is_replacement: bool,
+        now: Instant,
+    ) -> bool {
+        let takes_place = !is_replacement && self.waiter_kind() != WaiterKind::Barging;
+        let failed = waiter.failed(error.clone(), takes_place && error.leaves_doubt());
+        let (failures, answered) = failed.unwrap_or((TRIES, now));
         let silence = now.saturating_duration_since(answered.max(self.since));
         silence >= self.context.registry.call_timeout && failures >= TRIES
     }

@@ -77,17 +77,17 @@ impl KeyQueue {
         place_news
     }
 
-    /// Records that a request failed, and plans the next one. `is_in_turn` says whether a refusal would have taken the
-    /// place. Returns how many have failed in a row, and when the last answer came. Only failures of the first waiter
-    /// count. Those of waiters that were let in may all have the same reason.
+    /// Records that a request failed, and plans the next one. Returns how many have failed in a row, and when the last
+    /// answer came. Only failures of the first waiter count. Those of waiters that were let in may all have the same
+    /// reason.
     pub(in crate::waiters) fn failed(
         &mut self,
         wake: &Arc<Notify>,
         error: Error,
-        is_in_turn: bool,
+        may_have_taken_place: bool,
         now: Instant,
     ) -> (u32, Instant) {
-        if is_in_turn && error.leaves_doubt() {
+        if may_have_taken_place {
             self.place.set_taken();
         }
         if self.waiters.answered(wake) || !self.waiters.is_first(wake) {

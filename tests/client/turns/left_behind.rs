@@ -17,27 +17,32 @@ async fn is_left_without_places(last: Lease, there: &Leases) {
 }
 
 /// The request of a task that has left takes its place when the next handoff is under way, which says that there is no
-/// place.
+/// place. The answer to the handoff comes, or is lost.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_taken_during_a_handoff_is_given_up() {
-    let (store, [here, there]) = two_processes();
-    store.next([Fate::Late(MOMENT * 6)]);
-    let first = waits(&here).await;
-    let second = waits(&here).await;
-    let next = waits(&here).await;
-    first.abort();
-    let holder = second.await.unwrap();
-    store.next([Fate::Late(MOMENT * 5)]);
-    let released = tokio::spawn(holder.release());
-    sleep(MOMENT * 4).await;
-    assert_eq!(queue(&there).await, [Mode::Exclusive]);
-    assert!(!next.is_finished());
-    store.calls();
-    let lease = next.await.unwrap();
-    // The holder did not have to release its lease.
-    assert!(!store.calls().contains(&"release"));
-    released.await.unwrap().unwrap();
-    is_left_without_places(lease, &there).await;
+    for (fate, is_answered) in [
+        (Fate::Late(MOMENT * 5), true),
+        (Fate::LateAndCut(MOMENT * 5), false),
+    ] {
+        let (store, [here, there]) = two_processes();
+        store.next([Fate::Late(MOMENT * 6)]);
+        let first = waits(&here).await;
+        let second = waits(&here).await;
+        let next = waits(&here).await;
+        first.abort();
+        let holder = second.await.unwrap();
+        store.next([fate]);
+        let released = tokio::spawn(holder.release());
+        sleep(MOMENT * 4).await;
+        assert_eq!(queue(&there).await, [Mode::Exclusive]);
+        assert!(!next.is_finished());
+        store.calls();
+        let lease = next.await.unwrap();
+        // If the holder does not know whether it has handed its lease over, it releases it as well.
+        assert!(!is_answered || !store.calls().contains(&"release"));
+        released.await.unwrap().unwrap();
+        is_left_without_places(lease, &there).await;
+    }
 }
 
 /// A task leaves when it does not know whether its request has taken a place.
