@@ -4,16 +4,16 @@
 //! A guard may be dropped outside of a runtime, where nothing can be spawned. So the drop passes the release to the
 //! renewal task (`renewal/task.rs`), which spawns it. The other releases are started by their caller
 //! (`lease/registry.rs`), by the clean-up after an acquire (`acquire/cleanup.rs`), or by a close (`batch.rs`).
-//! `worker.rs` tries a release again, and `renewal/release.rs` takes over one whose runtime ends.
+//! `releaser.rs` tries a release again, and `renewal/release.rs` takes over one whose runtime ends.
 
 mod batch;
 mod job;
 mod pending;
-mod worker;
+mod releaser;
 
 pub(crate) use self::{
     batch::release_all,
     job::ReleaseJob,
     pending::PendingRelease,
-    worker::{ReleaseReply, Released, Releaser},
+    releaser::{ReleaseReply, Released, Releaser},
 };

@@ -81,7 +81,7 @@ impl Cleanup {
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             let end = self.close_waits_until();
-            return at_work_until(end, at_work, self.leave(state.acquired_at())).await;
+            return at_work_until(end, at_work, self.keep_detached(state.acquired_at())).await;
         }
         // The server carried out the answered requests before the release, so they leave nothing. Only requests with an
         // unclear outcome may.
@@ -111,7 +111,7 @@ impl Cleanup {
     /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. That grant is
     /// later than the lease, and is released. An earlier grant had expired when the lease was granted. The fence does
     /// not tell them apart, because an upgrade gives the lease another one.
-    async fn leave(mut self, acquired_at: DateTime<Utc>) {
+    async fn keep_detached(mut self, acquired_at: DateTime<Utc>) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             self.take_in(&answer);
             if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.acquired_at > acquired_at)

@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::Arc};
 use futures::{StreamExt, stream};
 use tokio::time::Instant;
 
-use super::{job::ReleaseJob, pending::PendingRelease, worker::Releaser};
+use super::{job::ReleaseJob, pending::PendingRelease, releaser::Releaser};
 use crate::{
     messages::{BatchAnswer, BatchRequest},
     runtime,

@@ -6,7 +6,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     job::ReleaseJob,
-    worker::{ReleaseReply, Releaser},
+    releaser::{ReleaseReply, Releaser},
 };
 use crate::{
     lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight,

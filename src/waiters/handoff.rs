@@ -3,7 +3,7 @@
 //!
 //! The waiter sends an acquire request that replaces the holder's lease, and reports the outcome to the holder. If the
 //! outcome is not a handoff, or unclear, the holder releases its lease as usual. Such a release is harmless even after
-//! a handoff, because it names the old lease. `queues.rs` makes the offer, and `release/worker.rs` waits for the
+//! a handoff, because it names the old lease. `queues.rs` makes the offer, and `release/releaser.rs` waits for the
 //! outcome.
 
 use std::time::Duration;
