@@ -85,9 +85,9 @@ pub(super) struct AcquireOperation {
     ahead: Option<usize>,
     /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
-    /// Whether a handoff may have been granted that said that its process has no place. It has ended none, although a
-    /// request of a task that has left may have taken one meanwhile.
-    may_have_ended_no_place: bool,
+    /// Whether the lease may have been granted by a handoff whose request said that this process has no place. Such a
+    /// grant leaves a place that the late request of another task has taken meanwhile.
+    may_have_left_place: bool,
     /// The place in the document that an earlier waiter of this operation was the last to wait in.
     place_to_give_up: Option<WaiterId>,
     options: LeaseOptions,
@@ -130,7 +130,7 @@ impl AcquireOperation {
             has_failed: false,
             ahead: None,
             waiter: None,
-            may_have_ended_no_place: false,
+            may_have_left_place: false,
             place_to_give_up: None,
         })
     }
@@ -163,7 +163,8 @@ impl AcquireOperation {
         let _ = reply.send(AcquireReport { outcome, ahead });
         self.calls.stop_sending();
         let place_if_refused = self.request.turn.waiter();
-        // If the lease was granted, the grant has ended the place, whatever an earlier request did.
+        // If the lease was granted, the grant has ended the place, whatever an earlier request did. If it has not, the
+        // queue knows, and the last waiter gives the place up.
         let may_be_taken = state.is_none() && self.leftover == Leftover::Unclear;
         let place = place_to_give_up.or_else(|| place_if_refused.filter(|_| may_be_taken));
         let cleanup = Cleanup {
@@ -294,7 +295,7 @@ impl AcquireOperation {
         let sent = offer.sent();
         let attempt = self.send(Arc::new(request)).await;
         let may_be_granted = !matches!(attempt, Ok(Attempt::Held(_)));
-        self.may_have_ended_no_place |= may_be_granted && !self.request.turn.may_have_place();
+        self.may_have_left_place |= may_be_granted && !self.request.turn.may_have_place();
         match &attempt {
             Ok(Attempt::Acquired(_)) => sent.tell(HandoffOutcome::HandedOver),
             Ok(Attempt::Held(_)) => sent.tell(HandoffOutcome::NotHandedOver),

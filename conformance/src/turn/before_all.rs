@@ -82,7 +82,7 @@ pub async fn an_owner_does_not_queue_behind_itself(clients: &Clients) -> Outcome
 }
 
 /// A lease that replaces another one, and a request that barges, pass the waiting processes, which keep their places.
-/// The process of such a lease waits no longer, if it did.
+/// A process that knows that it has a place loses it with such a lease.
 pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);

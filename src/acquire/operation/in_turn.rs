@@ -213,10 +213,10 @@ impl AcquireOperation {
         } else {
             lease.mode()
         };
-        // An exclusive grant ends the place whichever request it answers.
+        // An exclusive grant ends the place whichever request it answers, but for a handoff that leaves it.
         let is_only_request = self.request.fresh && self.calls.is_empty();
-        let ends_place = is_only_request || self.request.access == Access::Exclusive;
-        let ends_place = ends_place && !self.may_have_ended_no_place;
+        let ends_place = (is_only_request || self.request.access == Access::Exclusive)
+            && !self.may_have_left_place;
         // An earlier request, one in place of a lease, and one of an owner that has the key already may have come
         // before processes that wait.
         let may_have_passed = !is_only_request || from.is_some() || self.request.reentrant;

@@ -9,8 +9,8 @@ fn two_processes() -> (FlakyStore, [Leases; 2]) {
     (store, processes)
 }
 
-/// Releases the lease of the last task that wanted the key. Nobody of its process waits then.
-async fn is_left_without_places(last: Lease, there: &Leases) {
+/// Releases this lease, and checks that the document has no place then. No task of its process wants the key any more.
+async fn release_without_a_place_left(last: Lease, there: &Leases) {
     last.release().await.unwrap();
     sleep(MOMENT).await;
     assert!(queue(there).await.is_empty());
@@ -41,7 +41,7 @@ async fn a_place_that_is_taken_during_a_handoff_is_given_up() {
         // If the holder does not know whether it has handed its lease over, it releases it as well.
         assert!(!is_answered || !store.calls().contains(&"release"));
         released.await.unwrap().unwrap();
-        is_left_without_places(lease, &there).await;
+        release_without_a_place_left(lease, &there).await;
     }
 }
 
@@ -59,5 +59,5 @@ async fn a_place_that_may_be_taken_is_ended_by_a_handoff() {
     first.abort();
     holder.release().await.unwrap();
     let lease = next.await.unwrap().unwrap();
-    is_left_without_places(lease, &there).await;
+    release_without_a_place_left(lease, &there).await;
 }
