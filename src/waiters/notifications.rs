@@ -1,4 +1,4 @@
-//! The listener for the keys that become free. It runs while this process has waiters or followers.
+//! The listener for the keys that become free. It runs while this process has followers, or waiters that need it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Starts the listener, unless it runs already or the store cannot report freed keys. The caller's waiter or follower
-/// must be in the queues already, so that a listener which ends meanwhile finds it.
+/// must be in the queues already, with its need, so that a listener which ends meanwhile finds it.
 pub(crate) fn ensure_listener(
     queues: &Arc<WaitQueues>,
     store: &Arc<dyn Store>,
@@ -49,7 +49,7 @@ impl Listener for FreedListener {
     }
 
     fn is_needed(&self) -> bool {
-        !self.queues.is_idle()
+        self.queues.needs_reports()
     }
 
     fn opened(&self) {

@@ -17,6 +17,7 @@
 //!   is twice as far behind sends half as many, by the speed at which the queue moves.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
+//! - A process listens to these reports only while they save more than they cost: see [`needs_reports`].
 //!
 //! For example, a process with 0, 1, 2, 5, 20 or 99 turns ahead pauses for at most 1, 2, 10, 25, 100 or 495 ms on a key
 //! that has been held for 3 ms, and for 1, 1, 1, 2.5, 3 or 3 s on one that has been held for a minute
@@ -54,6 +55,10 @@ const SLOWER: f64 = 1.25;
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// The longest pause of a process that has no place, because all places were taken.
 const WITHOUT_PLACE: Duration = Duration::from_secs(30);
+/// If a key has been held for less than this, a process asks often enough by itself.
+const WORTH_REPORTS: Duration = Duration::from_millis(250);
+/// A process with this many turns ahead is not woken by the next reports.
+const FAR: usize = 10;
 /// The shortest pause before an expiry.
 const SOON: Duration = Duration::from_millis(1);
 
@@ -197,6 +202,13 @@ impl Pace {
             _ => each.saturating_mul(ahead),
         }
     }
+}
+
+/// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Every process
+/// that listens costs the server work for each change of a key.
+pub(super) fn needs_reports(held: &Held, ahead: Ahead) -> bool {
+    let is_held_long = held.held_for().is_some_and(|time| time >= WORTH_REPORTS);
+    is_held_long && ahead.turns < FAR
 }
 
 /// The longest pause of a process that has `ahead` processes ahead.
@@ -358,6 +370,19 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn who_is_near_needs_reports_of_a_key_that_is_held_for_long() {
+        let needs = |held: &Held, turns| {
+            let processes = turns + 5;
+            needs_reports(held, Ahead { processes, turns })
+        };
+        let at = |held: &Held| [0, 1, 9, 10, 90].map(|turns| needs(held, turns));
+        assert_eq!(at(&held(249)), [false; 5]);
+        assert_eq!(at(&held(250)), [true, true, true, false, false]);
+        assert_eq!(at(&held(3_600_000)), [true, true, true, false, false]);
+        assert_eq!(at(&free(4_000)), [false; 5]);
     }
 
     #[test]

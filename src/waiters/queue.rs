@@ -63,6 +63,9 @@ pub(super) struct KeyQueue {
     place: OwnPlace,
     /// Whether the last request of the first waiter came before all processes that wait.
     is_before_all: bool,
+    /// Whether the first waiter needs the store's reports of freed keys: see [`pace::needs_reports`]. While a lease of
+    /// this process holds the key, it does not, because that lease wakes it.
+    needs_reports: bool,
 }
 
 /// A lease that a waiter was granted.
@@ -95,6 +98,7 @@ impl KeyQueue {
             own_leases: Vec::new(),
             place: OwnPlace::new(),
             is_before_all: false,
+            needs_reports: false,
         }
     }
 
@@ -105,6 +109,11 @@ impl KeyQueue {
     /// Whether anybody waits, but for those that are [abandoned](Self::abandon).
     pub(super) fn has_waiters(&self) -> bool {
         self.waiters.first_kind().is_some()
+    }
+
+    /// Whether there is a waiter that needs the store's reports of freed keys.
+    pub(super) fn needs_reports(&self) -> bool {
+        self.needs_reports && self.has_waiters()
     }
 
     pub(super) fn is_first(&self, wake: &Arc<Notify>) -> bool {

@@ -160,12 +160,12 @@ impl WaitQueues {
         self.followers.follow(key)
     }
 
-    /// Whether there is no waiter and no follower.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether a waiter or a follower needs the store's reports of freed keys.
+    pub(super) fn needs_reports(&self) -> bool {
         let queues = self.queues.lock();
-        let waits = queues.values().any(KeyQueue::has_waiters);
+        let waiters_need = queues.values().any(KeyQueue::needs_reports);
         drop(queues);
-        !waits && self.followers.is_empty()
+        waiters_need || !self.followers.is_empty()
     }
 
     /// Records that the store reports freed keys from now on. It does not report those that became free before. So the

@@ -139,17 +139,23 @@ impl Waiter {
         self.queue(|queue| queue.ask(&self.wake, now)).flatten()
     }
 
-    /// Records that a request was refused, and plans the next one.
-    pub(crate) fn refused(&self, held: Held, standing: Standing) {
+    /// Records that a request was refused, and plans the next one. Returns whether a waiter for the key needs the
+    /// store's reports of freed keys.
+    pub(crate) fn refused(&self, held: Held, standing: Standing) -> bool {
         let reports_freed = self.queues.reports_freed();
         let now = Instant::now();
-        let refused =
-            |queue: &mut KeyQueue| queue.refused(&self.wake, held, standing, reports_freed, now);
-        match self.queue(refused).flatten() {
+        let refused = self.queue(|queue| {
+            let place_news = queue.refused(&self.wake, held, standing, reports_freed, now);
+            (place_news, queue.needs_reports())
+        });
+        // The queue exists while this waiter is in it.
+        let (place_news, needs_reports) = refused.unwrap_or_default();
+        match place_news {
             Some(PlaceNews::Taken { ahead }) => telemetry::place_taken(&self.key, ahead),
             Some(PlaceNews::NoRoom) => telemetry::no_place(&self.key),
             None => {}
         }
+        needs_reports
     }
 
     /// Records that a request failed, and whether it may have taken the place nevertheless. Returns how many have

@@ -71,6 +71,53 @@ async fn of_many_processes_that_hear_of_a_key_the_first_asks() {
     }
 }
 
+/// Each open stream costs the server work for each change of the key.
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_opened_for_a_key_that_is_held_for_long() {
+    // The control: long holds.
+    for (hold, streams) in [(MOMENT, 0), (MOMENT * 100, 1)] {
+        let (store, leases, mut holder, other) = waiting(News::Told).await;
+        for _ in 0..50 {
+            let waiter = tokio::spawn(leases.acquire("key", TTL * 100).into_future());
+            sleep(hold).await;
+            holder.release().await.unwrap();
+            let lease = waiter.await.unwrap().unwrap();
+            let next = tokio::spawn(other.acquire("key", TTL * 100).into_future());
+            sleep(MOMENT).await;
+            lease.release().await.unwrap();
+            holder = next.await.unwrap().unwrap();
+        }
+        assert_eq!(store.streams(), streams, "held for {hold:?}");
+    }
+}
+
+/// The next releases do not wake a process that is far behind.
+#[tokio::test(start_paused = true)]
+async fn the_processes_that_come_next_open_a_stream() {
+    const PROCESSES: usize = 20;
+    let (store, _, holder, other) = waiting(News::Told).await;
+    let mut waits = Vec::new();
+    for _ in 0..PROCESSES {
+        let leases = Leases::new(store.clone());
+        waits.push(tokio::spawn(async move {
+            leases.acquire("key", MINUTE).await.unwrap().detach();
+            leases
+        }));
+        sleep(MOMENT).await;
+    }
+    sleep(TTL).await;
+    assert_eq!(store.streams(), PROCESSES / 2);
+    // Then others come next.
+    holder.release().await.unwrap();
+    while !waits.iter().any(tokio::task::JoinHandle::is_finished) {
+        sleep(MOMENT).await;
+    }
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(store.streams(), PROCESSES / 2 + 1);
+    let places = other.inspect("key").await.unwrap().unwrap().waiters.len();
+    assert_eq!(places, PROCESSES - 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_stream_serves_all_who_wait_and_ends_after_them() {
     let (store, leases, _holder, _other) = waiting(News::Told).await;
@@ -141,7 +188,7 @@ fn a_listener_that_goes_down_with_its_runtime_is_replaced() {
     let (store, leases, _holder, _other) = runtime().block_on(waiting(News::Silence));
     for streams in 1..3 {
         runtime().block_on(async {
-            let acquire = leases.acquire("key", TTL).wait_for(MOMENT * 20);
+            let acquire = leases.acquire("key", TTL).wait_for(MOMENT * 100);
             acquire.await.unwrap_err();
             // The listener is a task of its own, and goes on for a while.
             let listens = async {

@@ -90,12 +90,13 @@ impl AcquireOperation {
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
-                    waiter.refused(held.clone(), self.standing(&held, from.is_some()));
-                    ensure_listener(
-                        &context.registry.queues,
-                        &context.registry.store,
-                        context.registry.lifecycle.closing(),
-                    );
+                    if waiter.refused(held.clone(), self.standing(&held, from.is_some())) {
+                        ensure_listener(
+                            &context.registry.queues,
+                            &context.registry.store,
+                            context.registry.lifecycle.closing(),
+                        );
+                    }
                     if over {
                         return Err(self.refusal(now - start, held));
                     }

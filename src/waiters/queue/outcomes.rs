@@ -11,7 +11,7 @@ use crate::{
     waiters::{
         handoff::HandoffStreak,
         kind::Standing,
-        pace::Ahead,
+        pace::{self, Ahead},
         place::{EndedTurn, PlaceNews, Refusal},
     },
 };
@@ -60,6 +60,7 @@ impl KeyQueue {
             Standing::InTurn => Ahead::others(&held),
             Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
         };
+        self.needs_reports = pace::needs_reports(&held, ahead);
         let refusal = Refusal {
             held: &held,
             ahead,
@@ -149,6 +150,7 @@ impl KeyQueue {
             return (streak, None);
         }
         // The grant of a barging request does not end the place, which stays with the tasks that wait in it.
+        self.needs_reports = false;
         let ended = is_in_turn
             .then(|| self.place.granted(ends_place, now))
             .flatten();
