@@ -9,6 +9,8 @@
 //!   free, a pause is at most [`FREE`] for each turn ahead. If pauses grew with the delays of other processes, each
 //!   delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
 //!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
+//! - A pause goes by how long the answers take, too. If a server is busy, answers take long, and requests before a
+//!   turn can come keep it busy. These pauses do not grow with the delays of other processes, only with the server's.
 //! - No process that has a place pauses for longer than [`MAX_PAUSE`], so that each learns in time that it is the
 //!   first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
@@ -106,11 +108,14 @@ pub(super) struct Pace {
     are_fewer: bool,
     /// Whether a refusal has named processes ahead.
     had_others_ahead: bool,
+    /// How long the last two answers took.
+    took: [Duration; 2],
 }
 
 impl Pace {
-    /// Records a refusal, and how many turns are ahead.
-    pub(super) fn see(&mut self, held: &Held, ahead: usize, now: Instant) {
+    /// Records a refusal, how many turns are ahead, and how long the answer took.
+    pub(super) fn see(&mut self, held: &Held, ahead: usize, took: Duration, now: Instant) {
+        self.took = [took, self.took[0]];
         let holders = held.holders().len();
         let is_shared = |holder: &Holder| holder.mode != Mode::Exclusive;
         self.are_fewer = holders < self.holders && held.holders().iter().all(is_shared);
@@ -180,6 +185,7 @@ impl Pace {
         } else {
             SOON
         };
+        let least = least.max(self.least_until_turn(turns));
         let pause = pause.max(least).min(longest(ahead.processes));
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
         let is_first = ahead.turns == 0;
@@ -190,6 +196,14 @@ impl Pace {
             None if !is_first => pause.min(held.binds_for().max(SOON)),
             _ => pause,
         }
+    }
+
+    /// The shortest pause of a process that has `ahead` turns ahead. Each of these turns takes the time of two answers,
+    /// one to an acquire and one to a release. A request within a quarter of that time would be in vain, and would make
+    /// the answers of a busy server take longer still. A single answer that took long does not count.
+    fn least_until_turn(&self, ahead: u32) -> Duration {
+        let [last, before] = self.took;
+        last.min(before).saturating_mul(ahead) / 2
     }
 
     /// A share of the expected time until the turn of a process that has `ahead` turns ahead.
@@ -266,10 +280,10 @@ mod tests {
         let (mut pace, held) = (Pace::default(), held(1));
         let mut time = Instant::now();
         for (number, each) in each.iter().enumerate() {
-            pace.see(&held, 100 - 4 * number, time);
+            pace.see(&held, 100 - 4 * number, Duration::ZERO, time);
             time += 4 * millis(*each);
         }
-        pace.see(&held, 100 - 4 * each.len(), time);
+        pace.see(&held, 100 - 4 * each.len(), Duration::ZERO, time);
         pace
     }
 
@@ -372,6 +386,31 @@ mod tests {
         }
     }
 
+    /// Both apply to a held key and to a free one.
+    #[test]
+    fn who_is_behind_pauses_for_longer_if_the_server_takes_long() {
+        let pauses = |took: [u64; 2], held: &Held| {
+            let mut pace = Pace::default();
+            for took in took {
+                pace.see(held, 20, millis(took), Instant::now());
+            }
+            pauses(&pace, held)
+        };
+        for held in [held(3), free(4_000)] {
+            let quick = pauses([0, 0], &held);
+            assert_eq!(pauses([2, 2], &held), quick);
+            assert_eq!(pauses([1_000, 2], &held), quick, "a single answer");
+            assert_eq!(pauses([2, 1_000], &held), quick, "a single answer");
+            let slow = pauses([40, 60], &held);
+            assert_eq!(slow[1..], [20, 40, 100, 400, 1_980]);
+            assert_eq!(slow[0], quick[0], "the first asks as often");
+            assert_eq!(
+                pauses([9_000, 9_000], &held)[2..],
+                [1_000, 2_500, 3_000, 3_000]
+            );
+        }
+    }
+
     #[test]
     fn who_is_near_needs_reports_of_a_key_that_is_held_for_long() {
         let needs = |held: &Held, turns| {
@@ -401,7 +440,7 @@ mod tests {
             holder.mode = mode;
             let holders = vec![holder; readers];
             let held = Held::new(Key::new("key").unwrap(), holders, now());
-            pace.see(&held, 0, Instant::now());
+            pace.see(&held, 0, Duration::ZERO, Instant::now());
             assert_eq!(pauses(&pace, &held)[..2], [first, 1_000], "{readers}");
         }
     }

@@ -192,7 +192,7 @@ impl OwnPlace {
             reports_freed,
             took,
         } = refusal;
-        self.pace.see(held, ahead.turns, now);
+        self.pace.see(held, ahead.turns, took, now);
         let wanted = if self.pace.had_others_ahead() {
             self.pace.pause(held, ahead, reports_freed, chance)
         } else if self.pace.holders_leave() && !reports_freed {
