@@ -39,7 +39,11 @@ mod shard_date {
         Clients::new(first, disguised(&fixture, Disguise::Router).await)
     }
 
-    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    mod conformance {
+        use super::*;
+
+        leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    }
 
     /// The collection has documents of the classic dialect, as after an upgrade of the cluster.
     #[tokio::test]
