@@ -42,7 +42,11 @@ mod shard_date {
     mod conformance {
         use super::*;
 
-        leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+        leasehold_conformance::conformance_suite!(
+            connect,
+            flavor = "multi_thread",
+            worker_threads = 2
+        );
     }
 
     /// The collection has documents of the classic dialect, as after an upgrade of the cluster.
