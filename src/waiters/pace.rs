@@ -10,7 +10,7 @@
 //!   delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
 //!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
 //! - A pause goes by how long the answers take, too. If a server is busy, answers take long, and requests before a
-//!   turn can come keep it busy. These pauses do not grow with the delays of other processes, only with the server's.
+//!   turn can come keep it busy. Such a pause is no longer than the turns ahead take by the speed of the queue.
 //! - No process that has a place pauses for longer than [`MAX_PAUSE`], so that each learns in time that it is the
 //!   first.
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
@@ -200,10 +200,13 @@ impl Pace {
 
     /// The shortest pause of a process that has `ahead` turns ahead. Each of these turns takes the time of two answers,
     /// one to an acquire and one to a release. A request within a quarter of that time would be in vain, and would make
-    /// the answers of a busy server take longer still. A single answer that took long does not count.
+    /// the answers of a busy server take longer still. A single answer that took long does not count. If the turns pass
+    /// faster, the answers to this process alone take long, and its turn must not pass meanwhile.
     fn least_until_turn(&self, ahead: u32) -> Duration {
         let [last, before] = self.took;
-        last.min(before).saturating_mul(ahead) / 2
+        let answers = last.min(before) / 2;
+        let each = self.each.map_or(MOST, |each| each.mul_f64(SHARE));
+        answers.min(each).saturating_mul(ahead)
     }
 
     /// A share of the expected time until the turn of a process that has `ahead` turns ahead.
@@ -220,9 +223,14 @@ impl Pace {
 
 /// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Every process
 /// that listens costs the server work for each change of a key.
-pub(super) fn needs_reports(held: &Held, ahead: Ahead) -> bool {
+///
+/// Each process that waits for permits counts as a turn, but a single release may make room for many of them. So
+/// `for_permits` says that the process is not far behind, whatever the turns.
+pub(super) fn needs_reports(held: &Held, ahead: Ahead, for_permits: bool) -> bool {
     let is_held_long = held.held_for().is_some_and(|time| time >= WORTH_REPORTS);
-    is_held_long && ahead.turns < FAR
+    // A report names processes that have a place.
+    let may_be_named = ahead.processes < MAX_PLACES;
+    is_held_long && may_be_named && (for_permits || ahead.turns < FAR)
 }
 
 /// The longest pause of a process that has `ahead` processes ahead.
@@ -389,13 +397,12 @@ mod tests {
     /// Both apply to a held key and to a free one.
     #[test]
     fn who_is_behind_pauses_for_longer_if_the_server_takes_long() {
-        let pauses = |took: [u64; 2], held: &Held| {
-            let mut pace = Pace::default();
-            for took in took {
-                pace.see(held, 20, millis(took), Instant::now());
-            }
+        let pauses_of = |each: &[u64], took: [u64; 2], held: &Held| {
+            let mut pace = seen(each);
+            pace.took = took.map(millis);
             pauses(&pace, held)
         };
+        let pauses = |took, held: &Held| pauses_of(&[2_000], took, held);
         for held in [held(3), free(4_000)] {
             let quick = pauses([0, 0], &held);
             assert_eq!(pauses([2, 2], &held), quick);
@@ -408,6 +415,9 @@ mod tests {
                 pauses([9_000, 9_000], &held)[2..],
                 [1_000, 2_500, 3_000, 3_000]
             );
+            // Others have quick answers: this process must not miss its turn.
+            let slow_alone = pauses_of(&[20], [1_000, 1_000], &held);
+            assert_eq!(slow_alone[1..], [14, 28, 70, 280, 1_386]);
         }
     }
 
@@ -415,13 +425,16 @@ mod tests {
     fn who_is_near_needs_reports_of_a_key_that_is_held_for_long() {
         let needs = |held: &Held, turns| {
             let processes = turns + 5;
-            needs_reports(held, Ahead { processes, turns })
+            [false, true].map(|permits| needs_reports(held, Ahead { processes, turns }, permits))
         };
-        let at = |held: &Held| [0, 1, 9, 10, 90].map(|turns| needs(held, turns));
-        assert_eq!(at(&held(249)), [false; 5]);
-        assert_eq!(at(&held(250)), [true, true, true, false, false]);
-        assert_eq!(at(&held(3_600_000)), [true, true, true, false, false]);
-        assert_eq!(at(&free(4_000)), [false; 5]);
+        let at = |held: &Held| [0, 1, 9, 10, 94, 95].map(|turns| needs(held, turns)[0]);
+        let near = [true, true, true, false, false, false];
+        assert_eq!(at(&held(249)), [false; 6]);
+        assert_eq!(at(&held(250)), near);
+        assert_eq!(at(&held(3_600_000)), near);
+        assert_eq!(at(&free(4_000)), [false; 6]);
+        let permits = [10, 94, 95].map(|turns| needs(&held(250), turns)[1]);
+        assert_eq!(permits, [true, true, false], "the last one has no place");
     }
 
     #[test]

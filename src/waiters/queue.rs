@@ -159,6 +159,7 @@ impl KeyQueue {
                 self.request = FirstRequest::AtOnce(None);
                 self.last = LastAnswer::Unknown;
                 self.pauses = 0;
+                self.needs_reports = false;
             }
         }
     }

@@ -118,6 +118,28 @@ async fn the_processes_that_come_next_open_a_stream() {
     assert_eq!(places, PROCESSES - 1);
 }
 
+/// A release may make room for many of them.
+#[tokio::test(start_paused = true)]
+async fn all_processes_that_wait_for_permits_open_a_stream() {
+    const PROCESSES: u32 = 20;
+    let (store, _) = setup();
+    store.set_news(News::Told);
+    let other = Leases::new(store.memory.clone());
+    let all = other
+        .acquire("key", TTL * 100)
+        .permits(PROCESSES, PROCESSES);
+    let _all = all.await.unwrap();
+    let mut waits = Vec::new();
+    for _ in 0..PROCESSES {
+        let acquire = Leases::new(store.clone()).acquire("key", TTL);
+        let acquire = acquire.permits(1, PROCESSES);
+        waits.push(tokio::spawn(acquire.into_future()));
+        sleep(MOMENT).await;
+    }
+    sleep(TTL).await;
+    assert_eq!(store.streams(), PROCESSES as usize);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_stream_serves_all_who_wait_and_ends_after_them() {
     let (store, leases, _holder, _other) = waiting(News::Told).await;

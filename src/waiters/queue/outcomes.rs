@@ -10,7 +10,7 @@ use crate::{
     retry,
     waiters::{
         handoff::HandoffStreak,
-        kind::Standing,
+        kind::{Standing, WaiterKind},
         pace::{self, Ahead},
         place::{EndedTurn, PlaceNews, Refusal},
     },
@@ -50,17 +50,18 @@ impl KeyQueue {
             return place_news;
         }
         self.is_before_all = standing == Standing::BeforeAll;
+        let ahead = match standing {
+            Standing::InTurn => Ahead::others(&held),
+            Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
+        };
+        let for_permits = self.waiters.first_kind() == Some(WaiterKind::Permits);
+        self.needs_reports = pace::needs_reports(&held, ahead, for_permits);
         let least = if reports_freed {
             retry::PAUSES_TO_LONGEST
         } else {
             0
         };
         let pause = self.count_pause(least, expires_in);
-        let ahead = match standing {
-            Standing::InTurn => Ahead::others(&held),
-            Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
-        };
-        self.needs_reports = pace::needs_reports(&held, ahead);
         let refusal = Refusal {
             held: &held,
             ahead,
