@@ -58,6 +58,9 @@ pub(crate) trait Listener: Send + Sync {
     /// Records that the stream is open. It does not have the keys from before.
     fn opened(&self) {}
 
+    /// Records that the stream is closed because the client has not needed the keys. From now on, keys are missed.
+    fn ended(&self) {}
+
     /// Receives an item of the stream.
     fn receive(&self, keys: Vec<Self::Key>);
 }
@@ -162,7 +165,8 @@ async fn listen_while_needed<L: Listener>(
                         Ok(None) | Err(_) => break None,
                     }
                     if note_whether_over() {
-                        return;
+                        permit.set(ListenerState::Closed);
+                        return listener.ended();
                     }
                 };
                 permit.set(ListenerState::Closed);

@@ -56,6 +56,11 @@ impl Listener for FreedListener {
         self.queues.wake_all();
     }
 
+    fn ended(&self) {
+        // A waiter that has no need of reports may pause for longer all the same while there are some.
+        self.queues.wake_all();
+    }
+
     fn receive(&self, keys: Vec<FreedKey>) {
         keys.iter().for_each(|freed| self.queues.freed(freed));
     }
