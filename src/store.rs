@@ -291,6 +291,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// `None`, which the provided method returns, if the database has no such stream. Waiters then poll. A key in the
     /// stream is a hint: another client may have acquired it already, and a release may be missing from the stream.
     ///
+    /// A client opens the stream when one of its waiters comes soon and its key has been held for a quarter of a second,
+    /// or will have been when the waiter asks next, and for each [`LeaderWatch`](crate::LeaderWatch). It closes the
+    /// stream when it has had no need of it for 30 s.
+    ///
     /// Each item has the keys that became free since the previous item. While the server answers, an item, perhaps an
     /// empty one, comes at least every 10 s, so that a reader can stop between two items without dropping a request
     /// that is under way. The client takes a stream without an item for 30 s for broken, and opens another one. After

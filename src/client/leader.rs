@@ -106,8 +106,9 @@ impl Leader {
     ///
     /// When a lease is released, the next leader is granted the key like a waiter of
     /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and also in another process if the
-    /// store [reports freed keys](crate::Store::freed). With other stores it is granted the key with its next request,
-    /// after a second at most. When a leader dies, the others wait for the rest of its ttl.
+    /// store [reports freed keys](crate::Store::freed) and the term lasted for a quarter of a second. Otherwise it is
+    /// granted the key with its next request, after a second at most. When a leader dies, the others wait for the rest
+    /// of its ttl.
     ///
     /// # Errors
     ///

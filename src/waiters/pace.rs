@@ -57,7 +57,7 @@ const SLOWER: f64 = 1.25;
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// The longest pause of a process that has no place, because all places were taken.
 const WITHOUT_PLACE: Duration = Duration::from_secs(30);
-/// If a key has been held for less than this, a process asks often enough by itself.
+/// If a key has been held for less than this when a process asks next, the process asks often enough by itself.
 const WORTH_REPORTS: Duration = Duration::from_millis(250);
 /// A process with this many turns ahead is not woken by the next reports.
 const FAR: usize = 10;
@@ -224,10 +224,14 @@ impl Pace {
 /// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Every process
 /// that listens costs the server work for each change of a key.
 ///
+/// `pause` is the pause that the process would make without reports if that may be long on a key that is held briefly,
+/// and else zero. It may be long if the process has had nobody ahead, because it then goes by the number of refusals.
+///
 /// Each process that waits for permits counts as a turn, but a single release may make room for many of them. So
 /// `for_permits` says that the process is not far behind, whatever the turns.
-pub(super) fn needs_reports(held: &Held, ahead: Ahead, for_permits: bool) -> bool {
-    let is_held_long = held.held_for().is_some_and(|time| time >= WORTH_REPORTS);
+pub(super) fn needs_reports(held: &Held, ahead: Ahead, pause: Duration, for_permits: bool) -> bool {
+    let held_for = held.held_for().map(|time| time.saturating_add(pause));
+    let is_held_long = held_for.is_some_and(|time| time >= WORTH_REPORTS);
     // A report names processes that have a place.
     let may_be_named = ahead.processes < MAX_PLACES;
     is_held_long && may_be_named && (for_permits || ahead.turns < FAR)
@@ -425,7 +429,8 @@ mod tests {
     fn who_is_near_needs_reports_of_a_key_that_is_held_for_long() {
         let needs = |held: &Held, turns| {
             let processes = turns + 5;
-            [false, true].map(|permits| needs_reports(held, Ahead { processes, turns }, permits))
+            let ahead = Ahead { processes, turns };
+            [false, true].map(|permits| needs_reports(held, ahead, Duration::ZERO, permits))
         };
         let at = |held: &Held| [0, 1, 9, 10, 94, 95].map(|turns| needs(held, turns)[0]);
         let near = [true, true, true, false, false, false];
@@ -435,6 +440,20 @@ mod tests {
         assert_eq!(at(&free(4_000)), [false; 6]);
         let permits = [10, 94, 95].map(|turns| needs(&held(250), turns)[1]);
         assert_eq!(permits, [true, true, false], "the last one has no place");
+    }
+
+    #[test]
+    fn who_sleeps_until_a_key_has_been_held_for_long_needs_reports() {
+        let needs = |held: &Held, pause| needs_reports(held, ahead(0), millis(pause), false);
+        assert_eq!(
+            [99, 100, 1_000].map(|pause| needs(&held(150), pause)),
+            [false, true, true]
+        );
+        assert_eq!(
+            [240, 250].map(|pause| needs(&held(0), pause)),
+            [false, true]
+        );
+        assert!(!needs(&free(4_000), 1_000));
     }
 
     #[test]

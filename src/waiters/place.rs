@@ -162,6 +162,11 @@ impl OwnPlace {
         self.pace.holders_leave()
     }
 
+    /// Whether the pauses go by the speed of the queue, and not by the number of refusals.
+    pub(super) fn pauses_by_pace(&self) -> bool {
+        self.pace.had_others_ahead()
+    }
+
     /// Takes over the place of a task that has left, whose request may still take that place. Returns whether `waiter`
     /// is this place.
     pub(super) fn take_over(&mut self, waiter: WaiterId) -> bool {

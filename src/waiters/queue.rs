@@ -63,8 +63,8 @@ pub(super) struct KeyQueue {
     place: OwnPlace,
     /// Whether the last request of the first waiter came before all processes that wait.
     is_before_all: bool,
-    /// Whether the first waiter needs the store's reports of freed keys: see [`pace::needs_reports`]. While a lease of
-    /// this process holds the key, it does not, because that lease wakes it.
+    /// Whether the first waiter needs the store's reports of freed keys: see [`pace::needs_reports`]. While an exclusive
+    /// lease of this process holds the key, it does not, because the end of that lease wakes it.
     needs_reports: bool,
 }
 
@@ -277,10 +277,16 @@ impl KeyQueue {
         self.waiters.notify_first();
     }
 
+    /// Records that an exclusive lease of this process holds the key.
+    pub(super) fn note_held_here(&mut self) {
+        self.needs_reports = false;
+    }
+
     /// Records that a lease of this process is not released, although this process gives it up. The store reports its
-    /// end.
+    /// end. The first waiter may have relied on this process instead, so it sends a request.
     pub(super) fn detached(&mut self, lease: LeaseId) {
         self.own_leases.retain(|own| *own != lease);
+        self.wake();
     }
 
     /// Records that the key may be free. The first waiter sends a request at once.

@@ -29,7 +29,7 @@ use super::{
     queue::KeyQueue,
 };
 use crate::{
-    model::{Key, LeaseId, WaiterId},
+    model::{Held, Holder, Key, LeaseId, Mode, WaiterId},
     runtime::{inline_task::InlineTask, listener::ListenerSlot},
     store::FreedKey,
 };
@@ -120,6 +120,14 @@ impl WaitQueues {
         self.streaks.lock().remove(&lease);
     }
 
+    /// Whether an exclusive holder is a lease of this process. If holders share the key, its end may be up to others.
+    pub(super) fn has_own_holder(&self, held: &Held) -> bool {
+        let streaks = self.streaks.lock();
+        let is_own =
+            |holder: &Holder| holder.mode == Mode::Exclusive && streaks.contains_key(&holder.lease);
+        held.holders().iter().any(is_own)
+    }
+
     fn streak(&self, lease: LeaseId) -> HandoffStreak {
         self.streaks.lock().get(&lease).copied().unwrap_or_default()
     }
@@ -168,8 +176,8 @@ impl WaitQueues {
         waiters_need || !self.followers.is_empty()
     }
 
-    /// Records that the store reports freed keys from now on. It does not report those that became free before. So the
-    /// first waiter of each queue sends one request, and each follower reads its key once.
+    /// Records that the store begins or ceases to report freed keys. It does not report those that became free before
+    /// or become free after. So the first waiter of each queue sends one request, and each follower reads its key once.
     pub(super) fn wake_all(&self) {
         let mut queues = self.queues.lock();
         queues

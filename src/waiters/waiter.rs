@@ -142,10 +142,14 @@ impl Waiter {
     /// Records that a request was refused, and plans the next one. Returns whether a waiter for the key needs the
     /// store's reports of freed keys.
     pub(crate) fn refused(&self, held: Held, standing: Standing) -> bool {
+        let is_held_here = self.queues.has_own_holder(&held);
         let reports_freed = self.queues.reports_freed();
         let now = Instant::now();
         let refused = self.queue(|queue| {
             let place_news = queue.refused(&self.wake, held, standing, reports_freed, now);
+            if is_held_here {
+                queue.note_held_here();
+            }
             (place_news, queue.needs_reports())
         });
         // The queue exists while this waiter is in it.

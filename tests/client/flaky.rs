@@ -128,6 +128,11 @@ impl FlakyStore {
         self.told.send(Key::new(key).unwrap()).unwrap();
     }
 
+    /// Whether a stream is open that tells keys.
+    pub fn is_listened_to(&self) -> bool {
+        self.told.receiver_count() > 0
+    }
+
     /// How often a stream was opened.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::SeqCst)

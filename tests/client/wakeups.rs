@@ -74,8 +74,8 @@ async fn of_many_processes_that_hear_of_a_key_the_first_asks() {
 /// Each open stream costs the server work for each change of the key.
 #[tokio::test(start_paused = true)]
 async fn a_stream_is_opened_for_a_key_that_is_held_for_long() {
-    // The control: long holds.
-    for (hold, streams) in [(MOMENT, 0), (MOMENT * 100, 1)] {
+    // The control: long holds, and those that a waiter without reports would sleep past.
+    for (hold, is_opened) in [(MOMENT, false), (MOMENT * 20, true), (MOMENT * 100, true)] {
         let (store, leases, mut holder, other) = waiting(News::Told).await;
         for _ in 0..50 {
             let waiter = tokio::spawn(leases.acquire("key", TTL * 100).into_future());
@@ -87,8 +87,149 @@ async fn a_stream_is_opened_for_a_key_that_is_held_for_long() {
             lease.release().await.unwrap();
             holder = next.await.unwrap().unwrap();
         }
-        assert_eq!(store.streams(), streams, "held for {hold:?}");
+        assert_eq!(store.streams() > 0, is_opened, "held for {hold:?}");
     }
+}
+
+/// Its waiter pauses for as long as it has had to wait, however short each hold is.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_owner_takes_new_leases_all_the_time_is_asked_for_at_once() {
+    let (store, leases) = setup();
+    store.set_news(News::Told);
+    let other = Leases::new(store.memory.clone());
+    let first = other.acquire("key", TTL * 100).shared().await.unwrap();
+    let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+    for _ in 0..100 {
+        let another = other.acquire("key", TTL).shared().barging().await.unwrap();
+        sleep(MOMENT * 20).await;
+        another.release().await.unwrap();
+    }
+    first.release().await.unwrap();
+    let start = Instant::now();
+    store.tell("key");
+    waiter.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+/// The task that holds the key wakes the others of its process.
+#[tokio::test(start_paused = true)]
+async fn no_stream_is_opened_for_a_lease_of_the_same_process() {
+    let (store, leases) = setup();
+    store.set_news(News::Told);
+    let held = leases.acquire("key", TTL * 100).await.unwrap();
+    let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(TTL).await;
+    assert_eq!(store.streams(), 0);
+    held.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_stream_is_opened_when_the_wait_is_over() {
+    // The last refusal is the first after which a pause would last until the key has been held for a quarter of a
+    // second. The control: a wait that goes on.
+    for (wait, streams) in [(Duration::from_millis(4), 0), (TTL, 1)] {
+        let (store, leases, _holder, _other) = waiting(News::Told).await;
+        sleep(Duration::from_millis(238)).await;
+        let acquire = leases.acquire("key", TTL).wait_for(wait);
+        acquire.await.unwrap_err();
+        sleep(TTL).await;
+        assert_eq!(store.streams(), streams, "{wait:?}");
+    }
+}
+
+/// Two processes hand a key on to each other, and hold it for this long each time, until this time is over.
+async fn hand_on(store: &FlakyStore, processes: [&Leases; 2], hold: Duration, time: Duration) {
+    let start = Instant::now();
+    let mut lease = processes[0].acquire("key", TTL).await.unwrap();
+    for next in [1, 0].into_iter().cycle() {
+        let waiter = tokio::spawn(processes[next].acquire("key", TTL).into_future());
+        sleep(hold).await;
+        lease.release().await.unwrap();
+        if store.is_listened_to() {
+            store.tell("key");
+        }
+        lease = waiter.await.unwrap().unwrap();
+        if start.elapsed() > time {
+            break;
+        }
+    }
+    lease.release().await.unwrap();
+}
+
+/// While the stream is open, each pause is long. That alone must not keep it open.
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_when_the_holds_are_brief() {
+    let (store, leases) = setup();
+    store.set_news(News::Told);
+    let others = Leases::new(store.clone());
+    // The control: the holds stay long.
+    for (then, is_open) in [(MOMENT * 100, true), (MOMENT, false)] {
+        hand_on(&store, [&leases, &others], MOMENT * 100, MINUTE).await;
+        assert!(store.is_listened_to());
+        hand_on(&store, [&leases, &others], then, MINUTE).await;
+        assert_eq!(store.is_listened_to(), is_open, "{then:?}");
+    }
+}
+
+/// A waiter that does not need the stream pauses for longer while it is open.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_asks_when_the_stream_ends() {
+    let (store, leases, _holder, other) = waiting(News::Told).await;
+    let needs_reports = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(TTL).await;
+    needs_reports.abort();
+    // The newest of the holders has the key for a short time only, and each report makes the waiter ask.
+    let _first = other.acquire("another", TTL * 100).shared().await.unwrap();
+    let waiter = tokio::spawn(leases.acquire("another", TTL).into_future());
+    let mut others = Vec::new();
+    let mut asked = false;
+    while store.is_listened_to() {
+        let acquire = other.acquire("another", TTL * 100).shared().barging();
+        others.push(acquire.await.unwrap());
+        store.tell("another");
+        for _ in 0..50 {
+            sleep(Duration::from_millis(2)).await;
+            asked = store.calls().contains(&"acquire");
+            if !store.is_listened_to() {
+                break;
+            }
+        }
+    }
+    assert!(asked);
+    waiter.abort();
+}
+
+/// An owner that enters again waits for the other readers, and not for its own lease.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_enters_again_is_told_of_the_releases_of_others() {
+    let (store, leases) = setup();
+    store.set_news(News::Told);
+    let other = Leases::new(store.memory.clone());
+    let reads = leases.acquire("key", TTL * 100).shared().await.unwrap();
+    let others = other.acquire("key", TTL * 100).shared().await.unwrap();
+    let waiter = tokio::spawn(leases.acquire("key", TTL).reentrant().into_future());
+    sleep(TTL).await;
+    others.release().await.unwrap();
+    let start = Instant::now();
+    store.tell("key");
+    waiter.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    reads.release().await.unwrap();
+}
+
+/// The store reports the end of such a lease, and this process does not.
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_opened_when_the_own_lease_is_detached() {
+    let (store, leases) = setup();
+    store.set_news(News::Told);
+    let held = leases.acquire("key", TTL * 100).await.unwrap();
+    let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(TTL).await;
+    held.detach();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(store.streams(), 1);
+    waiter.abort();
 }
 
 /// The next releases do not wake a process that is far behind.

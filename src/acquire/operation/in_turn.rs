@@ -90,7 +90,8 @@ impl AcquireOperation {
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
-                    if waiter.refused(held.clone(), self.standing(&held, from.is_some())) {
+                    let standing = self.standing(&held, from.is_some());
+                    if waiter.refused(held.clone(), standing) && !over {
                         ensure_listener(
                             &context.registry.queues,
                             &context.registry.store,

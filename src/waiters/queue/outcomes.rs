@@ -54,13 +54,12 @@ impl KeyQueue {
             Standing::InTurn => Ahead::others(&held),
             Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
         };
-        let for_permits = self.waiters.first_kind() == Some(WaiterKind::Permits);
-        self.needs_reports = pace::needs_reports(&held, ahead, for_permits);
         let least = if reports_freed {
             retry::PAUSES_TO_LONGEST
         } else {
             0
         };
+        let unreported = retry::pause_until_free(self.pauses, expires_in, 1.0);
         let pause = self.count_pause(least, expires_in);
         let refusal = Refusal {
             held: &held,
@@ -70,6 +69,13 @@ impl KeyQueue {
             took: now.saturating_duration_since(self.asked),
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());
+        let for_permits = self.waiters.first_kind() == Some(WaiterKind::Permits);
+        let by_refusals = if self.place.pauses_by_pace() {
+            Duration::ZERO
+        } else {
+            unreported
+        };
+        self.needs_reports = pace::needs_reports(&held, ahead, by_refusals, for_permits);
         if self.place.holders_leave() {
             // This pause is shorter than the planned one, which does not count.
             self.pauses = self.pauses.saturating_sub(1);

@@ -93,6 +93,13 @@ fn what_the_store_tells_counts_after_a_lease_of_the_queue_was_detached() {
     waiting.queue.freed(None);
     assert_ne!(waiting.step(1, start), Step::Ask);
     waiting.queue.detached(lease);
+    assert_eq!(waiting.step(1, start), Step::Ask, "it looks who ends it");
+    let second = waiting.turns[1].clone();
+    waiting.queue.ask(&second, start);
+    let refused = held(lease);
+    waiting
+        .queue
+        .refused(&second, refused, Standing::InTurn, true, start);
     assert_ne!(waiting.step(1, start), Step::Ask, "it is held");
     waiting.queue.freed(None);
     assert_eq!(waiting.step(1, start), Step::Ask);
