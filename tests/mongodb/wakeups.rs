@@ -1,13 +1,19 @@
 //! Waiters hear of the release of a key by a change stream, on the complete server. Without a stream they get the key
 //! too.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::{
     Error, Leases, MongoStore, Store,
-    store::{AcquireAnswer, AcquireRequest},
+    store::{AcquireAnswer, AcquireRequest, FreedKeys},
 };
 use leasehold_tests::{
     layer::{Layer, Layered},
@@ -17,6 +23,7 @@ use mongodb::bson::Document;
 use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
+    task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
@@ -249,4 +256,95 @@ async fn a_release_wakes_one_process_of_those_that_wait() {
         (requests as f64) < bound,
         "{requests} requests, and {bound} may be sent"
     );
+}
+
+/// What a process was told, and what it asked for.
+#[derive(Clone, Debug)]
+struct Process {
+    store: Arc<dyn Store>,
+    /// The fewest processes that a refusal said to be ahead.
+    ahead: Arc<AtomicUsize>,
+    refusals: Arc<AtomicUsize>,
+    streams: Arc<AtomicUsize>,
+}
+
+impl Process {
+    fn streams(&self) -> usize {
+        self.streams.load(SeqCst)
+    }
+
+    fn refusals(&self) -> usize {
+        self.refusals.load(SeqCst)
+    }
+}
+
+#[async_trait]
+impl Layer for Process {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let answer = self.store.acquire(request).await;
+        if let Ok(AcquireAnswer::Held(held)) = &answer {
+            self.ahead.fetch_min(held.ahead(), SeqCst);
+            self.refusals.fetch_add(1, SeqCst);
+        }
+        answer
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.streams.fetch_add(1, SeqCst);
+        self.store.freed().await
+    }
+}
+
+/// Each stream costs the server work for each change of a key.
+#[tokio::test]
+async fn of_many_processes_those_that_come_next_open_a_stream() {
+    const PROCESSES: usize = 14;
+    const NEAR: usize = 10;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let holder = Leases::new(fixture.store().await);
+    let lease = holder.acquire("key", LONG).await.unwrap();
+    let (mut processes, mut waits) = (Vec::new(), JoinSet::new());
+    for number in 0..PROCESSES {
+        let process = Process {
+            store: Arc::new(fixture.store().await),
+            ahead: Arc::new(usize::MAX.into()),
+            refusals: Arc::default(),
+            streams: Arc::default(),
+        };
+        processes.push(process.clone());
+        waits.spawn(
+            Leases::new(Layered(process))
+                .acquire("key", LONG)
+                .into_future(),
+        );
+        let start = Instant::now();
+        while holder.inspect("key").await.unwrap().unwrap().waiters.len() <= number {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the process {number} has no place"
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    // By then the key has been held for long at the last refusal of each.
+    sleep(Duration::from_secs(1)).await;
+    let before: Vec<_> = processes.iter().map(Process::refusals).collect();
+    until(
+        "not every process has asked again, or one that comes next opens no stream",
+        || {
+            processes.iter().zip(&before).all(|(process, before)| {
+                // A process comes nearer if the machine stalls, so that places of others expire.
+                let is_near = process.ahead.load(SeqCst) < NEAR;
+                assert!(is_near || process.streams() == 0, "{process:?}");
+                process.refusals() > *before && (!is_near || process.streams() > 0)
+            })
+        },
+    )
+    .await;
+    drop(waits);
+    lease.release().await.unwrap();
 }
