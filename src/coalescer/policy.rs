@@ -1,6 +1,11 @@
 //! The rule that decides how many of the waiting acquires and releases are sent now, and whether alone or in a batch.
 //! `queue.rs` decides which. The rule does no I/O and reads no clock.
 
+use std::time::Duration;
+
+/// How long a request keeps its slot although a later one was answered first. It is also the time without a send after
+/// which the first request or batch is sent that has no slot.
+pub(super) const HANGS: Duration = Duration::from_millis(200);
 /// Fewer requests than this are not sent in a batch, unless they are a set.
 pub(super) const LEAST_BATCH: usize = 8;
 /// The most batches under way.
@@ -55,8 +60,8 @@ pub(super) struct LoadSnapshot {
     pub(super) singles: usize,
     /// The greatest recent number of requests, under way and waiting together.
     pub(super) peak: usize,
-    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow.
-    pub(super) stalled: bool,
+    /// For how long nothing was sent; zero if nothing ever was.
+    pub(super) not_sent_for: Duration,
 }
 
 impl LoadSnapshot {
@@ -68,7 +73,7 @@ impl LoadSnapshot {
         let batchable = waiting - self.unbatchable;
         let are_enough = waiting >= self.peak / (BATCHES + 1);
         let has_slot = batches == 0 || batches < limits.batches && are_enough;
-        if batchable >= least && (has_slot || self.stalled) {
+        if batchable >= least && (has_slot || self.is_stalled(limits)) {
             return Next::Together;
         }
         self.each_alone(limits)
@@ -86,9 +91,19 @@ impl LoadSnapshot {
         match self.free_slots(limits).min(self.waiting) {
             // While a batch is recent, requests wait for the next batch instead of going alone.
             free if free > 0 && self.recent_batches == 0 => Next::Alone(free),
-            _ if self.stalled && self.waiting > 0 => Next::Alone(1),
+            _ if self.is_stalled(limits) && self.waiting > 0 => Next::Alone(1),
             _ => Next::Wait,
         }
+    }
+
+    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow. If more were
+    /// sent already than there are slots, and they have no answers either, the store is slow: then this takes longer with
+    /// each of them, so that a slow store does not get more and more requests.
+    fn is_stalled(self, limits: Limits) -> bool {
+        let beyond = self.singles.saturating_sub(limits.max_concurrent)
+            + self.batches.saturating_sub(limits.batches);
+        let times = u32::try_from(beyond).unwrap_or(u32::MAX).saturating_add(1);
+        self.not_sent_for >= HANGS.saturating_mul(times)
     }
 
     /// How many more requests may be sent alone.
@@ -112,7 +127,7 @@ mod tests {
                 recent_batches: batches,
                 singles,
                 peak,
-                stalled: false,
+                not_sent_for: Duration::ZERO,
             };
             load.next(limits, LEAST_BATCH)
         };
@@ -138,7 +153,7 @@ mod tests {
             recent_batches: 0,
             singles: 0,
             peak: 100,
-            stalled: false,
+            not_sent_for: Duration::ZERO,
         };
         assert_eq!(
             few.next(Limits::WHILE_RENEWALS_LATE, LEAST_BATCH),
@@ -163,7 +178,7 @@ mod tests {
             recent_batches: 0,
             singles: 0,
             peak: 2,
-            stalled: false,
+            not_sent_for: Duration::ZERO,
         };
         assert_eq!(set.next(limits, 2), Next::Together);
         assert_eq!(set.next(limits, LEAST_BATCH), Next::Alone(2), "the control");
@@ -175,7 +190,7 @@ mod tests {
             recent_batches: 0,
             singles: 0,
             peak: 20,
-            stalled: false,
+            not_sent_for: Duration::ZERO,
         };
         assert_eq!(load.next(limits, LEAST_BATCH), Next::Alone(2));
     }
@@ -190,15 +205,26 @@ mod tests {
             recent_batches: 0,
             singles: 8,
             peak: 400,
-            stalled: false,
+            not_sent_for: Duration::ZERO,
         };
         assert_eq!(full.next(limits, LEAST_BATCH), Next::Wait);
         let stalled = LoadSnapshot {
-            stalled: true,
+            not_sent_for: HANGS,
             ..full
         };
         assert_eq!(stalled.next(limits, LEAST_BATCH), Next::Together);
         assert_eq!(stalled.each_alone(limits), Next::Alone(1));
+        let beyond = LoadSnapshot {
+            singles: 9,
+            batches: BATCHES + 1,
+            ..stalled
+        };
+        assert_eq!(beyond.next(limits, LEAST_BATCH), Next::Wait);
+        let stalled_again = LoadSnapshot {
+            not_sent_for: HANGS * 3,
+            ..beyond
+        };
+        assert_eq!(stalled_again.next(limits, LEAST_BATCH), Next::Together);
         let nobody = LoadSnapshot {
             waiting: 0,
             ..stalled
@@ -216,7 +242,7 @@ mod tests {
             recent_batches: 2,
             singles: 0,
             peak: 100,
-            stalled: false,
+            not_sent_for: Duration::ZERO,
         };
         assert_eq!(load.next(limits, LEAST_BATCH), Next::Together);
         assert_eq!(load.next_unbatchable(limits), 3);

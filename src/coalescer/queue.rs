@@ -16,12 +16,8 @@ use std::{
 
 use tokio::{runtime::Id, time::Instant};
 
-use super::policy::LoadSnapshot;
+use super::policy::{HANGS, LoadSnapshot};
 use crate::model::Key;
-
-/// How long a request keeps its slot although a later one was answered first. It is also the time without a send after
-/// which one more request or batch is sent than there are slots.
-pub(super) const HANGS: Duration = Duration::from_millis(200);
 
 /// How long a batch keeps waiting requests from being sent alone. A batch that takes longer may hang.
 pub(super) const RECENT: Duration = Duration::from_millis(50);
@@ -101,7 +97,7 @@ impl<W> SendQueue<W> {
             recent_batches: 0,
             singles: 0,
             peak: waiting,
-            stalled: self.sent.is_some_and(|sent| now - sent >= HANGS),
+            not_sent_for: self.sent.map_or(Duration::ZERO, |sent| now - sent),
         };
         for it in &self.under_way {
             load.peak += it.requests;
@@ -312,18 +308,20 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_from_which_nothing_was_sent_for_long_is_stalled() {
+    fn the_time_without_a_send_begins_with_the_last_one() {
         let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
-        assert!(!queue.update_load(start).stalled, "nobody came");
+        let not_sent_for = |queue: &mut SendQueue<()>, at| queue.update_load(at).not_sent_for;
+        assert_eq!(
+            not_sent_for(&mut queue, start),
+            Duration::ZERO,
+            "nobody came"
+        );
         queue.sent(20, start);
         let load = queue.update_load(start + RECENT);
-        assert_eq!(
-            (load.batches, load.recent_batches, load.stalled),
-            (1, 0, false)
-        );
-        assert!(queue.update_load(start + HANGS).stalled);
+        let seen = (load.batches, load.recent_batches, load.not_sent_for);
+        assert_eq!(seen, (1, 0, RECENT));
         queue.sent(1, start + HANGS);
-        assert!(!queue.update_load(start + HANGS).stalled);
+        assert_eq!(not_sent_for(&mut queue, start + HANGS), Duration::ZERO);
     }
 
     #[test]
