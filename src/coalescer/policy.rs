@@ -97,8 +97,8 @@ impl LoadSnapshot {
     }
 
     /// Whether nothing was sent for so long that either the requests under way hang or the store is slow. If more were
-    /// sent already than there are slots, and they have no answers either, the store is slow: then this takes longer with
-    /// each of them, so that a slow store does not get more and more requests.
+    /// sent already than there are slots, and they have no answers either, the store is slow. This then takes longer
+    /// with each of them, so that a slow store does not get more and more requests.
     fn is_stalled(self, limits: Limits) -> bool {
         let beyond = self.singles.saturating_sub(limits.max_concurrent)
             + self.batches.saturating_sub(limits.batches);

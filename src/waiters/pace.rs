@@ -221,7 +221,7 @@ impl Pace {
     }
 }
 
-/// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Every process
+/// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Each process
 /// that listens costs the server work for each change of a key.
 ///
 /// `pause` is the pause that the process would make without reports if that may be long on a key that is held briefly,

@@ -63,8 +63,8 @@ pub(super) struct KeyQueue {
     place: OwnPlace,
     /// Whether the last request of the first waiter came before all processes that wait.
     is_before_all: bool,
-    /// Whether the first waiter needs the store's reports of freed keys: see [`pace::needs_reports`]. While an exclusive
-    /// lease of this process holds the key, it does not, because the end of that lease wakes it.
+    /// Whether the first waiter needs the store's reports of freed keys: see [`pace::needs_reports`]. While an
+    /// exclusive lease of this process holds the key, it does not, because the end of that lease wakes it.
     needs_reports: bool,
 }
 
