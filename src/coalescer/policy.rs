@@ -6,6 +6,9 @@ use std::time::Duration;
 /// How long a request keeps its slot although a later one was answered first. It is also the time without a send after
 /// which the first request or batch is sent that has no slot.
 pub(super) const HANGS: Duration = Duration::from_millis(200);
+/// How many requests and batches may be under way before each further one takes longer than [`HANGS`]. It is more than
+/// there are slots, so that requests which hang by themselves do not delay the others.
+const MANY: usize = 40;
 /// Fewer requests than this are not sent in a batch, unless they are a set.
 pub(super) const LEAST_BATCH: usize = 8;
 /// The most batches under way.
@@ -73,7 +76,7 @@ impl LoadSnapshot {
         let batchable = waiting - self.unbatchable;
         let are_enough = waiting >= self.peak / (BATCHES + 1);
         let has_slot = batches == 0 || batches < limits.batches && are_enough;
-        if batchable >= least && (has_slot || self.is_stalled(limits)) {
+        if batchable >= least && (has_slot || self.is_stalled()) {
             return Next::Together;
         }
         self.each_alone(limits)
@@ -91,18 +94,19 @@ impl LoadSnapshot {
         match self.free_slots(limits).min(self.waiting) {
             // While a batch is recent, requests wait for the next batch instead of going alone.
             free if free > 0 && self.recent_batches == 0 => Next::Alone(free),
-            _ if self.is_stalled(limits) && self.waiting > 0 => Next::Alone(1),
+            _ if self.is_stalled() && self.waiting > 0 => Next::Alone(1),
             _ => Next::Wait,
         }
     }
 
-    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow. If more were
-    /// sent already than there are slots, and they have no answers either, the store is slow. This then takes longer
-    /// with each of them, so that a slow store does not get more and more requests.
-    fn is_stalled(self, limits: Limits) -> bool {
-        let beyond = self.singles.saturating_sub(limits.max_concurrent)
-            + self.batches.saturating_sub(limits.batches);
-        let times = u32::try_from(beyond).unwrap_or(u32::MAX).saturating_add(1);
+    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow. If [`MANY`] are
+    /// under way without an answer, the store is slow. This then takes longer with each of them, so that a slow store
+    /// does not get more and more requests.
+    fn is_stalled(self) -> bool {
+        let too_many = (self.singles + self.batches).saturating_sub(MANY);
+        let times = u32::try_from(too_many)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1);
         self.not_sent_for >= HANGS.saturating_mul(times)
     }
 
@@ -214,17 +218,21 @@ mod tests {
         };
         assert_eq!(stalled.next(limits, LEAST_BATCH), Next::Together);
         assert_eq!(stalled.each_alone(limits), Next::Alone(1));
-        let beyond = LoadSnapshot {
-            singles: 9,
-            batches: BATCHES + 1,
+        let many = LoadSnapshot {
+            singles: MANY,
             ..stalled
         };
-        assert_eq!(beyond.next(limits, LEAST_BATCH), Next::Wait);
-        let stalled_again = LoadSnapshot {
-            not_sent_for: HANGS * 3,
-            ..beyond
+        assert_eq!(many.next(limits, LEAST_BATCH), Next::Wait);
+        let stalled_for_longer = LoadSnapshot {
+            not_sent_for: HANGS * (1 + BATCHES as u32),
+            ..many
         };
-        assert_eq!(stalled_again.next(limits, LEAST_BATCH), Next::Together);
+        assert_eq!(stalled_for_longer.next(limits, LEAST_BATCH), Next::Together);
+        // While renewals are late, too.
+        assert_eq!(
+            stalled.each_alone(Limits::WHILE_RENEWALS_LATE),
+            Next::Alone(1)
+        );
         let nobody = LoadSnapshot {
             waiting: 0,
             ..stalled

@@ -71,7 +71,7 @@ fn a_slow_store_does_not_get_more_and_more_requests() {
     for waiting in [1, LEAST_BATCH - 1, LEAST_BATCH * 20] {
         for seconds in [0.1, 1.0, 10.0, 100.0] {
             let most = most_under_way(waiting, Duration::from_secs_f64(seconds));
-            assert!(most < 6 * MAX_CONCURRENT, "{waiting} {seconds}: {most}");
+            assert!(most < 8 * MAX_CONCURRENT, "{waiting} {seconds}: {most}");
         }
     }
 }
