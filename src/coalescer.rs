@@ -7,8 +7,7 @@
 //! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots,
 //! and neither has a request outside of a runtime.) A request that still waits can be withdrawn. It is then never sent.
 //! If nothing could be sent for a while, one more request or batch is sent than there are slots. Its answer shows
-//! whether the others hang or the store is slow. If many are without an
-//! answer, each further one takes longer.
+//! whether the others hang or the store is slow. If many are without an answer, each further one takes longer.
 //!
 //! A batch costs less than its requests only if it is large (`cycle` in `docs/performance.md`). So while a batch is
 //! under way, requests gather for the next batch until they are a quarter of the requests that there were at once

@@ -99,9 +99,9 @@ impl LoadSnapshot {
         }
     }
 
-    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow. If [`MANY`] are
-    /// under way without an answer, the store is slow. This then takes longer with each of them, so that a slow store
-    /// does not get more and more requests.
+    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow. If [`MANY`]
+    /// are under way without an answer, the store is slow. This then takes longer with each of them, so that a slow
+    /// store does not get more and more requests.
     fn is_stalled(self) -> bool {
         let too_many = (self.singles + self.batches).saturating_sub(MANY);
         let times = u32::try_from(too_many)
