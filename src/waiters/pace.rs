@@ -225,7 +225,7 @@ impl Pace {
 /// that listens costs the server work for each change of a key.
 ///
 /// `pause` is the pause that the process would make without reports if that may be long on a key that is held briefly,
-/// and else zero. It may be long if the process has had nobody ahead, because it then goes by the number of refusals.
+/// and else zero. The pause of a process that has had nobody ahead may be, because it goes by the number of refusals.
 ///
 /// Each process that waits for permits counts as a turn, but a single release may make room for many of them. So
 /// `for_permits` says that the process is not far behind, whatever the turns.

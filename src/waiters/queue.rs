@@ -283,7 +283,7 @@ impl KeyQueue {
     }
 
     /// Records that a lease of this process is not released, although this process gives it up. The store reports its
-    /// end. The first waiter may have relied on this process instead, so it sends a request.
+    /// end, but the first waiter may not listen to the store yet, so it sends a request.
     pub(super) fn detached(&mut self, lease: LeaseId) {
         self.own_leases.retain(|own| *own != lease);
         self.wake();

@@ -176,8 +176,8 @@ impl WaitQueues {
         waiters_need || !self.followers.is_empty()
     }
 
-    /// Records that the store begins or ceases to report freed keys. It does not report those that became free before
-    /// or become free after. So the first waiter of each queue sends one request, and each follower reads its key once.
+    /// Records that the store begins or ceases to report freed keys, so that waiters may miss the report of a key. The
+    /// first waiter of each queue sends one request, and each follower reads its key once.
     pub(super) fn wake_all(&self) {
         let mut queues = self.queues.lock();
         queues
