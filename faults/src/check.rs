@@ -27,8 +27,9 @@ use crate::{
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
 
-/// How long before its fault a server may have acknowledged a release that the fault undoes. A server writes its
-/// journal to the disk every 100 ms, and the other members get a change about as fast, unless the machine is busy.
+/// How long before its fault a server may have acknowledged a release that the fault undoes, or told of a grant. A server
+/// writes its journal to the disk every 100 ms, and the other members get a change about as fast, unless the machine is
+/// busy.
 const UNDONE_WITHIN: Time = 5_000_000;
 
 /// The kind of a violation.
@@ -129,17 +130,13 @@ struct Told<'a> {
     fences: &'a [i64],
     sent: Time,
     got: Time,
-    /// Whether a server may have undone what it told, because no other member had acknowledged it. A refusal reads the
-    /// document of the primary, and so may tell of a grant that no client is ever given.
+    /// Whether a server may have undone what it told, because none of its copies had it. So a refusal may tell of a grant
+    /// that no client is ever given.
     is_at_risk: bool,
 }
 
 fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
-    let risks = events.iter().filter_map(|event| match event {
-        Event::ReleasesAtRisk { from, to, .. } => Some(at_risk(*from, *to)),
-        _ => None,
-    });
-    let risks: Vec<_> = risks.collect();
+    let risks = Risks::of(events);
     let mut keys = BTreeMap::<&str, Vec<_>>::new();
     for event in events {
         if let Event::Held {
@@ -153,14 +150,31 @@ fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
                 fences,
                 sent: *sent,
                 got: *got,
-                is_at_risk: risks.iter().any(|risk| risk.contains(got)),
+                is_at_risk: risks.contain(*got),
             });
         }
     }
     keys
 }
 
-/// When what only one server had acknowledged may have been undone by a fault between these times.
+/// The times at which a server may have told of what a fault then undid, because none of its copies had it.
+struct Risks(Vec<RangeInclusive<Time>>);
+
+impl Risks {
+    fn of(events: &[Event]) -> Self {
+        let risks = events.iter().filter_map(|event| match event {
+            Event::ReadsAtRisk { from, to } => Some(at_risk(*from, *to)),
+            _ => None,
+        });
+        Self(risks.collect())
+    }
+
+    fn contain(&self, told: Time) -> bool {
+        self.0.iter().any(|risk| risk.contains(&told))
+    }
+}
+
+/// When what only one server had may have been undone by a fault between these times.
 fn at_risk(from: Time, to: Time) -> RangeInclusive<Time> {
     from.saturating_sub(UNDONE_WITHIN)..=to
 }

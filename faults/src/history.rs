@@ -169,6 +169,9 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
+    /// Between these times, a server had a fault that may have undone what it told in a refusal. A refusal reads what the
+    /// primary has, even if none of its copies has it yet. (The search engines call this a dirty read.)
+    ReadsAtRisk { from: Time, to: Time },
     /// Between these times, a server had a fault that may have undone releases which only this server had acknowledged.
     /// The leases have this ttl.
     ReleasesAtRisk { from: Time, to: Time, ttl: Time },

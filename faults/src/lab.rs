@@ -110,9 +110,13 @@ impl Setup {
                 suffering.with_context(|| format!("{fault:?}"))?;
                 probe.is_granted_after(clock.now()).await?;
                 recorder.saw(Event::ServersAreBack { at: clock.now() });
-                if self.engine.starts_with("mongodb") && fault.may_undo_releases() {
+                if fault.may_undo_writes() {
                     let (to, ttl) = (clock.now(), task.pace.ttl.as_micros() as Time);
-                    recorder.saw(Event::ReleasesAtRisk { from, to, ttl });
+                    recorder.saw(Event::ReadsAtRisk { from, to });
+                    // The search engines acknowledge a release only when each copy has it.
+                    if self.engine.starts_with("mongodb") {
+                        recorder.saw(Event::ReleasesAtRisk { from, to, ttl });
+                    }
                 }
                 watch.server_is_back(fault.name())?;
             }

@@ -63,8 +63,8 @@ impl Fault {
         }
     }
 
-    /// Whether the fault may undo a release that was acknowledged before. A router stores nothing.
-    pub fn may_undo_releases(&self) -> bool {
+    /// Whether the fault may undo what a server has, but its copies do not have. A router stores nothing.
+    pub fn may_undo_writes(&self) -> bool {
         !matches!(self, Self::KillRouter(..))
     }
 }

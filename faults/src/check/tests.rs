@@ -108,7 +108,7 @@ fn what_is_read_goes_into_the_order() {
     ];
     assert_eq!(all(&two_reads)[0].kind, Kind::Reads);
     // A server told of a grant that it then lost, and that no client was given.
-    let at_risk = |from, to| Event::ReleasesAtRisk { from, to, ttl: 5 };
+    let at_risk = |from, to| Event::ReadsAtRisk { from, to };
     let mut undone = two_reads.to_vec();
     undone.push(at_risk(0, 2));
     assert_eq!(all(&undone), Violations::new());

@@ -3,13 +3,14 @@
 //! Invariants:
 //!
 //! - A tick is known to be done from the moment at which any client was told so: by the answer to the release that
-//!   wrote it, or to a request for a tick.
+//!   wrote it, or to a request for a tick. The latter does not count if the release was never answered, and a server may
+//!   have undone it.
 //! - A run counts from its beginning, when it had its lease. The times at which its lease was requested and at which it
 //!   ended do not count.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{Kind, Newest, Violations};
+use super::{Kind, Newest, Risks, Violations};
 use crate::history::Event;
 
 /// The result of the check of a history.
@@ -80,12 +81,18 @@ pub fn ticks(events: &[Event]) -> Ticks {
 
 /// The newest tick that any client knew to be done at each time.
 fn newest_done(events: &[Event]) -> Newest {
-    let done = events.iter().filter_map(|event| match event {
+    let answered = events.iter().filter_map(|event| match event {
         Event::TickDone { tick, got } => Some((*got, *tick)),
+        _ => None,
+    });
+    let certain: HashSet<_> = answered.clone().map(|(_, tick)| tick).collect();
+    let risks = Risks::of(events);
+    let told = events.iter().filter_map(|event| match event {
         Event::ToldDone { done, got, .. } => Some((*got, *done)),
         _ => None,
     });
-    done.collect()
+    let told = told.filter(|(got, tick)| certain.contains(tick) || !risks.contain(*got));
+    answered.chain(told).collect()
 }
 
 #[cfg(test)]

@@ -115,6 +115,7 @@ impl Display for Event {
                 got,
             } => write!(f, "write-answered {key} {guarded} {fence} {written} {got}"),
             Self::Permit { limiter, sent, got } => write!(f, "permit {limiter} {sent} {got}"),
+            Self::ReadsAtRisk { from, to } => write!(f, "reads-at-risk {from} {to}"),
             Self::ReleasesAtRisk { from, to, ttl } => {
                 write!(f, "releases-at-risk {from} {to} {ttl}")
             }
@@ -265,6 +266,10 @@ impl FromStr for Event {
                 sent: sent.parse()?,
                 got: got.parse()?,
             },
+            ["reads-at-risk", from, to] => Self::ReadsAtRisk {
+                from: from.parse()?,
+                to: to.parse()?,
+            },
             ["releases-at-risk", from, to, ttl] => Self::ReleasesAtRisk {
                 from: from.parse()?,
                 to: to.parse()?,
@@ -411,6 +416,7 @@ fn an_event_reads_back_what_it_writes() {
             sent: 1,
             got: 2,
         },
+        Event::ReadsAtRisk { from: 1, to: 2 },
         Event::ReleasesAtRisk {
             from: 1,
             to: 2,

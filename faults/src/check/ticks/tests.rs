@@ -83,6 +83,25 @@ fn a_run_after_its_tick_was_done_is_seen() {
 }
 
 #[test]
+fn a_tick_that_a_server_undid_may_be_run_again() {
+    let history = |risk: (Time, Time)| {
+        let (from, to) = risk;
+        vec![
+            began("a", 5, 10),
+            told(5, ("a", 5), (11, 20)),
+            Event::ReadsAtRisk { from, to },
+            began("b", 5, 21),
+        ]
+    };
+    assert_eq!(wrong(&history((20, 30))), 0);
+    assert_eq!(wrong(&history((0, 19))), 1);
+    // The release that wrote it was answered, so it was not undone.
+    let mut acknowledged = history((20, 30));
+    acknowledged.push(done(5, 40));
+    assert_eq!(wrong(&acknowledged), 1);
+}
+
+#[test]
 fn a_tick_that_is_done_twice_is_seen() {
     let history = [
         began("a", 5, 10),
