@@ -97,7 +97,7 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE = [LOCK, PLACE] "acquire";
-    ACQUIRE_BESIDE = [LOCK, HOLDERS, PLACE, PLACES, DONE] "acquire_beside";
+    ACQUIRE_IN_FULL = [LOCK, HOLDERS, PLACE, PLACES, DONE] "acquire_in_full";
     LEAVE = [LOCK, HOLDERS, PLACE, PLACES] "leave";
     RENEW = [LOCK, HOLDERS] "renew";
     CONVERT = [LOCK, HOLDERS] "convert";

@@ -29,8 +29,8 @@ pub(crate) use self::{
     request::{Body, HttpRequest, Method, Query, encoded},
 };
 use super::scripts::{
-    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE, REMOVE_EXPIRED,
-    RENEW, Script,
+    ACQUIRE, ACQUIRE_IN_FULL, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE,
+    REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
     messages::{
@@ -147,7 +147,7 @@ impl Statements {
         params["tick"] = json!(request.tick.map(|tick| tick.number()));
         params["confirmed_after"] = json!(millis(CONFIRMED_AFTER));
         params["all_bind"] = json!(millis(turn::MAX_BIND_TIME));
-        let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
+        let mut change = self.change(&request.key, &ACQUIRE_IN_FULL, params);
         // Many processes may begin to wait at once, and each takes a place.
         if !is_whole(request) || request.turn.waiter().is_some() {
             change = change.in_a_crowd();

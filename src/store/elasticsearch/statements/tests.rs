@@ -164,15 +164,18 @@ fn who_may_have_to_look_at_places_sends_the_script_that_does() {
             statements.acquire(&ask("key").turn(Turn::Barging)),
             &ACQUIRE,
         ),
-        (statements.acquire(&ask("key").shared()), &ACQUIRE_BESIDE),
-        (statements.acquire(&ask("key").reentrant()), &ACQUIRE_BESIDE),
-        (statements.acquire(&instead), &ACQUIRE_BESIDE),
+        (statements.acquire(&ask("key").shared()), &ACQUIRE_IN_FULL),
+        (
+            statements.acquire(&ask("key").reentrant()),
+            &ACQUIRE_IN_FULL,
+        ),
+        (statements.acquire(&instead), &ACQUIRE_IN_FULL),
         (statements.acquire(&in_turn), &ACQUIRE),
         (
             statements.acquire(&in_turn.clone().likely_held()),
-            &ACQUIRE_BESIDE,
+            &ACQUIRE_IN_FULL,
         ),
-        (statements.acquire_in_full(&ask("key")), &ACQUIRE_BESIDE),
+        (statements.acquire_in_full(&ask("key")), &ACQUIRE_IN_FULL),
     ] {
         assert_eq!(change.body["script"]["source"], script.source());
     }
