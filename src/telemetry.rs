@@ -31,10 +31,10 @@ mod lease;
 mod limiter;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod place;
 mod sticky;
 mod store;
 mod tick;
-mod turn;
 mod words;
 
 #[cfg(feature = "metrics")]
@@ -48,12 +48,12 @@ pub(crate) use self::{
         renewal_failed, renewals_late, renewals_sent, renewed, resume, resumed,
     },
     limiter::PermitSpan,
+    place::{no_place, place_given_up, place_taken, places_passed, turn_came},
     sticky::{granted_from_memory, stay_ended, stays},
     store::{
         KeyStream, call, called, close, evicted, listener_failed, listener_opened,
         listener_unsupported, purged, released_owner, removed, store_failed,
     },
     tick::{tick_done, tick_ran, tick_running},
-    turn::{no_place, place_given_up, place_taken, places_passed, turn_came},
     words::{Outcome, StayEndReason},
 };
