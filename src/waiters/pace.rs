@@ -227,14 +227,28 @@ impl Pace {
 /// `pause` is the pause that the process would make without reports if that may be long on a key that is held briefly,
 /// and else zero. The pause of a process that has had nobody ahead may be, because it goes by the number of refusals.
 ///
-/// Each process that waits for permits counts as a turn, but a single release may make room for many of them. So
-/// `for_permits` says that the process is not far behind, whatever the turns.
+/// Each process that waits for permits counts as a turn, but all permits that are taken may be released at the same time.
+/// So a process that waits `for_permits` is not far behind if more of them are taken than turns are ahead.
 pub(super) fn needs_reports(held: &Held, ahead: Ahead, pause: Duration, for_permits: bool) -> bool {
     let held_for = held.held_for().map(|time| time.saturating_add(pause));
     let is_held_long = held_for.is_some_and(|time| time >= WORTH_REPORTS);
     // A report names processes that have a place.
     let may_be_named = ahead.processes < MAX_PLACES;
-    is_held_long && may_be_named && (for_permits || ahead.turns < FAR)
+    let far = if for_permits {
+        FAR.max(permits_taken(held))
+    } else {
+        FAR
+    };
+    is_held_long && may_be_named && ahead.turns < far
+}
+
+/// How many permits the holders have. A lease that is not of permits has all.
+fn permits_taken(held: &Held) -> usize {
+    let permits = held.holders().iter().map(|holder| match holder.mode {
+        Mode::Permits => usize::try_from(holder.permits).unwrap_or(usize::MAX),
+        Mode::Exclusive | Mode::Shared => usize::MAX,
+    });
+    permits.fold(0, usize::saturating_add)
 }
 
 /// The longest pause of a process that has `ahead` processes ahead.

@@ -148,11 +148,12 @@ impl OwnPlace {
     }
 
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the
-    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
-    /// `ahead` at the last refusal. Otherwise all processes without a place would send a request at the same moment.
-    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
+    /// processes that come next, if the store names them; there may be `room` for this many of them. If it does not,
+    /// this process comes next if no process was `ahead` at the last refusal. Otherwise all processes without a place
+    /// would send a request at the same moment.
+    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize, room: usize) -> bool {
         match next {
-            Some(next) => next.contains(&self.waiter),
+            Some(next) => next.iter().take(room).any(|next| *next == self.waiter),
             None => ahead == 0,
         }
     }

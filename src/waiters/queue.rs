@@ -52,6 +52,8 @@ pub(super) struct KeyQueue {
     last: LastAnswer,
     /// When the last request was sent.
     asked: Instant,
+    /// How many releases the store has reported since then.
+    releases: usize,
     /// When the last answer came. Before the first answer, when the queue was made.
     answered: Instant,
     /// How many pauses there were since the key was last seen to become free or to change hands.
@@ -93,6 +95,7 @@ impl KeyQueue {
             let_in_at: now,
             last: LastAnswer::Unknown,
             asked: now,
+            releases: 0,
             answered: now,
             pauses: 0,
             own_leases: Vec::new(),
@@ -234,6 +237,7 @@ impl KeyQueue {
             return None;
         }
         self.asked = now;
+        self.releases = 0;
         self.request.send()
     }
 
@@ -298,12 +302,22 @@ impl KeyQueue {
 
     /// Records that the store reported that the key became free. `next` are the processes that come next, if the store
     /// names them. Other processes do not send a request: all of them would send it at the same moment, and be refused.
+    ///
+    /// Of the processes that wait for permits, the store names all that are next to each other in the queue. As many of
+    /// them send a request as there is room for after this release and those before it.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
-        let barges = self.waiters.first_kind() == Some(WaiterKind::Barging);
+        self.releases = self.releases.saturating_add(1);
+        let first = self.waiters.first_kind();
+        let room = match first {
+            Some(WaiterKind::Permits) => self.last.room_after(self.releases),
+            _ => usize::MAX,
+        };
         if self.is_before_all {
             // The owner of the first waiter may have the key by a lease of this process.
             self.wake();
-        } else if barges || self.place.comes_next(next, self.last.ahead()) {
+        } else if first == Some(WaiterKind::Barging)
+            || self.place.comes_next(next, self.last.ahead(), room)
+        {
             self.wake_unless_held_locally();
         }
     }

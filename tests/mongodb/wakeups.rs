@@ -12,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::{
-    Error, Leases, MongoStore, Store,
+    Acquire, Error, Leases, MongoStore, Store,
     store::{AcquireAnswer, AcquireRequest, FreedKeys},
 };
 use leasehold_tests::{
@@ -197,19 +197,33 @@ impl Layer for Requests {
     }
 }
 
-/// A release wakes the process that comes next, and not the others that wait. The others send requests after their
-/// pauses only.
 #[tokio::test]
 async fn a_release_wakes_one_process_of_those_that_wait() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    a_release_wakes_one(&fixture, |acquire| acquire).await;
+}
+
+/// All that wait for permits are next to each other.
+#[tokio::test]
+async fn a_release_of_permits_wakes_one_process_of_those_that_wait() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let beside = Leases::new(fixture.store().await);
+    let one = beside.acquire("key", LONG).permits(1, 2).await.unwrap();
+    a_release_wakes_one(&fixture, |acquire| acquire.permits(1, 2)).await;
+    one.release().await.unwrap();
+}
+
+/// A release wakes the process that comes next, and not the others that wait. The others send requests after their
+/// pauses only.
+async fn a_release_wakes_one(fixture: &Fixture, kind: fn(Acquire) -> Acquire) {
     const PROCESSES: usize = 6;
     /// When a key has been held for this long, the pauses of those that wait for it are long.
     const HOLD: Duration = Duration::from_secs(3);
     /// No process pauses for a shorter time then.
     const PAUSE: Duration = Duration::from_millis(400);
 
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let holder = Leases::new(fixture.store().await);
-    let mut lease = holder.acquire("key", LONG).await.unwrap();
+    let mut lease = kind(holder.acquire("key", LONG)).await.unwrap();
     let mut logs = Vec::new();
     // Which process was granted the key. The handle comes too, because its drop would release the lease.
     let (granted, mut next) = mpsc::unbounded_channel();
@@ -221,7 +235,7 @@ async fn a_release_wakes_one_process_of_those_that_wait() {
         logs.push(Some(requests.sent.clone()));
         let (leases, granted) = (Leases::new(Layered(requests)), granted.clone());
         tokio::spawn(async move {
-            let lease = leases.acquire("key", LONG).await.unwrap();
+            let lease = kind(leases.acquire("key", LONG)).await.unwrap();
             granted.send((number, lease, leases)).unwrap();
         });
         let start = Instant::now();

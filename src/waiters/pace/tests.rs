@@ -187,8 +187,30 @@ fn who_is_near_needs_reports_of_a_key_that_is_held_for_long() {
     assert_eq!(at(&held(250)), near);
     assert_eq!(at(&held(3_600_000)), near);
     assert_eq!(at(&free(4_000)), [false; 6]);
-    let permits = [10, 94, 95].map(|turns| needs(&held(250), turns)[1]);
-    assert_eq!(permits, [true, true, false], "the last one has no place");
+    // If all holders of permits leave, as many processes come next.
+    let by = |mode, permits: [i64; 2]| {
+        let held = held(250);
+        let holders = permits.map(|permits| {
+            let mut holder = held.holders()[0].clone();
+            (holder.mode, holder.permits) = (mode, permits);
+            holder
+        });
+        Held::new(Key::new("key").unwrap(), holders.to_vec(), now())
+    };
+    let permits = |held: Held| [9, 10, 49, 50, 94, 95].map(|turns| needs(&held, turns)[1]);
+    assert_eq!(
+        permits(by(Mode::Permits, [1, 1])),
+        [true, false, false, false, false, false]
+    );
+    assert_eq!(
+        permits(by(Mode::Permits, [49, 1])),
+        [true, true, true, false, false, false]
+    );
+    // The last one has no place.
+    assert_eq!(
+        permits(by(Mode::Exclusive, [1, 1])),
+        [true, true, true, true, true, false]
+    );
 }
 
 #[test]

@@ -49,6 +49,24 @@ impl LastAnswer {
         }
     }
 
+    /// How many leases of permits this many releases after a refusal make room for at most, as far as the refusal tells.
+    /// There may be more room after an eviction, and after the end of a lease that came later. Who does not count on
+    /// that asks after its pause.
+    pub(super) fn room_after(&self, releases: usize) -> usize {
+        let Self::Held(held) = self else {
+            return usize::MAX;
+        };
+        let are_permits = held
+            .holders()
+            .iter()
+            .all(|holder| holder.mode == Mode::Permits);
+        let most = held.holders().iter().map(|holder| holder.permits).max();
+        match most.map(usize::try_from) {
+            Some(Ok(most)) if are_permits => most.saturating_mul(releases),
+            _ => usize::MAX,
+        }
+    }
+
     /// Whether it was a refusal because of shared leases only.
     pub(super) fn is_refusal_by_readers(&self) -> bool {
         let Self::Held(held) = self else {

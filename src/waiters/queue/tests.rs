@@ -230,6 +230,42 @@ fn a_process_that_does_not_come_next_does_not_ask() {
     }
 }
 
+/// All three that wait for permits are next to each other, and this process is the last of them.
+#[test]
+fn of_those_that_wait_for_permits_as_many_ask_as_there_is_room_for() {
+    let holder = |mode, permits| {
+        let mut holder = held(LeaseId::random()).holders()[0].clone();
+        (holder.mode, holder.permits) = (mode, permits);
+        holder
+    };
+    // The permits of the holders at the last refusal, and after how many releases this process asks.
+    for (holders, asks_after) in [
+        (vec![holder(Mode::Permits, 1); 5], 3),
+        (vec![holder(Mode::Permits, 1), holder(Mode::Permits, 2)], 2),
+        (vec![holder(Mode::Permits, 3)], 1),
+        (vec![holder(Mode::Exclusive, 1)], 1),
+        (vec![], 1),
+    ] {
+        let mut waiting = Waiting::of_kinds(&[Permits]);
+        let (start, first) = (waiting.start, waiting.turns[0].clone());
+        let me = waiting.queue.plan_request(&first).waiter;
+        let next = [WaiterId::random(), WaiterId::random(), me];
+        // A release before the request was sent makes no room after its refusal.
+        waiting.queue.freed(Some(&next[..1]));
+        waiting.ask(start);
+        let held = Held::new(Key::new("key").unwrap(), holders, now());
+        let held = held.behind(2, Duration::ZERO);
+        waiting
+            .queue
+            .refused(&first, held, Standing::InTurn, true, start);
+        for releases in 1..=3 {
+            waiting.queue.freed(Some(&next));
+            let asks = waiting.step(0, start) == Step::Ask;
+            assert_eq!(asks, releases >= asks_after, "{releases} {asks_after}");
+        }
+    }
+}
+
 #[test]
 fn an_offer_is_taken_by_the_next_request_or_taken_back() {
     let mut waiting = Waiting::of(1);
