@@ -31,7 +31,7 @@ pub(crate) enum HandoffOutcome {
 /// The handoffs in a row that led to a lease of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffStreak {
-    /// When the streak began, with a grant to a waiter. `None` for a lease that was granted without a waiter.
+    /// When the streak began, with the first grant to a waiter. `None` for a lease that was granted without a waiter.
     began_at: Option<Instant>,
     /// How often the key was handed off since then.
     handoffs: u32,
@@ -51,18 +51,9 @@ impl HandoffStreak {
     /// The streak of a lease that is granted now. `before` is the streak of the lease that it replaces, if it replaces
     /// one.
     pub(super) fn next(before: Option<Self>, now: Instant) -> Self {
-        match before {
-            Some(Self {
-                began_at: began_at @ Some(_),
-                handoffs,
-            }) => Self {
-                began_at,
-                handoffs: handoffs.saturating_add(1),
-            },
-            _ => Self {
-                began_at: Some(now),
-                handoffs: 0,
-            },
+        Self {
+            began_at: before.and_then(|it| it.began_at).or(Some(now)),
+            handoffs: before.map_or(0, |it| it.handoffs.saturating_add(1)),
         }
     }
 }
@@ -155,5 +146,16 @@ mod tests {
         assert!(slow.is_exhausted(start + MAX_STREAK_TIME));
         let alone = HandoffStreak::next(None, start);
         assert!(!alone.is_exhausted(start + MAX_STREAK_TIME * 10));
+    }
+
+    /// Nobody waited for the first lease, which an attempt was granted.
+    #[test]
+    fn a_streak_that_an_attempt_began_ends_by_its_time_too() {
+        let start = Instant::now();
+        let attempt = HandoffStreak::default();
+        assert!(!attempt.is_exhausted(start));
+        let slow = HandoffStreak::next(Some(attempt), start);
+        assert!(!slow.is_exhausted(start));
+        assert!(slow.is_exhausted(start + MAX_STREAK_TIME));
     }
 }
