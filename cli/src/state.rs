@@ -43,8 +43,8 @@ pub fn table(locks: &[LockState]) -> String {
         if let Some(done) = &lock.done {
             table.add_row(done_row(lock, done));
         }
-        for place in &lock.waiters {
-            table.add_row(waiting(lock, place));
+        for (number, place) in (1..).zip(&lock.waiters) {
+            table.add_row(waiting(lock, place, number));
         }
     }
     table.trim_fmt()
@@ -99,13 +99,14 @@ pub fn done_line(done: &Done) -> String {
     format!("{}, and is remembered {kept}", text::visible(&done))
 }
 
-/// The row for a process that waits for the key.
-fn waiting(lock: &LockState, place: &Place) -> Vec<Cell> {
+/// The row for the process that is at this number among those that wait for the key.
+fn waiting(lock: &LockState, place: &Place, number: usize) -> Vec<Cell> {
     let (key, owner) = (
         text::visible(lock.key.as_str()),
         text::visible(&place.owner),
     );
-    let mode = format!("waits: {}", mode(place.mode, place.permits));
+    let (all, mode) = (lock.waiters.len(), mode(place.mode, place.permits));
+    let mode = format!("waits, {number} of {all}: {mode}");
     let since = format!("{} ago", text::short(between(place.since, lock.now)));
     let row = [&*key, &mode, &*owner, &since, "", "", ""];
     row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()

@@ -49,11 +49,11 @@ async fn processes_that_wait_are_shown_in_their_order() {
         };
         assert!(held.contains("holder"), "{held}");
         assert!(
-            writer.contains("waits: exclusive") && writer.contains("writer"),
+            writer.contains("waits, 1 of 2: exclusive") && writer.contains("writer"),
             "{writer}"
         );
         assert!(
-            reader.contains("waits: shared") && reader.contains("reader"),
+            reader.contains("waits, 2 of 2: shared") && reader.contains("reader"),
             "{reader}"
         );
     }
