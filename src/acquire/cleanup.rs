@@ -15,13 +15,16 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::context::AcquireContext;
 use crate::{
     lease_state::{EndReason, LeaseState},
-    messages::{AcquireAnswer, AcquireRequest},
+    messages::{AcquireAnswer, AcquireRequest, ReleaseAnswer},
     model::{Access, Error, Key, WaiterId},
     release::ReleaseJob,
     runtime::{self, in_flight::InFlight},
@@ -151,6 +154,7 @@ impl Cleanup {
     }
 
     async fn until_answered(mut self, mut limit: Duration, end: Option<Instant>) {
+        let mut aside = None;
         loop {
             if self.leftover != Leftover::Nothing {
                 self.release().await;
@@ -169,10 +173,13 @@ impl Cleanup {
                 Some((_, answer)) => self.leftover = self.take_in(&answer),
                 // No answer: the server may have granted the request, and the connection may be dead without an error.
                 // A server that stood still may also carry the request out later. So the release is repeated, after
-                // pauses that double, until a lease that was granted would have expired.
+                // pauses that double, until a lease that was granted would have expired. A release that is not answered
+                // either is tried again by itself. One more beside it would only make a slow server slower.
                 None => {
                     limit = limit.saturating_mul(2);
-                    self.release_aside(end);
+                    if aside.as_ref().is_none_or(JoinHandle::is_finished) {
+                        aside = self.release_aside(end);
+                    }
                 }
             }
         }
@@ -180,7 +187,7 @@ impl Cleanup {
 
     /// Releases in another task what may have been granted, so that this task can still release a late grant as soon as
     /// the answer comes.
-    fn release_aside(&self, end: Option<Instant>) {
+    fn release_aside(&self, end: Option<Instant>) -> Option<JoinHandle<()>> {
         let at_work = self.context.registry.lifecycle.register_operation();
         let releases = self.context.registry.releaser.clone();
         let job = ReleaseJob {
@@ -188,12 +195,13 @@ impl Cleanup {
             ..self.job()
         };
         // The clean-up runs on a runtime, so `spawn` finds one.
-        let _ = runtime::spawn(async move {
+        let released = runtime::spawn(async move {
             let mut calls = InFlight::new();
             let release = releases.release_until_confirmed(&job, None, &mut calls);
             at_work_until(end, at_work, release).await;
-            calls.finish().await;
+            finish_aside(calls);
         });
+        released.ok()
     }
 
     async fn release(&mut self) {
@@ -205,11 +213,7 @@ impl Cleanup {
             .release_until_confirmed(&job, None, &mut calls);
         self.calls.drive_while(release).await;
         self.leftover = Leftover::Nothing;
-        // If requests of the release still hang, a task waits for their end. A close does not wait for that task.
-        if !calls.is_empty() {
-            // The clean-up runs on a runtime, so `spawn` finds one.
-            let _ = runtime::spawn(calls.finish());
-        }
+        finish_aside(calls);
     }
 
     fn job(&self) -> ReleaseJob {
@@ -221,6 +225,14 @@ impl Cleanup {
             maybe_in_flight: self.leftover == Leftover::Unclear,
             held: None,
         }
+    }
+}
+
+/// If requests of a release still hang, a task waits for their end. A close does not wait for that task.
+fn finish_aside(calls: InFlight<ReleaseAnswer>) {
+    if !calls.is_empty() {
+        // The clean-up runs on a runtime, so `spawn` finds one.
+        let _ = runtime::spawn(calls.finish());
     }
 }
 

@@ -277,3 +277,25 @@ async fn a_late_request_leaves_no_lock_after_the_release_of_a_lease_that_was_giv
     assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
     assert!(until_free(&store).await < TTL);
 }
+
+/// A store that answers nothing gets no more requests than one for each call timeout.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_answered_is_sent_by_one_task() {
+    let (store, leases) = setup();
+    let hangs = Fate::LateWithoutAnswer(TTL * 1_000);
+    store.next(std::iter::repeat_n(hangs, 10_000));
+    let acquire = leases.acquire("key", TTL * 100);
+    assert!(timeout(MOMENT, acquire).await.is_err());
+    let time = TTL * 10;
+    sleep(time).await;
+    let releases = store
+        .calls()
+        .iter()
+        .filter(|call| **call == "release")
+        .count();
+    assert!(releases > 0);
+    assert!(
+        releases as f64 <= time.div_duration_f64(LIMIT),
+        "{releases}"
+    );
+}
