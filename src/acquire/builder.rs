@@ -139,9 +139,10 @@ impl IntoFuture for TryAcquire {
 /// - A future that is kept and not polled stops no other task. But if nothing drives its runtime any more, it stops the
 ///   tasks behind it in its process: drop it.
 /// - A task that holds a shared lease and requests another one of the same key waits behind a writer, which waits for
-///   the first lease. This deadlock ends when a ttl or a [`wait_for`](Acquire::wait_for) is over. To avoid it use one
-///   lease, or make the second request [`reentrant`](Acquire::reentrant). A [`barging`](Acquire::barging) one does not
-///   help if the writer is a task of the same process, whose tasks stay in their order.
+///   the first lease. So does a task that has permits and requests more of them, behind a process that waits for more
+///   permits than are left. This deadlock ends when a ttl or a [`wait_for`](Acquire::wait_for) is over. To avoid it use
+///   one lease, or make the second request [`reentrant`](Acquire::reentrant). A [`barging`](Acquire::barging) one does
+///   not help if the writer is a task of the same process, whose tasks stay in their order.
 /// - A key has places for [`MAX_PLACES`](crate::limits::MAX_PLACES) processes. Further processes have no place, and
 ///   send a request at least every 30 s.
 ///

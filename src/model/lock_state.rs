@@ -110,7 +110,8 @@ impl Held {
     }
 
     /// How long it takes until the earliest of the holders expires, counted from the server's time when it answered. A
-    /// holder may release earlier, or renew and stay longer.
+    /// holder may release earlier, or renew and stay longer. Zero if the key is free and kept for others that wait: then
+    /// see [`binds_for`](Self::binds_for).
     pub fn expires_in(&self) -> Duration {
         first_expiry(&self.holders, self.now)
     }
