@@ -237,14 +237,13 @@ impl Cell {
         Ok(self.was_struck()?)
     }
 
-    /// Ends the client within this time. A client that is left tries to release for the whole ttl, so it is cut off from
-    /// the server, which many of them would make slower.
+    /// Ends the client within this time. A client that is left tries to release for the whole ttl. Many of them would
+    /// make the machine slower.
     async fn end(&self, limit: Duration) {
         self.proxy.behave();
         self.proxy.hang_up();
         self.gate.lock().take();
         let _ = timeout(limit, self.leases.close()).await;
-        self.proxy.end();
     }
 
     /// The waiter gets the key, whatever is held at the gate. If that is a renewal or a release, it is carried out

@@ -12,7 +12,6 @@ use tokio::{
     sync::{oneshot, watch},
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
 /// A limit that only ends a hang: whatever is waited for comes sooner.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -22,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Proxy {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
-    ended: CancellationToken,
 }
 
 #[derive(Default)]
@@ -75,26 +73,18 @@ impl Proxy {
         let proxy = Self {
             address: listener.local_addr().unwrap(),
             state: Arc::default(),
-            ended: CancellationToken::new(),
         };
         let accepting = proxy.clone();
-        let accepts = async move {
+        tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (proxy, server) = (accepting.clone(), server.clone());
-                let passes = async move {
+                tokio::spawn(async move {
                     // Either side may end the connection at any time.
                     let _ = proxy.pass(client, server).await;
-                };
-                tokio::spawn(accepting.ended.clone().run_until_cancelled_owned(passes));
+                });
             }
-        };
-        tokio::spawn(proxy.ended.clone().run_until_cancelled_owned(accepts));
+        });
         proxy
-    }
-
-    /// Cuts all connections, and accepts no more: a client that is left does not reach its server any more.
-    pub fn end(&self) {
-        self.ended.cancel();
     }
 
     /// Cuts the connection of the next request with this word in it: the server carries the request out, and its answer
