@@ -148,14 +148,18 @@ impl OwnPlace {
     }
 
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the
-    /// processes that come next, if the store names them; there may be `room` for this many of them. If it does not,
-    /// this process comes next if no process was `ahead` at the last refusal. Otherwise all processes without a place
-    /// would send a request at the same moment.
-    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize, room: usize) -> bool {
+    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
+    /// `ahead` at the last refusal. Otherwise all processes without a place would send a request at the same moment.
+    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
         match next {
-            Some(next) => next.iter().take(room).any(|next| *next == self.waiter),
+            Some(_) => self.ahead_in(next).is_some(),
             None => ahead == 0,
         }
+    }
+
+    /// How many processes come next before this one; `None` if this one does not come next.
+    pub(super) fn ahead_in(&self, next: Option<&[WaiterId]>) -> Option<usize> {
+        next?.iter().position(|next| *next == self.waiter)
     }
 
     /// Whether holders of a shared key have begun to leave: see [`Pace::holders_leave`].

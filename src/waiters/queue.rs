@@ -52,8 +52,10 @@ pub(super) struct KeyQueue {
     last: LastAnswer,
     /// When the last request was sent.
     asked: Instant,
-    /// How many releases the store has reported since then.
+    /// How many releases the store has reported since then, while the first waiter waited for permits.
     releases: usize,
+    /// How many processes come next before this one, as the last of these reports said that named this one.
+    ahead_at_release: Option<usize>,
     /// When the last answer came. Before the first answer, when the queue was made.
     answered: Instant,
     /// How many pauses there were since the key was last seen to become free or to change hands.
@@ -96,6 +98,7 @@ impl KeyQueue {
             last: LastAnswer::Unknown,
             asked: now,
             releases: 0,
+            ahead_at_release: None,
             answered: now,
             pauses: 0,
             own_leases: Vec::new(),
@@ -237,7 +240,7 @@ impl KeyQueue {
             return None;
         }
         self.asked = now;
-        self.releases = 0;
+        (self.releases, self.ahead_at_release) = (0, None);
         self.request.send()
     }
 
@@ -306,18 +309,27 @@ impl KeyQueue {
     /// Of the processes that wait for permits, the store names all that are next to each other in the queue. As many of
     /// them send a request as there is room for after this release and those before it.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
-        self.releases = self.releases.saturating_add(1);
-        let first = self.waiters.first_kind();
-        let room = match first {
-            Some(WaiterKind::Permits) => self.last.room_after(self.releases),
-            _ => usize::MAX,
+        let ahead = self.last.ahead();
+        let comes_next = match self.waiters.first_kind() {
+            Some(WaiterKind::Barging) => true,
+            Some(WaiterKind::Permits) => {
+                self.releases = self.releases.saturating_add(1);
+                // The store names the processes only if they are not the same as at the release before.
+                if next.is_some() {
+                    self.ahead_at_release = self.place.ahead_in(next);
+                }
+                let room = self.last.room_after(self.releases);
+                match self.ahead_at_release {
+                    Some(ahead) => ahead < room,
+                    None => self.place.comes_next(next, ahead),
+                }
+            }
+            _ => self.place.comes_next(next, ahead),
         };
         if self.is_before_all {
             // The owner of the first waiter may have the key by a lease of this process.
             self.wake();
-        } else if first == Some(WaiterKind::Barging)
-            || self.place.comes_next(next, self.last.ahead(), room)
-        {
+        } else if comes_next {
             self.wake_unless_held_locally();
         }
     }

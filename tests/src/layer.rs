@@ -68,6 +68,10 @@ impl<L: Layer> Store for Layered<L> {
         self.0.inner().max_concurrent()
     }
 
+    fn has_cheap_undoable_releases(&self) -> bool {
+        self.0.inner().has_cheap_undoable_releases()
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         self.0.inner().as_any()
     }
