@@ -12,7 +12,7 @@
 //! - The place of this process in the queue of the key is given up after the last request that may take it.
 //! - A close waits for the clean-up for at most the sum of the call timeout and the ttl.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::{
@@ -154,7 +154,8 @@ impl Cleanup {
     }
 
     async fn until_answered(mut self, mut limit: Duration, end: Option<Instant>) {
-        let mut aside = None;
+        // The task that repeats the release, and whether another one is due after it.
+        let (mut aside, mut is_due) = (None, false);
         loop {
             if self.leftover != Leftover::Nothing {
                 self.release().await;
@@ -164,22 +165,34 @@ impl Cleanup {
             }
             // A release that the server carries out before the acquire frees nothing. So the first release waits for
             // the answer, or until it is late.
-            let answer = if end.is_some_and(|end| Instant::now() >= end) {
-                self.calls.next_at_last().await
-            } else {
-                self.calls.next(limit).await
+            let is_over = end.is_some_and(|end| Instant::now() >= end);
+            let answered = async {
+                if is_over {
+                    self.calls.next_at_last().await
+                } else {
+                    self.calls.next(limit).await
+                }
             };
-            match answer {
-                Some((_, answer)) => self.leftover = self.take_in(&answer),
-                // No answer: the server may have granted the request, and the connection may be dead without an error.
-                // A server that stood still may also carry the request out later. So the release is repeated, after
-                // pauses that double, until a lease that was granted would have expired. A release that is not answered
-                // either is tried again by itself. One more beside it would only make a slow server slower.
-                None => {
-                    limit = limit.saturating_mul(2);
-                    if aside.as_ref().is_none_or(JoinHandle::is_finished) {
-                        aside = self.release_aside(end);
+            tokio::select! {
+                biased;
+                answer = answered => match answer {
+                    Some((_, answer)) => self.leftover = self.take_in(&answer),
+                    // No answer: the server may have granted the request, and the connection may be dead without an
+                    // error. A server that stood still may also carry the request out later. So the release is
+                    // repeated, after pauses that double, until a lease that was granted would have expired. A release
+                    // that is not answered either is tried again by its task. More tasks at the same time would only
+                    // make a slow server slower.
+                    None => {
+                        limit = limit.saturating_mul(2);
+                        match aside {
+                            Some(_) => is_due = true,
+                            None => aside = self.release_aside(end),
+                        }
                     }
+                },
+                () = ended(&mut aside) => {
+                    aside = is_due.then(|| self.release_aside(end)).flatten();
+                    is_due = false;
                 }
             }
         }
@@ -225,6 +238,15 @@ impl Cleanup {
             maybe_in_flight: self.leftover == Leftover::Unclear,
             held: None,
         }
+    }
+}
+
+/// Waits for the end of the task, if there is one.
+async fn ended(task: &mut Option<JoinHandle<()>>) {
+    match task {
+        // A panic ends it too.
+        Some(task) => drop(task.await),
+        None => pending().await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every operation, dropped at every point at which it waits for the store. It must leave no lock behind.
 
 use leasehold::{Error, Lease, Leases, Resumed, Upgrade, store::AcquireAnswer};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};
 
@@ -298,4 +298,25 @@ async fn a_release_that_is_not_answered_is_sent_by_one_task() {
         releases as f64 <= time.div_duration_f64(LIMIT),
         "{releases}"
     );
+}
+
+/// The release that was sent meanwhile is over then.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_carried_out_after_a_long_silence_leaves_no_lock_behind() {
+    let (store, leases) = setup();
+    store.next([Fate::LateWithoutAnswer(TTL + MOMENT * 200)]);
+    store.next(std::iter::repeat_n(
+        Fate::LateWithoutAnswer(TTL * 1_000),
+        10_000,
+    ));
+    let start = Instant::now();
+    let acquire = leases.acquire("key", TTL / 2);
+    assert!(timeout(MOMENT, acquire).await.is_err());
+    sleep_until(start + TTL + MOMENT * 100).await;
+    store.fates_now([]);
+    sleep_until(start + TTL + MOMENT * 201).await;
+    assert!(!is_free(&store).await);
+    // Its lease would be over 5 s later.
+    sleep_until(start + TTL + LIMIT + MOMENT * 200).await;
+    assert!(is_free(&store).await);
 }
