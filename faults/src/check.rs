@@ -136,7 +136,7 @@ struct Told<'a> {
 }
 
 fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
-    let risks = Risks::of(events);
+    let risks = Risks::of_holders(events);
     let mut keys = BTreeMap::<&str, Vec<_>>::new();
     for event in events {
         if let Event::Held {
@@ -161,12 +161,27 @@ fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
 struct Risks(Vec<RangeInclusive<Time>>);
 
 impl Risks {
-    fn of(events: &[Event]) -> Self {
-        let risks = events.iter().filter_map(|event| match event {
-            Event::ReadsAtRisk { from, to } => Some(at_risk(*from, *to)),
+    /// For a refusal that names holders.
+    fn of_holders(events: &[Event]) -> Self {
+        Self::of(events, |event| match event {
+            Event::ReadsAtRisk { from, to } | Event::ReleasesAtRisk { from, to, .. } => {
+                Some((*from, *to))
+            }
             _ => None,
-        });
-        Self(risks.collect())
+        })
+    }
+
+    /// For a refusal that says that a tick is done.
+    fn of_ticks(events: &[Event]) -> Self {
+        Self::of(events, |event| match event {
+            Event::ReadsAtRisk { from, to } => Some((*from, *to)),
+            _ => None,
+        })
+    }
+
+    fn of(events: &[Event], risk: impl Fn(&Event) -> Option<(Time, Time)>) -> Self {
+        let risks = events.iter().filter_map(risk);
+        Self(risks.map(|(from, to)| at_risk(from, to)).collect())
     }
 
     fn contain(&self, told: Time) -> bool {

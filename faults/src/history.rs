@@ -169,10 +169,11 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
-    /// Between these times, a server had a fault that may have undone what it told in a refusal. A refusal reads what the
-    /// primary has, even if none of its copies has it yet. (The search engines call this a dirty read.)
+    /// Between these times, a node of a search engine had a fault that may have undone what it told in a refusal. A refusal
+    /// reads what the primary has, even if none of its copies has it yet. (The search engines call this a dirty read.)
     ReadsAtRisk { from: Time, to: Time },
-    /// Between these times, a server had a fault that may have undone releases which only this server had acknowledged.
+    /// Between these times, a server of MongoDB had a fault that may have undone releases which only this server had
+    /// acknowledged, and grants of which it told in a refusal. (It tells that a tick is done when a majority has that.)
     /// The leases have this ttl.
     ReleasesAtRisk { from: Time, to: Time, ttl: Time },
     /// A client sent a request for a key to a store. There may never be an answer.

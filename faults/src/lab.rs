@@ -112,11 +112,12 @@ impl Setup {
                 recorder.saw(Event::ServersAreBack { at: clock.now() });
                 if fault.may_undo_writes() {
                     let (to, ttl) = (clock.now(), task.pace.ttl.as_micros() as Time);
-                    recorder.saw(Event::ReadsAtRisk { from, to });
-                    // The search engines acknowledge a release only when each copy has it.
-                    if self.engine.starts_with("mongodb") {
-                        recorder.saw(Event::ReleasesAtRisk { from, to, ttl });
-                    }
+                    recorder.saw(if self.engine.starts_with("mongodb") {
+                        Event::ReleasesAtRisk { from, to, ttl }
+                    } else {
+                        // The search engines acknowledge a release only when each copy has it.
+                        Event::ReadsAtRisk { from, to }
+                    });
                 }
                 watch.server_is_back(fault.name())?;
             }

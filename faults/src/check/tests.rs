@@ -110,6 +110,13 @@ fn what_is_read_goes_into_the_order() {
     // A server told of a grant that it then lost, and that no client was given.
     let at_risk = |from, to| Event::ReadsAtRisk { from, to };
     let mut undone = two_reads.to_vec();
+    undone.push(Event::ReleasesAtRisk {
+        from: 0,
+        to: 2,
+        ttl: 5,
+    });
+    assert_eq!(all(&undone), Violations::new());
+    undone.pop();
     undone.push(at_risk(0, 2));
     assert_eq!(all(&undone), Violations::new());
     for proof in [

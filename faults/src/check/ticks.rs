@@ -3,8 +3,8 @@
 //! Invariants:
 //!
 //! - A tick is known to be done from the moment at which any client was told so: by the answer to the release that
-//!   wrote it, or to a request for a tick. The latter does not count if the release was never answered, and a server may
-//!   have undone it.
+//!   wrote it, or to a request for a tick. The latter does not count if the release was never answered, and a node of a
+//!   search engine may have undone it.
 //! - A run counts from its beginning, when it had its lease. The times at which its lease was requested and at which it
 //!   ended do not count.
 
@@ -86,7 +86,7 @@ fn newest_done(events: &[Event]) -> Newest {
         _ => None,
     });
     let certain: HashSet<_> = answered.clone().map(|(_, tick)| tick).collect();
-    let risks = Risks::of(events);
+    let risks = Risks::of_ticks(events);
     let told = events.iter().filter_map(|event| match event {
         Event::ToldDone { done, got, .. } => Some((*got, *done)),
         _ => None,

@@ -95,6 +95,14 @@ fn a_tick_that_a_server_undid_may_be_run_again() {
     };
     assert_eq!(wrong(&history((20, 30))), 0);
     assert_eq!(wrong(&history((0, 19))), 1);
+    // On MongoDB an answer says so when a majority has it.
+    let mut on_mongodb = history((20, 30));
+    on_mongodb[2] = Event::ReleasesAtRisk {
+        from: 20,
+        to: 30,
+        ttl: 5,
+    };
+    assert_eq!(wrong(&on_mongodb), 1);
     // The release that wrote it was answered, so it was not undone.
     let mut acknowledged = history((20, 30));
     acknowledged.push(done(5, 40));
