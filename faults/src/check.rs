@@ -5,16 +5,21 @@ mod guarded;
 mod newest;
 mod order;
 mod recalls;
+mod risks;
 mod shared_turns;
 mod ticks;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    ops::RangeInclusive,
     time::Duration,
 };
 
-use self::{blocks::Blocks, newest::Newest, shared_turns::shared_turns};
+use self::{
+    blocks::Blocks,
+    newest::Newest,
+    risks::{Risks, at_risk},
+    shared_turns::shared_turns,
+};
 pub use self::{
     blocks::from_memory,
     guarded::{Guarded, guarded},
@@ -26,11 +31,6 @@ use crate::{
     history::{Claim, Event, NO_FENCE, Time},
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
-
-/// How long before its fault a server may have acknowledged a release that the fault undoes, or told of a grant. A server
-/// writes its journal to the disk every 100 ms, and the other members get a change about as fast, unless the machine is
-/// busy.
-const UNDONE_WITHIN: Time = 5_000_000;
 
 /// The kind of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,43 +155,6 @@ fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
         }
     }
     keys
-}
-
-/// The times at which a server may have told of what a fault then undid, because none of its copies had it.
-struct Risks(Vec<RangeInclusive<Time>>);
-
-impl Risks {
-    /// For a refusal that names holders.
-    fn of_holders(events: &[Event]) -> Self {
-        Self::of(events, |event| match event {
-            Event::ReadsAtRisk { from, to } | Event::ReleasesAtRisk { from, to, .. } => {
-                Some((*from, *to))
-            }
-            _ => None,
-        })
-    }
-
-    /// For a refusal that says that a tick is done.
-    fn of_ticks(events: &[Event]) -> Self {
-        Self::of(events, |event| match event {
-            Event::ReadsAtRisk { from, to } => Some((*from, *to)),
-            _ => None,
-        })
-    }
-
-    fn of(events: &[Event], risk: impl Fn(&Event) -> Option<(Time, Time)>) -> Self {
-        let risks = events.iter().filter_map(risk);
-        Self(risks.map(|(from, to)| at_risk(from, to)).collect())
-    }
-
-    fn contain(&self, told: Time) -> bool {
-        self.0.iter().any(|risk| risk.contains(&told))
-    }
-}
-
-/// When what only one server had may have been undone by a fault between these times.
-fn at_risk(from: Time, to: Time) -> RangeInclusive<Time> {
-    from.saturating_sub(UNDONE_WITHIN)..=to
 }
 
 /// The number of grants and other operations.
