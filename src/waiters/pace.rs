@@ -225,7 +225,8 @@ impl Pace {
 /// that listens costs the server work for each change of a key.
 ///
 /// `pause` is the pause that the process would make without reports if that may be long on a key that is held briefly,
-/// and else zero. The pause of a process that has had nobody ahead may be, because it goes by the number of refusals.
+/// and else zero. The pause of a process that has had nobody ahead may be so long, because it goes by the number of
+/// refusals.
 ///
 /// Each process that waits for permits counts as a turn, but all permits that are taken may be released at the same time.
 /// So a process that waits `for_permits` is not far behind if more of them are taken than turns are ahead.
