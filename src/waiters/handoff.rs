@@ -148,7 +148,7 @@ mod tests {
         assert!(!alone.is_exhausted(start + MAX_STREAK_TIME * 10));
     }
 
-    /// Nobody waited for the first lease, which an attempt was granted.
+    /// The first lease was granted to a `try_acquire`, and not to a waiter.
     #[test]
     fn a_streak_that_an_attempt_began_ends_by_its_time_too() {
         let start = Instant::now();

@@ -300,7 +300,7 @@ async fn a_release_that_is_not_answered_is_sent_by_one_task() {
     );
 }
 
-/// The release that was sent meanwhile is over then.
+/// The task that repeated the release during the silence has given up before the request is carried out.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_carried_out_after_a_long_silence_leaves_no_lock_behind() {
     let (store, leases) = setup();

@@ -50,8 +50,8 @@ impl LastAnswer {
     }
 
     /// How many leases of permits this many releases after a refusal make room for at most, as far as the refusal tells.
-    /// There may be more room after an eviction, and after the end of a lease that came later. Who does not count on
-    /// that asks after its pause.
+    /// There may be more room after an eviction, and after the end of a lease that came later. A process that this
+    /// does not count asks after its pause.
     pub(super) fn room_after(&self, releases: usize) -> usize {
         let Self::Held(held) = self else {
             return usize::MAX;
