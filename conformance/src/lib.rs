@@ -145,13 +145,14 @@ pub use self::{
     sticky::a_key_that_stays_goes_to_a_process_that_waits,
     turn::{
         a_batch_keeps_the_queue, a_key_has_a_bounded_number_of_places,
-        a_key_is_kept_from_the_release_of_its_last_holder, a_place_counts_for_as_long_as_was_told,
-        a_place_is_for_one_key, a_place_is_given_back, a_place_lasts_while_its_process_asks,
-        a_place_tells_who_waits, a_process_that_is_gone_blocks_nobody,
-        a_reader_queues_behind_a_writer, a_refusal_without_a_place_writes_nothing,
-        a_store_tells_which_keys_are_waited_for, all_that_go_on_asking_are_granted_the_key,
-        an_owner_does_not_queue_behind_itself, an_upgrade_does_not_queue,
-        permits_queue_behind_a_large_request,
+        a_key_is_kept_from_the_release_of_its_last_holder,
+        a_nested_request_waits_behind_who_waits_for_its_lease,
+        a_place_counts_for_as_long_as_was_told, a_place_is_for_one_key, a_place_is_given_back,
+        a_place_lasts_while_its_process_asks, a_place_tells_who_waits,
+        a_process_that_is_gone_blocks_nobody, a_reader_queues_behind_a_writer,
+        a_refusal_without_a_place_writes_nothing, a_store_tells_which_keys_are_waited_for,
+        all_that_go_on_asking_are_granted_the_key, an_owner_does_not_queue_behind_itself,
+        an_upgrade_does_not_queue, permits_queue_behind_a_large_request,
         processes_are_granted_a_key_in_the_order_in_which_they_came,
         readers_of_a_process_share_its_place, renewals_and_evictions_keep_the_places,
         who_passes_the_queue_leaves_it_as_it_is,
@@ -252,6 +253,7 @@ macro_rules! conformance_suite {
             renewals_and_evictions_keep_the_places
             a_place_is_for_one_key
             an_owner_does_not_queue_behind_itself
+            a_nested_request_waits_behind_who_waits_for_its_lease
             who_passes_the_queue_leaves_it_as_it_is
             a_key_has_a_bounded_number_of_places
             a_refusal_without_a_place_writes_nothing

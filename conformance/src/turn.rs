@@ -15,6 +15,7 @@ macro_rules! or_too_late {
 }
 
 mod before_all;
+mod nested;
 mod order;
 mod places;
 mod waited_for;
@@ -29,6 +30,7 @@ pub use self::{
         an_owner_does_not_queue_behind_itself, an_upgrade_does_not_queue,
         who_passes_the_queue_leaves_it_as_it_is,
     },
+    nested::a_nested_request_waits_behind_who_waits_for_its_lease,
     order::{
         a_batch_keeps_the_queue, a_key_is_kept_from_the_release_of_its_last_holder,
         a_reader_queues_behind_a_writer, all_that_go_on_asking_are_granted_the_key,

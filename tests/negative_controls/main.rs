@@ -164,11 +164,13 @@ controls! {
     a_renewal_that_ends_the_queue: RenewalsEndTheQueue is caught by
         renewals_and_evictions_keep_the_places;
     readers_that_pass_a_writer: ReadersPassWriters is caught by
-        a_reader_queues_behind_a_writer, an_upgrade_does_not_queue, a_batch_keeps_the_queue;
+        a_reader_queues_behind_a_writer, an_upgrade_does_not_queue, a_batch_keeps_the_queue,
+        a_nested_request_waits_behind_who_waits_for_its_lease;
     readers_that_are_let_in_one_by_one: PlacesAreNeverKept is caught by
         readers_of_a_process_share_its_place;
     small_requests_that_pass_a_large_one: SmallPermitsPass is caught by
-        permits_queue_behind_a_large_request;
+        permits_queue_behind_a_large_request,
+        a_nested_request_waits_behind_who_waits_for_its_lease;
     owners_that_wait_for_themselves: OwnersQueueBehindThemselves is caught by
         an_owner_does_not_queue_behind_itself;
     upgrades_that_wait_for_their_own_lease: UpgradesQueue is caught by an_upgrade_does_not_queue;
