@@ -1,16 +1,22 @@
 //! Requests that are refused write nothing, not even to the oplog.
 
+use std::time::Duration;
+
 use leasehold::{
     Attempt, Key, Leases, MongoStore, Store,
-    store::{AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest},
+    store::{
+        AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest, Turn, WaiterId,
+    },
 };
 use mongodb::{
     Collection,
     bson::{Document, doc},
 };
 
+use tokio::time::Instant;
+
 use super::{ask, converted, granted, key};
-use crate::{Engine, Fixture, LONG};
+use crate::{Engine, Fixture, LONG, PATIENCE};
 
 /// The oplog of a replica set has every write, so it shows whether there was one.
 struct Oplog {
@@ -59,6 +65,49 @@ async fn fifty_losing_attempts_write_nothing() {
 
     lease.release().await.unwrap();
     assert_eq!(oplog.writes().await, before + 1);
+}
+
+/// A free key is kept for a process that waits, for a short time. If this machine stood still meanwhile, an attempt is
+/// granted the key, and this is tried again.
+#[tokio::test]
+async fn attempts_on_a_free_key_that_is_kept_for_another_write_nothing() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let oplog = Oplog::of(&collection).await;
+    let store = MongoStore::new(&collection);
+    let start = Instant::now();
+    loop {
+        let holder = ask(LeaseId::random());
+        assert!(granted(&store, &holder).await);
+        let before = oplog.writes().await;
+        let waits = Turn::in_turn(WaiterId::random(), Duration::from_secs(30));
+        let waits = ask(LeaseId::random()).turn(waits);
+        assert!(!granted(&store, &waits).await);
+        assert_eq!(oplog.writes().await, before + 1, "the place is written");
+        store
+            .release(&ReleaseRequest::new(key(), holder.lease))
+            .await
+            .unwrap();
+        let before = oplog.writes().await;
+        let stranger = || AcquireRequest::exclusive(key(), LeaseId::random(), "they".into(), LONG);
+        let refused = async |request: AcquireRequest| !granted(&store, &request).await;
+        let are_refused = refused(stranger()).await
+            && refused(stranger().shared()).await
+            && refused(stranger().permits(1, 4).unwrap()).await
+            && refused(stranger().reentrant()).await
+            && refused(stranger()).await;
+        if are_refused {
+            assert_eq!(oplog.writes().await, before);
+            assert!(granted(&store, &waits).await);
+            assert_eq!(oplog.writes().await, before + 1, "the control");
+            return;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "each time one was granted the key"
+        );
+        collection.delete_many(doc! {}).await.unwrap();
+    }
 }
 
 #[tokio::test]
