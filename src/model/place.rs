@@ -51,6 +51,11 @@ impl Place {
     /// A place whose end is later than [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME) allows was written before the
     /// clock stepped back. It does not count.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
-        now < self.until && self.until <= after(now, MAX_PLACE_TIME)
+        Self::counts(self.until, now)
+    }
+
+    /// Whether a place that counts until this time counts now.
+    pub(crate) fn counts(until: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+        now < until && until <= after(now, MAX_PLACE_TIME)
     }
 }

@@ -20,6 +20,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use futures::{StreamExt as _, stream};
 use mongodb::{
     bson::{Bson, Document, doc},
@@ -32,8 +33,8 @@ use super::{
     error::{classify, code},
 };
 use crate::{
-    model::{Error, Key, Mode, SCHEMA, WaiterId},
-    store::{AwaitedKeys, FreedKey, FreedKeys},
+    model::{Error, Key, Mode, Place, SCHEMA, WaiterId},
+    store::{AwaitedKeys, FreedKey, FreedKeys, stored::time_of},
 };
 
 /// The longest time that the server waits for an event before it answers that there is none.
@@ -105,10 +106,10 @@ fn next(event: &Document) -> Option<Vec<WaiterId>> {
     let document = changed.or_else(|_| event.get_document("fullDocument"));
     let places = document.ok()?.get_array("next").ok()?;
     // Servers before 6.0 do not tell the time of a change.
-    let now = event.get_datetime("wallTime").ok();
+    let now = time(event, "wallTime");
     let counts = |place: &&Document| {
-        let until = place.get_datetime("until");
-        until.is_ok_and(|until| now.is_none_or(|now| now < until))
+        let until = time(place, "until");
+        until.is_some_and(|until| now.is_none_or(|now| Place::counts(until, now)))
     };
     let mode = |place: &Document| place.get_str("mode").map(str::to_owned).ok();
     let mut places = places.iter().filter_map(Bson::as_document).filter(counts);
@@ -117,6 +118,11 @@ fn next(event: &Document) -> Option<Vec<WaiterId>> {
     let beside = places.take_while(|place| lets_in && mode(place) == mode(first));
     let waiter = |place: &Document| WaiterId::parse(place.get_str("waiter").ok()?);
     [first].into_iter().chain(beside).map(waiter).collect()
+}
+
+fn time(document: &Document, field: &str) -> Option<DateTime<Utc>> {
+    let time = document.get_datetime(field).ok()?;
+    Some(time_of(time.timestamp_millis()))
 }
 
 /// The key in an event; `None` if the id is not a key.
@@ -224,5 +230,31 @@ mod tests {
             assert_eq!(key(&event(id)), None);
         }
         assert_eq!(key(&doc! { "_id": {} }), None);
+    }
+
+    #[test]
+    fn the_first_place_that_counts_comes_next() {
+        let [before, after_a_step, live] = [(); 3].map(|()| WaiterId::random());
+        let at = |millis| mongodb::bson::DateTime::from_millis(millis);
+        let place =
+            |waiter: WaiterId, until| doc! { "waiter": waiter.to_string(), "until": at(until) };
+        // The second place was taken before the clock stepped back.
+        let places = [
+            place(before, 5_000),
+            place(after_a_step, 5_000 + 60_001),
+            place(live, 5_001),
+        ];
+        let event = |now: Document| {
+            let changed = doc! { "next": places.clone().to_vec() };
+            let mut event = doc! { "updateDescription": { "updatedFields": changed } };
+            event.extend(now);
+            next(&event)
+        };
+        assert_eq!(event(doc! { "wallTime": at(5_000) }), Some(vec![live]));
+        assert_eq!(
+            event(doc! {}),
+            Some(vec![before]),
+            "a server that tells no time"
+        );
     }
 }
