@@ -56,7 +56,10 @@ pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure>
     match (lock, inspect.json) {
         (Some(lock), true) => out::json(&state::json(&lock))?,
         (None, true) => {
-            let free = json!({ "key": inspect.key, "held": false, "holders": [], "waiters": [] });
+            let free = json!({
+                "key": inspect.key, "held": false, "fence": null, "now": null,
+                "holders": [], "waiters": [], "done": null,
+            });
             out::json(&free)?
         }
         (Some(mut lock), false) if held || !lock.waiters.is_empty() => {
