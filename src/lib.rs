@@ -163,7 +163,7 @@ pub use crate::{
     lease::{Lease, LeaseSet, SharedLease, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,
-    model::{Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode},
+    model::{Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Place},
     store::{Store, memory::MemoryStore},
 };
 

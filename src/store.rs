@@ -51,7 +51,7 @@ pub use crate::{
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,
-        Place, Quota, SCHEMA, WaiterId, WindowKind,
+        Quota, SCHEMA, WaiterId, WindowKind,
     },
 };
 
@@ -166,7 +166,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Grants the key if no live holder conflicts with the request, the key has fewer holders than
     /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS), and no process that waits for the key comes first
-    /// ([`rules::acquire`](crate::rules::acquire)). Otherwise it writes nothing but a [place](Place).
+    /// ([`rules::acquire`](crate::rules::acquire)). Otherwise it writes nothing but a [place](crate::Place).
     ///
     /// A request that [replaces](AcquireRequest#structfield.in_place_of) a lease removes that lease in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
@@ -199,7 +199,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// document was cleaned up.
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error>;
 
-    /// Those of these keys for which a process waits: which have a live [place](Place) in their queue. Keys without a
+    /// Those of these keys for which a process waits: which have a live [place](crate::Place) in their queue. Keys without a
     /// document, and documents that are no locks, are not among them. There are at most
     /// [`MAX_RENEWALS`](MAX_RENEWALS) keys.
     ///
@@ -303,7 +303,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Opens a stream of keys for which a process begins to wait from now on: it takes a [place](Place) in their queue.
+    /// Opens a stream of keys for which a process begins to wait from now on: it takes a [place](crate::Place) in their queue.
     ///
     /// A client opens it while keys [stay](crate::Acquire::sticky) with it that it does not need, and gives them up
     /// when they are in the stream. `None`, which the provided method returns, if the database has no such stream. The

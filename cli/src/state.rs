@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Datelike, SecondsFormat, Utc};
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-use leasehold::{Holder, LockState, Mode, jobs::Done, store::Place};
+use leasehold::{Holder, LockState, Mode, Place, jobs::Done};
 use serde_json::{Value, json};
 
 use super::text;

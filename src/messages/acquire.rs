@@ -66,7 +66,7 @@ pub enum Turn {
     Barging,
     /// The request is not granted the key before them. It does not wait itself, so a refusal writes nothing.
     Behind,
-    /// The process of the request waits too. A refusal writes a [place](crate::store::Place) for it, or keeps the place
+    /// The process of the request waits too. A refusal writes a [place](crate::Place) for it, or keeps the place
     /// that it has.
     InTurn(InTurn),
 }
@@ -80,7 +80,7 @@ pub struct InTurn {
     /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
     /// process asks again before that time is over.
     pub counts_for: Duration,
-    /// What the client knows of the [place](crate::store::Place) of its process. It does not change what is granted. A
+    /// What the client knows of the [place](crate::Place) of its process. It does not change what is granted. A
     /// store may choose its statement by it.
     pub known: KnownPlace,
     /// Whether the process keeps its place after a grant, because other tasks of the process wait in it and can hold

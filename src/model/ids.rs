@@ -51,7 +51,7 @@ name! {
 }
 
 name! {
-    /// The id of a process that waits for one key, in its [place](crate::store::Place).
+    /// The id of a process that waits for one key, in its [place](crate::Place).
     ///
     /// The client makes it before the first request, and keeps it for as long as its process waits for the key.
     WaiterId

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error,
+    Error, Place,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
     rules::{self, Decision, Write},
-    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LockRecord, Place, Turn, WaiterId},
+    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LockRecord, Turn, WaiterId},
 };
 
 use super::{BrokenStore, Fault};

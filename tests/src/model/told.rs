@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold::{
-    Fence, Held, Holder, Key, Mode,
+    Fence, Held, Holder, Key, Mode, Place,
     jobs::{Done, Tick},
-    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, Place, RenewAnswer, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, RenewAnswer, WaiterId},
 };
 
 use super::Side;
