@@ -62,12 +62,12 @@ impl ReleaseJob {
     }
 
     /// The fields of the events of this release.
-    pub(super) fn fields(&self, waited_for: bool) -> ReleaseFields<'_> {
+    pub(super) fn fields(&self, has_caller: bool) -> ReleaseFields<'_> {
         ReleaseFields {
             key: &self.key,
             lease: self.lease,
             fence: self.held.as_ref().map(|held| held.fence),
-            waited_for,
+            has_caller,
         }
     }
 

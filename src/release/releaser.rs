@@ -98,13 +98,13 @@ impl Releaser {
         let mut tries = Tries::default();
         let mut unclear = false;
         let mut pauses = 0;
-        let waited_for = reply.is_some();
+        let has_caller = reply.is_some();
         if job.can_hand_off() {
             let handed = self.queues.offer_and_wait(&job.key, job.lease);
             match calls.drive_while(handed).await {
                 HandoffOutcome::HandedOver => {
                     let answer = ReleaseAnswer::Released;
-                    telemetry::released(job.fields(waited_for), Outcome::HandedOver);
+                    telemetry::released(job.fields(has_caller), Outcome::HandedOver);
                     drop(reply.map(|reply| reply.send(Ok(Released { answer, unclear }))));
                     return;
                 }
@@ -138,7 +138,7 @@ impl Releaser {
                     }
                     if is_first {
                         job.held.iter().for_each(|held| held.state.mark_released());
-                        telemetry::released(job.fields(waited_for), answer.into());
+                        telemetry::released(job.fields(has_caller), answer.into());
                     }
                     let first = *first_answer.get_or_insert(Instant::now());
                     if let Some(reply) = reply.take() {
@@ -169,7 +169,7 @@ impl Releaser {
                     _ => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
                 }
                 if over {
-                    telemetry::release_failed(job.fields(waited_for), &error);
+                    telemetry::release_failed(job.fields(has_caller), &error);
                     return;
                 }
             }

@@ -110,7 +110,11 @@ impl AcquireSpan {
     }
 
     pub(crate) fn failed(mut self, error: &Error, now: Instant) {
-        self.not_acquired(Outcome::of(error), None, Some(error), now);
+        let held = match error {
+            Error::WaitTimedOut { held, .. } => Some(held),
+            _ => None,
+        };
+        self.not_acquired(Outcome::of(error), held, Some(error), now);
     }
 
     fn not_acquired(

@@ -29,7 +29,7 @@ pub(crate) struct ReleaseFields<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) fence: Option<Fence>,
     /// Whether a caller waited for the release from its beginning.
-    pub(crate) waited_for: bool,
+    pub(crate) has_caller: bool,
 }
 
 /// How many leases are kept alive, and how many of them have less than a third of their ttl left.
@@ -185,13 +185,13 @@ pub(crate) fn released(of: ReleaseFields<'_>, outcome: Outcome) {
         key,
         lease,
         fence,
-        waited_for,
+        has_caller,
     } = of;
     debug!(
         target: TARGET, key = key.as_str(), %lease, fence = fence.map(Fence::get), by,
         outcome = outcome.as_str(), "released",
     );
-    count_release(waited_for, outcome);
+    count_release(has_caller, outcome);
 }
 
 /// Reports that a release was given up. The key is free when the ttl is over.
@@ -201,31 +201,31 @@ pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
         key,
         lease,
         fence,
-        waited_for,
+        has_caller,
     } = of;
     warn!(
         target: TARGET, key = key.as_str(), %lease, fence = fence.map(Fence::get), by,
         outcome = outcome.as_str(), %error, "could not release; the ttl will",
     );
-    count_release(waited_for, outcome);
+    count_release(has_caller, outcome);
 }
 
 /// Counts a release in the background. The metric leaves out the releases for which a caller waited from their
 /// beginning.
-fn count_release(waited_for: bool, outcome: Outcome) {
+fn count_release(has_caller: bool, outcome: Outcome) {
     #[cfg(feature = "metrics")]
-    if !waited_for {
+    if !has_caller {
         metrics::released(outcome);
     }
     #[cfg(not(feature = "metrics"))]
-    let _ = (waited_for, outcome);
+    let _ = (has_caller, outcome);
 }
 
 impl ReleaseFields<'_> {
     /// The cause of the release: a call of the holder, the drop of the guard, or an acquire whose caller did not get
     /// the lease.
     fn by(&self) -> &'static str {
-        match (self.waited_for, self.fence) {
+        match (self.has_caller, self.fence) {
             (true, _) => "caller",
             (false, Some(_)) => "drop",
             (false, None) => "unwanted",

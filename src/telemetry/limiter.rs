@@ -27,7 +27,7 @@ impl<'a> PermitSpan<'a> {
     pub(crate) fn begin(key: &'a Key, permits: u32) -> Self {
         Self {
             span: span!(
-                "leasehold.permit",
+                "leasehold.limiter",
                 key = key.as_str(),
                 permits,
                 outcome = Empty,

@@ -13,7 +13,7 @@ use crate::model::Mode;
 
 const ACQUIRES: &str = "leasehold_acquires_total";
 const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
-const WAITERS: &str = "leasehold_waiters";
+const WAITING_TASKS: &str = "leasehold_waiting_tasks";
 const PLACES_TAKEN: &str = "leasehold_places_taken_total";
 const NO_PLACE: &str = "leasehold_no_place_total";
 const PLACES_AHEAD: &str = "leasehold_places_ahead";
@@ -29,8 +29,8 @@ const KEPT: &str = "leasehold_leases_kept";
 const AT_RISK: &str = "leasehold_leases_at_risk";
 const LOSSES: &str = "leasehold_losses_total";
 const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
-const PERMIT_REQUESTS: &str = "leasehold_permit_requests_total";
-const PERMIT_WAIT: &str = "leasehold_permit_wait_seconds";
+const LIMITER_REQUESTS: &str = "leasehold_limiter_requests_total";
+const LIMITER_WAIT: &str = "leasehold_limiter_wait_seconds";
 const GRANTS_FROM_MEMORY: &str = "leasehold_grants_from_memory_total";
 const STAYING: &str = "leasehold_leases_staying";
 const STAYS_ENDED: &str = "leasehold_stays_ended_total";
@@ -62,7 +62,11 @@ pub fn describe_metrics() {
         Unit::Seconds,
         "From the first poll of an acquire to its end, by outcome"
     );
-    describe_gauge!(WAITERS, count, "Tasks that wait for a key that is held");
+    describe_gauge!(
+        WAITING_TASKS,
+        count,
+        "Tasks that wait for a key that is held"
+    );
     describe_counter!(
         PLACES_TAKEN,
         count,
@@ -138,12 +142,12 @@ pub fn describe_metrics() {
         "Releases that nobody waited for, by outcome"
     );
     describe_counter!(
-        PERMIT_REQUESTS,
+        LIMITER_REQUESTS,
         count,
         "Requests of callers for permits of a limiter, by outcome"
     );
     describe_histogram!(
-        PERMIT_WAIT,
+        LIMITER_WAIT,
         Unit::Seconds,
         "From the first poll of a request for permits to its end, by outcome"
     );
@@ -222,11 +226,11 @@ pub(super) fn acquire_ended(outcome: Outcome, mode: Mode, waited: Duration) {
 }
 
 pub(super) fn waiter_added() {
-    with_recorder(|recorder| add(recorder, key!(WAITERS), 1.0));
+    with_recorder(|recorder| add(recorder, key!(WAITING_TASKS), 1.0));
 }
 
 pub(super) fn waiter_removed() {
-    with_recorder(|recorder| add(recorder, key!(WAITERS), -1.0));
+    with_recorder(|recorder| add(recorder, key!(WAITING_TASKS), -1.0));
 }
 
 pub(super) fn place_taken(ahead: usize) {
@@ -322,8 +326,8 @@ pub(super) fn released(outcome: Outcome) {
 
 pub(super) fn permit_request_ended(outcome: Outcome, waited: Duration) {
     with_recorder(|recorder| {
-        count(recorder, key_by!(outcome, PERMIT_REQUESTS));
-        record(recorder, key_by!(outcome, PERMIT_WAIT), waited);
+        count(recorder, key_by!(outcome, LIMITER_REQUESTS));
+        record(recorder, key_by!(outcome, LIMITER_WAIT), waited);
     });
 }
 

@@ -84,6 +84,7 @@ async fn acquires_in_vain() {
     let late = event(&entries, "not acquired");
     assert_eq!(late["fields"]["outcome"], "timed_out");
     assert_eq!(late["fields"]["key"], "key");
+    assert_eq!(late["fields"]["holder"], "pod-1");
 
     let cancelled = leases.acquire("key", TTL).into_future();
     assert!(timeout(MOMENT, cancelled).await.is_err());
@@ -229,7 +230,7 @@ async fn what_an_operator_does() {
         event(&entries, "asked for permits")["fields"]["outcome"],
         "granted"
     );
-    assert_eq!(span(&entries, "leasehold.permit")["key"], "partner");
+    assert_eq!(span(&entries, "leasehold.limiter")["key"], "partner");
 }
 
 const PASSWORD: &str = "correct horse";
