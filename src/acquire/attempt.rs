@@ -13,7 +13,7 @@ use crate::{
 pub enum Attempt {
     /// The lease was granted.
     Acquired(Lease),
-    /// The key was not granted. [`Held`] names the holders, and says how many processes that wait come first.
+    /// The key was not granted. [`Held`] names the holders, and says how many processes wait.
     Held(Held),
 }
 

@@ -19,10 +19,11 @@ use crate::{
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await it: it resolves to an
 /// [`Attempt`].
 ///
-/// The request does not wait. It does not overtake the processes that wait with
+/// The request does not wait for the key. It does not overtake the processes that wait with
 /// [`Leases::acquire`](crate::Leases::acquire): while such a process comes first, the answer is [`Attempt::Held`], even
-/// if the key is free. [`Held::ahead`](crate::Held::ahead) says how many processes come first. With
-/// [`barging`](TryAcquire::barging) the request comes before them.
+/// if the key is free. [`Held::ahead`](crate::Held::ahead) says how many processes wait. With
+/// [`barging`](TryAcquire::barging) the request comes before them. With [`keep_alive`](TryAcquire::keep_alive) it waits
+/// while renewals are late, for a third of the ttl at most, so that new leases do not cost the process old ones.
 ///
 /// # Errors
 ///
@@ -193,8 +194,8 @@ impl Acquire {
     /// When the time is over, the first waiter sends a last request, unless other waiters stand behind it and the last
     /// answer is less than half a second old. If a request is under way at that moment, the acquire still waits for its
     /// answer. For a bound that holds even if the store does not answer, put `tokio::time::timeout` around the acquire,
-    /// which is cancel safe. With a time of zero the acquire asks once, and does not join the
-    /// queue; only a request without an answer is sent again, up to three times in all.
+    /// which is cancel safe. With a time of zero the acquire asks once, and does not join the queue. Only after an error
+    /// that a retry can fix is the request sent again, up to three times in all.
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.wait_policy = WaitPolicy::For(time);
         self

@@ -271,7 +271,7 @@ pub enum OnceAttempt {
     Acquired(OnceLease),
     /// This tick or a later one was done before.
     Done(Done),
-    /// Another lease holds the key.
+    /// Another lease holds the key, or processes that wait come first.
     Held(Held),
 }
 

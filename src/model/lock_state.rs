@@ -163,7 +163,8 @@ pub struct LockState {
 }
 
 impl LockState {
-    /// Whether the key has no live holder.
+    /// Whether the key has no live holder. A free key may be kept for the processes that wait, for 4 s at most: until
+    /// one of them is granted it, other requests are refused.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()
     }

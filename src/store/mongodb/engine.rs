@@ -49,8 +49,8 @@ impl MongoStore {
     ///
     /// # Errors
     ///
-    /// The error with which the server answers; [`Error::NotPrepared`] for a collection that is sharded by another key
-    /// than `_id`.
+    /// The error with which the server answers, on a sharded cluster also [`Error::Denied`] for a user who may only
+    /// read; [`Error::NotPrepared`] for a collection that is sharded by another key than `_id`.
     ///
     /// # Cancel safety
     ///
