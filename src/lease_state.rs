@@ -37,7 +37,7 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use tokio::{
-    sync::{Mutex, watch::Sender},
+    sync::{Mutex, Notify, watch::Sender},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -88,6 +88,8 @@ pub(crate) struct LeaseState {
     /// When the answer with the grant was applied. The hold time that telemetry reports counts from here.
     since: Instant,
     state: Sender<Status>,
+    /// Wakes the tasks that wait until the lease is given back, in the order in which they began to wait.
+    given_back: Notify,
     /// What the renewals of the lease say about the use of the key.
     usage: KnownUsage,
     /// The call that converts the lease has this lock.
@@ -128,6 +130,7 @@ impl LeaseState {
             granted_at,
             since,
             state: Sender::new(state),
+            given_back: Notify::new(),
             usage: KnownUsage::default(),
             converting: Mutex::new(()),
             token: OnceLock::new(),

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::model::Error;
 
 /// The first pause, before it doubles, and before jitter.
@@ -35,6 +37,14 @@ pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
     let pause = pause(pauses, LONGEST_PAUSE, chance);
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
+}
+
+/// The longest wait that an `Instant` is sure to express: thirty years.
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// When a wait that began at this time is over.
+pub(crate) fn wait_end(since: Instant, wait: Duration) -> Instant {
+    since + wait.min(LONGEST_WAIT)
 }
 
 /// How many times an operation is sent before its error is returned to the caller.

@@ -8,6 +8,7 @@ use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions};
 use crate::{
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
+    retry, rules,
     sticky::{Fit, LocalAnswer, Stay},
     telemetry::{self, StayEndReason},
 };
@@ -23,8 +24,7 @@ pub(super) async fn acquire(
     let registry = &context.registry;
     let until = match wait_policy {
         WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Some(since),
-        // `None` if an `Instant` cannot express the end. The wait then has no bound.
-        WaitPolicy::For(wait) => since.checked_add(wait),
+        WaitPolicy::For(wait) => Some(retry::wait_end(since, wait)),
         WaitPolicy::Endless => None,
     };
     let ended = || {
@@ -64,8 +64,21 @@ pub(super) async fn acquire(
             if let Err(error) = options.request(key.clone()) {
                 return Some(Err(error));
             }
+            // A task that waits comes after those that wait in memory. An owner that may have the key does not wait for
+            // tasks that wait for it.
+            let waits = until != Some(since) && !options.reentrant;
+            let turn = if waits {
+                stay.wait_for_turn(until).await
+            } else {
+                Ok(None)
+            };
+            let turn = match turn {
+                Ok(turn) => turn,
+                Err(held) => return Some(Err(waited_in_vain(since, held))),
+            };
             let why = StayEndReason::DocumentNeeded;
             registry.end_stay_now(&stay, why, until).await;
+            drop(turn);
             return None;
         }
     }
@@ -75,20 +88,25 @@ pub(super) async fn acquire(
     };
     let now = Instant::now();
     let entry = match until {
-        Some(until) if until <= now => stay.try_enter(request, now),
-        until => stay.enter(request, until).await,
+        Some(until) if until <= now => stay.try_enter(request.clone(), now),
+        until => stay.enter(request.clone(), until).await,
     };
     let held = match entered(context, &stay, entry, until).await? {
         Ok(lease) => return Some(Ok(Attempt::Acquired(lease))),
         Err(held) => held,
     };
     Some(match wait_policy {
+        _ if rules::is_full(&held, &request) => Err(Error::TooManyHolders { key: key.clone() }),
         WaitPolicy::None => Ok(Attempt::Held(held)),
-        WaitPolicy::For(_) | WaitPolicy::Endless => Err(Error::WaitTimedOut {
-            waited: since.elapsed(),
-            held,
-        }),
+        WaitPolicy::For(_) | WaitPolicy::Endless => Err(waited_in_vain(since, held)),
     })
+}
+
+fn waited_in_vain(since: Instant, held: Held) -> Error {
+    Error::WaitTimedOut {
+        waited: since.elapsed(),
+        held,
+    }
 }
 
 /// The guard of a lease that was granted from memory. `None` if the lease in the store does not stay any more: it then

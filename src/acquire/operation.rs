@@ -40,7 +40,7 @@ use crate::{
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
     model::{Access, Error, Held, Key, WaitPolicy, WaiterId},
-    retry::Tries,
+    retry::{self, Tries},
     rules,
     runtime::{in_flight::InFlight, inline_task::InlineTask, suspension},
     sticky::Fences,
@@ -190,19 +190,25 @@ impl AcquireOperation {
         }
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
-            WaitPolicy::For(wait) => self.ask_until(self.since.checked_add(wait)).await,
+            WaitPolicy::For(wait) => {
+                let wait_ends = retry::wait_end(self.since, wait);
+                self.ask_until(Some(wait_ends)).await
+            }
             WaitPolicy::Endless => self.ask_until(None).await,
         }
     }
 
-    /// Sends requests until the key is granted or the time is over. `wait_ends` is `None` if the wait has no bound, or
-    /// if an `Instant` cannot express it.
+    /// Sends requests until the key is granted or the time is over. `wait_ends` is `None` if the wait has no bound.
     async fn ask_until(&mut self, wait_ends: Option<Instant>) -> Result<Attempt, Error> {
         let end = if self.request.reentrant {
             let attempt = self.attempt().await;
             self.ask_as_owner(attempt, wait_ends).await
         } else if self.enter_shared_turn() {
             let attempt = self.ask_in_shared_turn().await;
+            self.end_of_wait(attempt, wait_ends)
+        } else if self.depends_on_first_waiter() {
+            // The answers to the first waiter do not say whether the tick of this acquire is done.
+            let attempt = self.attempt().await;
             self.end_of_wait(attempt, wait_ends)
         } else {
             None
@@ -211,6 +217,18 @@ impl AcquireOperation {
             Some(end) => end,
             None => self.ask_in_turn(wait_ends).await,
         }
+    }
+
+    /// Whether other tasks of this process wait before this acquire, which is for a tick.
+    fn depends_on_first_waiter(&self) -> bool {
+        let has_waiters = || {
+            let queues = &self.context.registry.queues;
+            match &self.waiter {
+                Some(waiter) => !waiter.is_first(),
+                None => queues.has_waiters(&self.request.key),
+            }
+        };
+        self.request.tick.is_some() && has_waiters()
     }
 
     /// How the wait ends with this answer: with a grant, with an error that a retry cannot fix, or because the time is

@@ -49,6 +49,9 @@ impl LeaseState {
             }
             is_first
         });
+        if how == EndReason::Detached {
+            self.given_back.notify_waiters();
+        }
         Ended {
             is_first,
             how,
@@ -72,5 +75,6 @@ impl LeaseState {
     pub(crate) fn mark_released(&self) {
         self.state
             .send_modify(|state| state.phase = Phase::Released);
+        self.given_back.notify_waiters();
     }
 }

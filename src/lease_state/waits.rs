@@ -1,5 +1,7 @@
 //! What can be waited for: the end of a lease, its release, its loss, and the risk of its loss.
 
+use std::pin::pin;
+
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -27,13 +29,15 @@ impl LeaseState {
         matches!(self.state.borrow().phase, Phase::Released | Phase::Detached)
     }
 
-    /// Waits until the release of the lease was answered, or given up, or the lease was detached.
+    /// Waits until the release of the lease was answered, or given up, or the lease was detached. Wakes those that wait
+    /// in the order in which they began to.
     pub(crate) async fn given_back(&self) {
-        // The sender is part of `self`, so this cannot fail.
-        let mut states = self.state.subscribe();
-        let _ = states
-            .wait_for(|state| matches!(state.phase, Phase::Released | Phase::Detached))
-            .await;
+        let mut woken = pin!(self.given_back.notified());
+        // From here on the end wakes it, also before it is polled.
+        woken.as_mut().enable();
+        if !self.is_given_back() {
+            woken.await;
+        }
     }
 
     /// Waits until the lease is lost.

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, Quota, WaitPolicy},
+    retry,
     runtime::{self, inline_task::InlineTask, lifecycle::Lifecycle},
     store::Store,
     telemetry::{self, PermitSpan},
@@ -156,9 +157,8 @@ impl LimiterQueue {
             return Err(Error::Closed);
         }
         let end = match policy {
-            // If an `Instant` cannot express the end, the wait has no bound.
-            WaitPolicy::For(wait) => since.checked_add(wait).filter(|_| !wait.is_zero()),
-            WaitPolicy::None | WaitPolicy::Endless => None,
+            WaitPolicy::For(wait) if !wait.is_zero() => Some(retry::wait_end(since, wait)),
+            WaitPolicy::For(_) | WaitPolicy::None | WaitPolicy::Endless => None,
         };
         let until = match (policy, end) {
             (_, Some(end)) => Until::Time(end),

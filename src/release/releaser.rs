@@ -137,13 +137,17 @@ impl Releaser {
                         self.queues.released(&job.key, job.lease);
                     }
                     if is_first {
-                        job.held.iter().for_each(|held| held.state.mark_released());
                         telemetry::released(job.fields(has_caller), answer.into());
                     }
                     let first = *first_answer.get_or_insert(Instant::now());
                     if let Some(reply) = reply.take() {
                         // This fails if the caller has dropped its future meanwhile.
                         let _ = reply.send(Ok(Released { answer, unclear }));
+                    }
+                    if is_first {
+                        // The caller is woken before the tasks that wait for the release: it may have released the
+                        // lease because it comes before them.
+                        job.held.iter().for_each(|held| held.state.mark_released());
                     }
                     // `now` is before this request was sent, so the last request is sent after that time.
                     let settled = now.saturating_duration_since(first) >= self.call_timeout;

@@ -147,8 +147,43 @@ impl Stay {
             LocalAnswer::Busy(_) => request,
             entry => return entry,
         };
+        match self.wait_for_units(units_of(&request), until).await {
+            Ok(units) => self.grant(request, units, Instant::now()),
+            Err(entry) => entry,
+        }
+    }
+
+    /// Waits for the turn of a task that the lease in the store is in the way of: until no task has the key, behind the
+    /// tasks that wait already, for no longer than `until`. No task is granted the key until the permit is dropped.
+    /// `None` if the stay has ended.
+    ///
+    /// # Errors
+    ///
+    /// The tasks that have the key when the time is over.
+    ///
+    /// Cancel safe: a task that does not wait any more leaves the queue.
+    pub(crate) async fn wait_for_turn(
+        &self,
+        until: Option<Instant>,
+    ) -> Result<Option<OwnedSemaphorePermit>, Held> {
+        if let Ok(units) = self.units.clone().try_acquire_many_owned(UNITS) {
+            return Ok(Some(units));
+        }
+        match self.wait_for_units(UNITS, until).await {
+            Ok(units) => Ok(Some(units)),
+            Err(LocalAnswer::Busy(held)) => Err(held),
+            Err(LocalAnswer::Granted(_) | LocalAnswer::StoreNeeded) => Ok(None),
+        }
+    }
+
+    /// Waits for these units of the semaphore. The error says how a wait ends without them.
+    async fn wait_for_units(
+        &self,
+        units: u32,
+        until: Option<Instant>,
+    ) -> Result<OwnedSemaphorePermit, LocalAnswer> {
         let _waiting = Waiting::begins(self.key(), None);
-        let units = self.units.clone().acquire_many_owned(units_of(&request));
+        let units = self.units.clone().acquire_many_owned(units);
         let mut units = pin!(units);
         loop {
             let now = Instant::now();
@@ -160,15 +195,15 @@ impl Stay {
             let outcome = timeout_at(next, &mut units).await.ok();
             let now = Instant::now();
             match outcome {
-                Some(Ok(units)) => return self.grant(request, units, now),
-                Some(Err(_)) => return LocalAnswer::StoreNeeded,
+                Some(Ok(units)) => return Ok(units),
+                Some(Err(_)) => return Err(LocalAnswer::StoreNeeded),
                 None if until.is_some_and(|until| now >= until) => {
-                    return LocalAnswer::Busy(self.held(now));
+                    return Err(LocalAnswer::Busy(self.held(now)));
                 }
                 None => {
                     self.drop_expired(now);
                     if self.is_over(now) {
-                        return LocalAnswer::StoreNeeded;
+                        return Err(LocalAnswer::StoreNeeded);
                     }
                 }
             }

@@ -126,16 +126,17 @@ impl KeyQueue {
         self.waiters.is_first(wake)
     }
 
-    /// Adds a waiter at the end. If there are waiters before it, returns the operation of the first one, on which the
-    /// new waiter depends.
+    /// Adds a waiter whose acquire began at `since`. If there are waiters before it, returns the operation of the first
+    /// one, on which the new waiter depends.
     pub(super) fn push(
         &mut self,
         wake: Arc<Notify>,
         kind: WaiterKind,
+        since: Instant,
         work: Weak<InlineTask>,
     ) -> Option<Weak<InlineTask>> {
         let first = self.waiters.first_work();
-        self.waiters.push(wake, kind, work);
+        self.waiters.push(wake, kind, since, work);
         first
     }
 
@@ -179,10 +180,12 @@ impl KeyQueue {
         let first = self.waiters.first_kind();
         let may_be_granted = match first {
             // The removed waiter was refused because of readers, and this one can read beside them.
-            Some(WaiterKind::Shared) => self.last.is_refusal_by_readers(),
+            Some(WaiterKind::Shared) => self.last.is_refusal_by(Mode::Shared),
+            // The removed waiter wanted the whole key, and permits may be left.
+            Some(WaiterKind::Permits) => self.last.is_refusal_by(Mode::Permits),
             // The removed waiter may have been refused because of the processes ahead.
             Some(WaiterKind::Barging) => self.last.ahead() > 0,
-            Some(WaiterKind::Exclusive | WaiterKind::Permits) | None => false,
+            Some(WaiterKind::Exclusive) | None => false,
         };
         if first != before && may_be_granted {
             self.end_pause(now);

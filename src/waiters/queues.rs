@@ -57,12 +57,13 @@ impl WaitQueues {
         key: &Key,
         wake: Arc<Notify>,
         kind: WaiterKind,
+        since: Instant,
         work: Weak<InlineTask>,
     ) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
         let queue = queue.or_insert_with(|| KeyQueue::new(Instant::now()));
-        let first = queue.push(wake, kind, work.clone());
+        let first = queue.push(wake, kind, since, work.clone());
         drop(queues);
         let depended_on = first.map(|first| [first, work]);
         depended_on.iter().flatten().for_each(detach);

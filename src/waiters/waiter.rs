@@ -44,15 +44,16 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Adds this operation at the end of the queue of this key.
+    /// Adds this operation, which began at `since`, to the queue of this key.
     pub(crate) fn enter(
         queues: &Arc<WaitQueues>,
         key: &Key,
         kind: WaiterKind,
+        since: Instant,
         work: Weak<InlineTask>,
     ) -> Self {
         let wake = Arc::new(Notify::new());
-        queues.push(key, wake.clone(), kind, work);
+        queues.push(key, wake.clone(), kind, since, work);
         Self {
             queues: queues.clone(),
             key: key.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use leasehold::{
-    Attempt, Error, Key, Leases, LossReason, Mode, Resumed, Store, Ticket, Upgrade,
+    Attempt, Error, Key, Lease, Leases, LossReason, Mode, Resumed, Store, Ticket, Upgrade,
     limits::{MAX_HOLDERS, MAX_TTL},
     store::AcquireRequest,
 };
@@ -65,14 +65,44 @@ async fn readers_that_wait_enter_together() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
     let (_, leases) = setup();
+    let mut readers = a_reader_too_many(&leases).await;
+    let one_more = || leases.acquire("key", TTL).shared();
+    let enters_again = one_more().reentrant().wait_for(MOMENT).await;
+    let error = enters_again.unwrap_err();
+    assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");
+    let waiting = tokio::spawn(one_more().into_future());
+    sleep(MOMENT).await;
+    assert!(!waiting.is_finished());
+    readers.pop().unwrap().release().await.unwrap();
+    let last = timeout(MOMENT, waiting).await.unwrap().unwrap().unwrap();
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.holders.len(), MAX_HOLDERS);
+    assert!(state.holders.iter().any(|holder| holder.lease == last.id()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_too_many_of_a_key_that_stays_is_told_so_or_waits_for_a_place() {
+    let (_, leases) = setup();
+    let stays = leases.acquire("key", TTL).sticky(10 * TTL).await.unwrap();
+    drop(stays);
+    let mut readers = a_reader_too_many(&leases).await;
+    let one_more = leases.acquire("key", TTL).shared();
+    let waiting = tokio::spawn(one_more.into_future());
+    sleep(MOMENT).await;
+    assert!(!waiting.is_finished());
+    readers.pop().unwrap().release().await.unwrap();
+    timeout(MOMENT, waiting).await.unwrap().unwrap().unwrap();
+}
+
+/// As many readers as a key can have. One more is told so, and a writer is not.
+async fn a_reader_too_many(leases: &Leases) -> Vec<Lease> {
     let reading = (0..MAX_HOLDERS).map(|_| leases.acquire("key", TTL).shared().into_future());
-    let mut readers = try_join_all(reading).await.unwrap();
+    let readers = try_join_all(reading).await.unwrap();
     let one_more = || leases.acquire("key", TTL).shared();
     let errors = [
         leases.try_acquire("key", TTL).shared().await.map(drop),
         one_more().wait_for(Duration::ZERO).await.map(drop),
         one_more().wait_for(MOMENT).await.map(drop),
-        one_more().reentrant().wait_for(MOMENT).await.map(drop),
     ];
     for error in errors.map(Result::unwrap_err) {
         assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");
@@ -92,15 +122,7 @@ async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
         matches!(error, Err(Error::WaitTimedOut { .. })),
         "{error:?}"
     );
-
-    let waiting = tokio::spawn(one_more().into_future());
-    sleep(MOMENT).await;
-    assert!(!waiting.is_finished());
-    readers.pop().unwrap().release().await.unwrap();
-    let last = timeout(MOMENT, waiting).await.unwrap().unwrap().unwrap();
-    let state = leases.inspect("key").await.unwrap().unwrap();
-    assert_eq!(state.holders.len(), MAX_HOLDERS);
-    assert!(state.holders.iter().any(|holder| holder.lease == last.id()));
+    readers
 }
 
 #[tokio::test(start_paused = true)]

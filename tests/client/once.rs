@@ -295,3 +295,73 @@ async fn a_tick_that_hangs_is_lost_at_its_maximum_hold() {
     );
     assert_eq!(run(&leases, TICK).await.unwrap(), Once::Ran(42));
 }
+
+/// The first waiter of a process sends its requests. Other tasks of it have no answer of their own.
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_is_done_is_told_to_a_task_that_is_not_the_first_to_wait() {
+    let (store, leases) = setup();
+    let other = leasehold::Leases::new(store.memory.clone());
+    run(&leases, TICK).await.unwrap();
+    let held = other.acquire("key", TTL * 100).await.unwrap();
+    let first = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(MOMENT).await;
+    let start = Instant::now();
+    let waits = |tick| {
+        let once = leases.once("key", tick).wait_for(TTL);
+        once.run(async |_| Ok::<_, Error>(42))
+    };
+    let told = waits(TICK).await;
+    assert!(
+        matches!(&told, Ok(Once::Done(done)) if done.tick == TICK),
+        "{told:?}"
+    );
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let kind = waits(Tick::version(1, 0, 0)).await;
+    assert!(
+        matches!(
+            kind,
+            Err(OnceError::NotAcquired(Error::OtherTickKind { .. }))
+        ),
+        "{kind:?}"
+    );
+
+    // A tick that is done meanwhile.
+    let waiting = tokio::spawn({
+        let leases = leases.clone();
+        async move {
+            let once = leases.once("key", NEXT).wait_for(TTL);
+            once.run(async |_| Ok::<_, Error>(42)).await
+        }
+    });
+    sleep(MOMENT).await;
+    other.evict("key").await.unwrap();
+    drop(held);
+    let first = first.await.unwrap().unwrap();
+    first.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap(), Once::Ran(42));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_not_the_first_to_wait_learns_at_the_end_that_the_tick_is_done() {
+    let (store, leases) = setup();
+    let other = leasehold::Leases::new(store.memory.clone());
+    let job = other.once("key", TICK).acquire().await.unwrap();
+    let OnceAttempt::Acquired(job) = job else {
+        panic!("{job:?}")
+    };
+    let first = tokio::spawn(leases.acquire("key", TTL * 100).into_future());
+    sleep(MOMENT).await;
+    let start = Instant::now();
+    let waiting = leases.once("key", TICK).wait_for(TTL);
+    let waiting = tokio::spawn(waiting.run(async |_| Ok::<_, Error>(42)));
+    sleep(MOMENT).await;
+    job.complete().await.unwrap();
+    let _next = other.acquire("key", TTL * 100).barging().await.unwrap();
+    let told = waiting.await.unwrap();
+    assert!(
+        matches!(&told, Ok(Once::Done(done)) if done.tick == TICK),
+        "{told:?}"
+    );
+    assert!(!first.is_finished());
+    assert!(start.elapsed() <= TTL + MOMENT);
+}

@@ -340,6 +340,25 @@ async fn no_length_of_time_is_too_long() {
     }
 }
 
+/// An `Instant` cannot express the end of the longest wait. It is a bound all the same: without one, errors end a wait.
+#[tokio::test(start_paused = true)]
+async fn errors_do_not_end_a_wait_that_has_the_longest_bound() {
+    for bound in [Duration::from_secs(1 << 40), Duration::MAX] {
+        for reentrant in [false, true] {
+            let (store, leases) = setup();
+            store.next(vec![Fate::NotSent; 10_000]);
+            let acquire = leases.acquire("key", TTL).wait_for(bound);
+            let acquire = if reentrant {
+                acquire.reentrant()
+            } else {
+                acquire
+            };
+            let ended = timeout(LIMIT * 10, acquire).await;
+            assert!(ended.is_err(), "after {bound:?}: {ended:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_has_a_key_at_once_that_this_process_frees_by_force() {
     let (store, leases) = setup();

@@ -2,6 +2,7 @@
 
 mod document;
 mod ends;
+mod order;
 mod recall;
 mod runtimes;
 mod several;

@@ -74,7 +74,17 @@ impl AcquireOperation {
                     }
                 }
                 Some(WaitOutcome::GiveUp) => {
-                    return Err(self.error_of_giving_up(&waiter, held_locally));
+                    let error = self.error_of_giving_up(&waiter, held_locally);
+                    let is_over = wait_ends.is_some_and(|at| Instant::now() >= at);
+                    if is_over && self.depends_on_first_waiter() {
+                        // The tick may have been done since this acquire asked for it.
+                        let last = self.attempt().await;
+                        return last.and_then(|attempt| match attempt {
+                            Attempt::Held(held) => Err(self.refusal(start.elapsed(), held)),
+                            granted => Ok(granted),
+                        });
+                    }
+                    return Err(error);
                 }
                 // An earlier request was answered meanwhile.
                 None => self.answer().await,
@@ -256,11 +266,17 @@ impl AcquireOperation {
         }
     }
 
-    /// Enters the queue of the key, at its end.
+    /// Enters the queue of the key.
     pub(super) fn enter_queue(&mut self) -> Arc<Waiter> {
         let queues = &self.context.registry.queues;
         let (key, kind) = (&self.request.key, self.waiter_kind());
-        let waiter = Arc::new(Waiter::enter(queues, key, kind, self.work.clone()));
+        let waiter = Arc::new(Waiter::enter(
+            queues,
+            key,
+            kind,
+            self.since,
+            self.work.clone(),
+        ));
         self.waiter = Some(waiter.clone());
         waiter
     }

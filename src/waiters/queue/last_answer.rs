@@ -67,13 +67,13 @@ impl LastAnswer {
         }
     }
 
-    /// Whether it was a refusal because of shared leases only.
-    pub(super) fn is_refusal_by_readers(&self) -> bool {
+    /// Whether it was a refusal because of leases of this mode only.
+    pub(super) fn is_refusal_by(&self, mode: Mode) -> bool {
         let Self::Held(held) = self else {
             return false;
         };
-        let mut modes = held.holders().iter().map(|holder| holder.mode);
-        !held.holders().is_empty() && modes.all(|mode| mode == Mode::Shared)
+        let mut holders = held.holders().iter();
+        !held.holders().is_empty() && holders.all(|holder| holder.mode == mode)
     }
 
     /// The last refusal or error; `None` if the key was granted since.

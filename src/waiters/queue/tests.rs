@@ -34,7 +34,7 @@ impl Waiting {
         let turns: Vec<_> = kinds.iter().map(|_| Arc::new(Notify::new())).collect();
         let mut queue = KeyQueue::new(start);
         for (turn, kind) in turns.iter().zip(kinds) {
-            queue.push(turn.clone(), *kind, Weak::new());
+            queue.push(turn.clone(), *kind, start, Weak::new());
         }
         Self {
             queue,

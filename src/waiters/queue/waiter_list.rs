@@ -7,6 +7,9 @@
 //!
 //! Invariants:
 //!
+//! - The waiters stand in the order in which their acquires began. One that begins to wait late, because it waited
+//!   elsewhere or for an answer, comes before those that began later, but not before the first, which may have sent a
+//!   request, or those that are let in.
 //! - Each waiter that is let in is counted once, until its request was answered or it has left.
 //! - A waiter whose caller has gone leaves when its operation is polled. Until then it is behind all others, and counts
 //!   for nothing: it is possible that nothing drives its runtime any more.
@@ -18,7 +21,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{runtime::inline_task::InlineTask, waiters::kind::WaiterKind};
 
@@ -37,6 +40,8 @@ pub(super) struct WaiterList {
 struct ListedWaiter {
     wake: Arc<Notify>,
     kind: WaiterKind,
+    /// When its acquire began.
+    since: Instant,
     /// The operation that waits. It is detached when others depend on it.
     work: Weak<InlineTask>,
     admission: Admission,
@@ -65,17 +70,28 @@ impl WaiterList {
         self.waiters.is_empty()
     }
 
-    /// Adds a waiter at the end, but before those that are abandoned.
-    pub(super) fn push(&mut self, wake: Arc<Notify>, kind: WaiterKind, work: Weak<InlineTask>) {
+    /// Adds a waiter whose acquire began at this time.
+    pub(super) fn push(
+        &mut self,
+        wake: Arc<Notify>,
+        kind: WaiterKind,
+        since: Instant,
+        work: Weak<InlineTask>,
+    ) {
         let end = self.waiters.partition_point(|waiter| !waiter.is_abandoned);
+        let is_before =
+            |waiter: &ListedWaiter| waiter.since <= since || waiter.admission != Admission::None;
+        let last_before = self.waiters.iter().take(end).rposition(is_before);
+        let at = last_before.map_or(1.min(end), |last| last + 1);
         let waiter = ListedWaiter {
             wake,
             kind,
+            since,
             work,
             admission: Admission::None,
             is_abandoned: false,
         };
-        self.waiters.insert(end, waiter);
+        self.waiters.insert(at, waiter);
     }
 
     /// Moves the waiter of this operation behind all others, because the future of its caller was dropped. Returns

@@ -123,7 +123,7 @@ async fn waiters_come_and_go() {
     }
     sleep(MOMENT).await;
     let one_place = these([
-        ("waiters", &[4.0]),
+        ("waiting_tasks", &[4.0]),
         ("places_taken_total", &[1.0]),
         ("places_ahead", &[0.0]),
     ]);
@@ -133,12 +133,12 @@ async fn waiters_come_and_go() {
         waiters.remove(gone).abort();
     }
     sleep(MOMENT).await;
-    assert_eq!(meter.moved().get("waiters"), Some(&vec![-2.0]));
+    assert_eq!(meter.moved().get("waiting_tasks"), Some(&vec![-2.0]));
     holder.release().await.unwrap();
     sleep(MOMENT).await;
-    assert_eq!(meter.moved().get("waiters"), Some(&vec![-1.0]));
+    assert_eq!(meter.moved().get("waiting_tasks"), Some(&vec![-1.0]));
     leases.close().await;
-    assert_eq!(meter.moved().get("waiters"), Some(&vec![-1.0]));
+    assert_eq!(meter.moved().get("waiting_tasks"), Some(&vec![-1.0]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -411,25 +411,25 @@ async fn permits() {
     let meter = Meter::new();
     limiter.permit().await.unwrap();
     let expected = these([
-        ("permit_requests_total outcome=granted", &[1.0]),
-        ("permit_wait_seconds outcome=granted", &[0.0]),
+        ("limiter_requests_total outcome=granted", &[1.0]),
+        ("limiter_wait_seconds outcome=granted", &[0.0]),
     ]);
     assert_eq!(meter.moved(), expected);
     limiter.try_permit().await.map(drop).unwrap();
     limiter.permit().wait_for(MOMENT).await.unwrap_err();
     let moved = meter.moved();
-    assert_eq!(moved["permit_requests_total outcome=full"], [2.0]);
+    assert_eq!(moved["limiter_requests_total outcome=full"], [2.0]);
     let cancelled = limiter.permit().into_future();
     assert!(timeout(MOMENT, cancelled).await.is_err());
     let moved = meter.moved();
-    assert_eq!(moved["permit_requests_total outcome=cancelled"], [1.0]);
-    assert_eq!(moved["permit_wait_seconds outcome=cancelled"], [0.01]);
+    assert_eq!(moved["limiter_requests_total outcome=cancelled"], [1.0]);
+    assert_eq!(moved["limiter_wait_seconds outcome=cancelled"], [0.01]);
     sleep(window * 2).await;
     store.next([Fate::Denied]);
     limiter.try_permit().await.unwrap_err();
     let expected = these([
-        ("permit_requests_total outcome=error", &[1.0]),
-        ("permit_wait_seconds outcome=error", &[0.0]),
+        ("limiter_requests_total outcome=error", &[1.0]),
+        ("limiter_wait_seconds outcome=error", &[0.0]),
         ("store_errors_total operation=permit", &[1.0]),
     ]);
     assert_eq!(meter.moved(), expected);

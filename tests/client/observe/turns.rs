@@ -64,7 +64,7 @@ async fn a_place_from_the_first_refusal_to_the_grant() {
     let taken = these([
         ("places_taken_total", &[1.0]),
         ("places_ahead", &[1.0]),
-        ("waiters", &[1.0]),
+        ("waiting_tasks", &[1.0]),
     ]);
     assert_eq!(meter.moved(), taken);
 

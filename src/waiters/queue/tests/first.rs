@@ -53,6 +53,8 @@ fn who_may_be_granted_the_key_does_not_wait_for_the_pause_of_one_that_has_left()
         ([Exclusive, Exclusive], Mode::Shared, false),
         ([Exclusive, Barging], Mode::Exclusive, true),
         ([Permits, Permits], Mode::Permits, false),
+        ([Exclusive, Permits], Mode::Permits, true),
+        ([Exclusive, Permits], Mode::Exclusive, false),
     ] {
         let mut waiting = Waiting::of_kinds(&kinds);
         let (start, first) = (waiting.start, waiting.turns[0].clone());
@@ -150,7 +152,9 @@ fn an_abandoned_waiter_is_behind_all_others() {
     );
     // Who comes now is the first, and those that have gone leave when they are polled.
     let wake = Arc::new(Notify::new());
-    waiting.queue.push(wake.clone(), Exclusive, Weak::new());
+    waiting
+        .queue
+        .push(wake.clone(), Exclusive, start, Weak::new());
     assert!(waiting.queue.is_first(&wake));
     assert_eq!(step(&waiting, &wake), Step::Ask);
     for gone in [first, second, third] {

@@ -233,3 +233,20 @@ fn permits_are_asked_for_one_after_the_other() {
     let granted = granted(LeaseId::random(), Mode::Permits);
     assert_eq!(steps_after(Permits, granted), ONE_ASKS);
 }
+
+/// A task that waited elsewhere begins to wait here after others that began later.
+#[test]
+fn who_began_first_comes_next_but_for_the_first_and_those_that_are_let_in() {
+    for (mut waiting, before) in [(readers(), 3), (Waiting::of(3), 1)] {
+        let (start, late) = (waiting.start, Arc::new(Notify::new()));
+        let began = start - MOMENT;
+        waiting
+            .queue
+            .push(late.clone(), Exclusive, began, Weak::new());
+        for turn in waiting.turns.clone().iter().take(before) {
+            assert!(!waiting.queue.is_first(&late));
+            waiting.queue.remove(turn, start);
+        }
+        assert!(waiting.queue.is_first(&late), "{before}");
+    }
+}
