@@ -3,7 +3,7 @@ use chrono::DateTime;
 use super::*;
 use crate::{
     lease_state::GrantTerms,
-    messages::Grant,
+    messages::{AcquireRequest, Grant},
     model::{Fence, LeaseId, after},
     runtime::suspension,
 };
