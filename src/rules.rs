@@ -50,6 +50,7 @@ pub mod turn;
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::decision::{is_last, no_next_fence};
+pub(crate) use self::done::done_before;
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::permit::YEAR;
 pub use self::{

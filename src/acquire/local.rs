@@ -65,8 +65,8 @@ pub(super) async fn acquire(
                 return Some(Err(error));
             }
             // A task that waits comes after those that wait in memory. An owner that may have the key does not wait for
-            // tasks that wait for it.
-            let waits = until != Some(since) && !options.reentrant;
+            // tasks that wait for it, and an acquire for a tick that may be done does not wait at all.
+            let waits = until != Some(since) && !options.reentrant && options.tick.is_none();
             let turn = if waits {
                 stay.wait_for_turn(until).await
             } else {

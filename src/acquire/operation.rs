@@ -14,6 +14,7 @@
 mod in_turn;
 mod reentrant;
 mod shared_turn;
+mod tick;
 
 use std::{
     num::NonZeroU16,
@@ -207,9 +208,7 @@ impl AcquireOperation {
             let attempt = self.ask_in_shared_turn().await;
             self.end_of_wait(attempt, wait_ends)
         } else if self.depends_on_first_waiter() {
-            // The answers to the first waiter do not say whether the tick of this acquire is done.
-            let attempt = self.attempt().await;
-            self.end_of_wait(attempt, wait_ends)
+            self.read_tick().await.map(Err)
         } else {
             None
         };
@@ -217,18 +216,6 @@ impl AcquireOperation {
             Some(end) => end,
             None => self.ask_in_turn(wait_ends).await,
         }
-    }
-
-    /// Whether other tasks of this process wait before this acquire, which is for a tick.
-    fn depends_on_first_waiter(&self) -> bool {
-        let has_waiters = || {
-            let queues = &self.context.registry.queues;
-            match &self.waiter {
-                Some(waiter) => !waiter.is_first(),
-                None => queues.has_waiters(&self.request.key),
-            }
-        };
-        self.request.tick.is_some() && has_waiters()
     }
 
     /// How the wait ends with this answer: with a grant, with an error that a retry cannot fix, or because the time is

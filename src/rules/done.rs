@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use super::decision::{Decision, Write, free_from, live};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, DoneTick, ReleaseAnswer, ReleaseRequest},
-    model::{Done, Error, LastDone, LockRecord, after},
+    model::{Done, Error, Key, LastDone, LockRecord, Tick, after},
 };
 
 /// Why a request for a tick must not be granted; `None` if its tick is not done, or if the request has no tick.
@@ -27,17 +27,29 @@ pub(super) fn refusal(
     let tick = request.tick?;
     match &record.done {
         LastDone::Nothing => None,
-        LastDone::Tick(done) if done.tick < tick => None,
-        LastDone::Tick(done) if done.tick >= tick => Some(Ok(AcquireAnswer::Done(done.clone()))),
-        LastDone::Tick(done) => Some(Err(Error::OtherTickKind {
-            key: request.key.clone(),
-            tick,
-            done: done.tick,
-        })),
+        LastDone::Tick(done) => match done_before(done, tick, &request.key)? {
+            Error::Done(done) => Some(Ok(AcquireAnswer::Done(done))),
+            error => Some(Err(error)),
+        },
         LastDone::Unreadable => Some(Err(Error::NotALock {
             key: request.key.clone(),
             problem: "its field done makes no sense".to_owned(),
         })),
+    }
+}
+
+/// Why a tick of this key must not run after the done one: it is not newer, or cannot be compared with it.
+pub(crate) fn done_before(done: &Done, tick: Tick, key: &Key) -> Option<Error> {
+    if done.tick < tick {
+        None
+    } else if done.tick >= tick {
+        Some(Error::Done(done.clone()))
+    } else {
+        Some(Error::OtherTickKind {
+            key: key.clone(),
+            tick,
+            done: done.tick,
+        })
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct WaitQueues {
 }
 
 impl WaitQueues {
-    /// Adds an operation at the end of the queue of a key. If the queue has two or more, each of them runs in a task
+    /// Adds an operation, which began at `since`, to the queue of a key. If the queue has two or more, each of them runs in a task
     /// from now on, so that the waiters behind an operation do not depend on its caller to poll it.
     pub(super) fn push(
         &self,

@@ -365,3 +365,35 @@ async fn a_task_that_is_not_the_first_to_wait_learns_at_the_end_that_the_tick_is
     assert!(!first.is_finished());
     assert!(start.elapsed() <= TTL + MOMENT);
 }
+
+/// The request of the first waiter has failed, so its process has no place yet.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_for_a_tick_passes_no_task_that_waits() {
+    let (store, leases) = setup();
+    store.next([Fate::NotSent]);
+    let first = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(Duration::from_millis(1)).await;
+    let once = leases.once("key", TICK).wait_for(TTL);
+    let once = tokio::spawn(once.run(async |_| Ok::<_, Error>(42)));
+    let first = first.await.unwrap().unwrap();
+    sleep(MOMENT).await;
+    assert!(!once.is_finished());
+    first.release().await.unwrap();
+    assert_eq!(once.await.unwrap().unwrap(), Once::Ran(42));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_is_done_is_told_beside_a_lease_that_stays() {
+    let (_, leases) = setup();
+    run(&leases, TICK).await.unwrap();
+    let lease = leases.acquire("key", TTL).sticky(TTL * 10).await.unwrap();
+    let start = Instant::now();
+    let once = leases.once("key", TICK).wait_for(TTL);
+    let told = once.run(async |_| Ok::<_, Error>(42)).await;
+    assert!(
+        matches!(&told, Ok(Once::Done(done)) if done.tick == TICK),
+        "{told:?}"
+    );
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    lease.release().await.unwrap();
+}

@@ -77,12 +77,10 @@ impl AcquireOperation {
                     let error = self.error_of_giving_up(&waiter, held_locally);
                     let is_over = wait_ends.is_some_and(|at| Instant::now() >= at);
                     if is_over && self.depends_on_first_waiter() {
-                        // The tick may have been done since this acquire asked for it.
-                        let last = self.attempt().await;
-                        return last.and_then(|attempt| match attempt {
-                            Attempt::Held(held) => Err(self.refusal(start.elapsed(), held)),
-                            granted => Ok(granted),
-                        });
+                        // The waiters behind this one do not wait for the read.
+                        let place = self.waiter.take().and_then(|waiter| waiter.leave());
+                        self.place_to_give_up = place.or(self.place_to_give_up);
+                        return Err(self.read_tick().await.unwrap_or(error));
                     }
                     return Err(error);
                 }
