@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::Leases;
+use leasehold::{Leases, LockState, store::LeaseId};
 
 use super::{
     args::Evict,
@@ -29,6 +29,7 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
                 format!("{key} is held; to evict its holders without being asked, add --yes");
             return Err(Failure::Usage(text));
         }
+        let shown = leases_of(&lock);
         let table = state::table(&[lock]);
         let question = "They go on working until they hear of it. Evict them? [y/N] ";
         // It removes the colours if standard error does not show them.
@@ -38,6 +39,13 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
         io::stdin().read_line(&mut answer)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
             out::line("nobody was evicted")?;
+            return Ok(Code::No);
+        }
+        let now = leases.inspect(&evict.key).await?;
+        if now.is_some_and(|lock| leases_of(&lock).iter().any(|lease| !shown.contains(lease))) {
+            out::line(&format!(
+                "nobody was evicted: {key} has another holder by now"
+            ))?;
             return Ok(Code::No);
         }
     }
@@ -58,6 +66,10 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
             Ok(Code::No)
         }
     }
+}
+
+fn leases_of(lock: &LockState) -> Vec<LeaseId> {
+    lock.holders.iter().map(|holder| holder.lease).collect()
 }
 
 pub async fn purge(older_than: Duration, leases: &Leases) -> Result<Code, Failure> {

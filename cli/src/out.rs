@@ -12,10 +12,27 @@ use super::{
 
 /// Prints a line, with colours if standard output is a terminal that shows them.
 pub fn line(text: &str) -> Result<Code, Failure> {
+    unless_closed(write_line(text))
+}
+
+/// Prints a line of output that has no end of its own. Fails if nobody reads it any more.
+pub fn endless_line(text: &str) -> Result<Code, Failure> {
+    write_line(text)?;
+    Ok(Code::Done)
+}
+
+fn write_line(text: &str) -> io::Result<()> {
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;
-    out.flush()?;
-    Ok(Code::Done)
+    out.flush()
+}
+
+/// A reader that has closed the pipe, as `head` does, has seen enough. That changes no exit code.
+fn unless_closed(written: io::Result<()>) -> Result<Code, Failure> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(Code::Done),
+    }
 }
 
 /// Prints JSON over several lines.
@@ -23,9 +40,10 @@ pub fn json(value: &Value) -> Result<Code, Failure> {
     raw(format!("{}\n", escaped(&format!("{value:#}"))).as_bytes())
 }
 
-/// Prints JSON in one line.
-pub fn json_line(value: &Value) -> Result<Code, Failure> {
-    raw(format!("{}\n", escaped(&value.to_string())).as_bytes())
+/// Prints JSON in one line of output that has no end of its own. Fails if nobody reads it any more.
+pub fn endless_json_line(value: &Value) -> Result<Code, Failure> {
+    write_raw(format!("{}\n", escaped(&value.to_string())).as_bytes())?;
+    Ok(Code::Done)
 }
 
 /// Escapes the control characters that JSON allows in texts, because a terminal may obey them.
@@ -44,10 +62,13 @@ pub fn say(text: &str) {
 
 /// Prints bytes as they are.
 pub fn raw(bytes: &[u8]) -> Result<Code, Failure> {
+    unless_closed(write_raw(bytes))
+}
+
+fn write_raw(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
-    out.flush()?;
-    Ok(Code::Done)
+    out.flush()
 }
 
 #[cfg(test)]

@@ -118,7 +118,11 @@ fn all() -> Vec<Process> {
             let name = entry.file_name();
             name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
         })
-        .filter_map(|entry| parse_stat(&fs::read_to_string(entry.path().join("stat")).ok()?))
+        .filter_map(|entry| {
+            let line = fs::read(entry.path().join("stat")).ok()?;
+            // The kernel cuts a name after 15 bytes, perhaps within a character.
+            parse_stat(&String::from_utf8_lossy(&line))
+        })
         .collect()
 }
 
@@ -141,6 +145,26 @@ mod tests {
 
     fn of(pid: i32, parent: i32) -> Process {
         parse_stat(&format!("{pid} (a name) of ) it) S {parent} 3 1 0 -1")).unwrap()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_is_found_whose_name_is_cut_within_a_character() {
+        let program = std::env::temp_dir().join("резервирование");
+        let _ = fs::remove_file(&program);
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let child = std::process::Command::new(&program).arg("600").spawn();
+        let mut child = child.unwrap();
+        let stat = fs::read(format!("/proc/{}/stat", child.id())).unwrap();
+        let is_found = all().iter().any(|it| it.pid == Pid::from_child(&child));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_file(&program).unwrap();
+        assert!(
+            String::from_utf8(stat).is_err(),
+            "the name is cut elsewhere"
+        );
+        assert!(is_found);
     }
 
     #[test]

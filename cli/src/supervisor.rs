@@ -316,6 +316,10 @@ impl Supervisor {
     fn forward(&self, signal: Signal) {
         if let Some(group) = self.own_group() {
             let _ = kill_process_group(group, signal);
+            if Signals::ends(signal) {
+                // A process that is stopped, because it reads from the terminal for example, handles no other signal.
+                let _ = kill_process_group(group, Signal::CONT);
+            }
         }
     }
 

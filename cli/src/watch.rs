@@ -72,7 +72,7 @@ fn tell(locks: &[LockState], seen: Option<Seen>, json: bool) -> Result<Seen, Fai
     let gone = gone.map(|change| ("gone", change));
     for (what, ((key, lease), holder)) in gone.chain(come.map(|change| ("held", change))) {
         if json {
-            out::json_line(&json!({
+            out::endless_json_line(&json!({
                 "at": Utc::now().to_rfc3339(), "event": what, "key": key,
                 "lease": lease.to_string(), "owner": &*holder.owner,
                 "mode": holder.mode.as_str(), "fence": holder.fence.get(),
@@ -80,7 +80,7 @@ fn tell(locks: &[LockState], seen: Option<Seen>, json: bool) -> Result<Seen, Fai
         } else {
             let (key, owner) = (text::visible(key), text::visible(&holder.owner));
             let (mode, fence) = (holder.mode.as_str(), holder.fence);
-            out::line(&format!("{what} {key} {mode} {owner} fence {fence}"))?
+            out::endless_line(&format!("{what} {key} {mode} {owner} fence {fence}"))?
         };
     }
     Ok(now)

@@ -46,6 +46,23 @@ fn a_command_that_a_signal_ends_is_told_as_shells_do() {
 }
 
 #[test]
+fn a_signal_ends_a_command_that_is_stopped() {
+    let place = Place::file();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut going = place.hold(["job"], "echo $$; kill -STOP $$; echo goes on");
+        let stat = format!("/proc/{}/stat", going.line());
+        until(|| {
+            fs::read_to_string(&stat)
+                .unwrap()
+                .contains(") T ")
+                .then_some(())
+        });
+        going.signal(signal);
+        assert_eq!(going.wait().0, code);
+    }
+}
+
+#[test]
 fn a_signal_ends_the_wait_for_a_key() {
     let place = Place::file();
     let holder = place.hold(["job"], "cat");

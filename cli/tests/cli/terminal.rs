@@ -116,6 +116,21 @@ fn an_eviction_asks_first() {
 }
 
 #[test]
+fn an_eviction_spares_who_was_not_shown() {
+    let place = Place::file();
+    let first = place.hold(["job", "--owner", "first"], "cat");
+    let mut terminal = Terminal::of(&place, ["evict", "job"]);
+    terminal.sees("first");
+    terminal.sees("Evict them? [y/N]");
+    assert_eq!(first.finish().0, 0);
+    let second = place.hold(["job", "--owner", "second"], "cat");
+    terminal.types("y\n");
+    terminal.sees("another holder");
+    assert_eq!(terminal.code(), 1);
+    assert_eq!(second.finish().0, 0);
+}
+
+#[test]
 fn colours_are_for_a_terminal() {
     let place = Place::file();
     place.leasehold(["prepare"]).with(0);

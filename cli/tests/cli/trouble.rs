@@ -236,6 +236,13 @@ fn a_reader_that_has_seen_enough_is_no_trouble() {
     let output = command.stdout(writer).stderr(Stdio::piped()).output();
     let output = output.unwrap();
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+    // The codes are those that a reader of everything gets.
+    for words in [&["inspect", "job"][..], &["evict", "job", "--yes"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = place.command(words).stdout(writer).status();
+        assert_eq!(status.unwrap().code(), Some(1), "{words:?}");
+    }
 }
 
 #[test]
