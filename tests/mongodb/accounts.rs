@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, future::join_all};
 use leasehold::{
     Error, Filter, Key, Leases, MongoStore, Store as _,
-    store::{ConvertRequest, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest},
+    store::{AcquireRequest, ConvertRequest, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest},
 };
 use leasehold_tests::every;
 use mongodb::{
@@ -15,7 +15,7 @@ use mongodb::{
 };
 use tokio::time::timeout;
 
-use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, errors::everything};
+use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, errors::everything, faults::failing};
 
 const PASSWORD: &str = "hunter2";
 
@@ -327,4 +327,25 @@ async fn another_retention_takes_one_more_right() {
     let store = MongoStore::new(&fixture.collection_with(more)).retention(week);
     store.prepare().await.unwrap();
     assert_eq!(kept().await, [Duration::ZERO, week]);
+}
+
+/// A server that shuts down may refuse to authenticate a new connection. That says nothing about the account.
+#[tokio::test]
+async fn a_login_that_a_server_interrupts_is_no_refusal_of_the_account() {
+    for (code, is_passing) in [(11_600, true), (91, true), (18, false)] {
+        let fixture = Fixture::new(Engine::MongoDbSecured);
+        let fails = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": code };
+        let (_client, store) = failing(&fixture, 1, fails).await;
+        let key = Key::new("key").unwrap();
+        let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+        let error = store.acquire(&request).await.unwrap_err();
+        assert_eq!(error.is_retryable(), is_passing, "{code}: {error:?}");
+        assert!(!error.is_ambiguous(), "{code}: {error:?}");
+        let is_denied = matches!(error, Error::Denied { .. });
+        assert_eq!(is_denied, !is_passing, "{code}: {error:?}");
+        if is_passing {
+            let lease = Leases::new(store).acquire("key", LONG).await.unwrap();
+            lease.release().await.unwrap();
+        }
+    }
 }

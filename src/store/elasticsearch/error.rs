@@ -114,6 +114,9 @@ impl ErrorResponse {
                 source: self.into(),
             },
             (404, "index_not_found_exception") => unprepared(self.reason),
+            (400, "index_closed_exception") => {
+                unprepared("the index is closed: open it".to_owned())
+            }
             (400 | 404, _) if self.reason.contains("unable to find script") => {
                 unprepared(self.reason)
             }
@@ -281,6 +284,9 @@ mod tests {
         let missing = classify(404, "index_not_found_exception", "no such index [locks]");
         assert!(matches!(missing, Error::NotPrepared { .. }));
         assert!(missing.to_string().contains("prepare"), "{missing}");
+        let closed = classify(400, "index_closed_exception", "closed");
+        assert!(matches!(closed, Error::NotPrepared { .. }), "{closed:?}");
+        assert!(closed.to_string().contains("open it"), "{closed}");
         let strict = classify(
             400,
             "strict_dynamic_mapping_exception",

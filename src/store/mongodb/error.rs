@@ -155,10 +155,12 @@ pub(crate) fn classify(error: DriverError) -> Error {
     let is_overloaded = number.is_some() && error.contains_label(SYSTEM_OVERLOADED_ERROR);
     let no_journal = refuses_journal(&error);
     let is_classic = number.is_some_and(|number| refuses_pipelines(number, &sentence(&error.kind)));
+    let is_passing_refusal = is_passing_refusal(&error);
     let kind = error.kind.clone();
     let source = cause(error);
     match *kind {
         _ if is_classic => no_pipelines(),
+        _ if is_passing_refusal => Error::Unreachable { store, source },
         _ if refused(&kind) => Error::Denied { store, source },
         _ if no_journal => Error::NoJournal { store, source },
         _ if transient => Error::TransactionAborted { store, source },
@@ -219,6 +221,20 @@ pub(crate) fn classify_insert(error: DriverError) -> Error {
         _ => None,
     };
     other.unwrap_or_else(|| classify(error))
+}
+
+/// Whether a server did not authenticate a new connection for a reason that passes, such as its shutdown. The driver then
+/// has sent nothing but that.
+fn is_passing_refusal(error: &DriverError) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|it| {
+        let boxed = it.downcast_ref::<Box<DriverError>>();
+        boxed.map(|it| &**it).or_else(|| it.downcast_ref())
+    });
+    matches!(*error.kind, ErrorKind::Authentication { .. })
+        && source
+            .and_then(code)
+            .is_some_and(|number| INTERRUPTED.contains(&number))
 }
 
 /// Whether the server refused the credentials. After the first refusal the driver treats the server as unavailable
