@@ -325,3 +325,19 @@ fn a_lease_that_is_granted_after_the_end_of_the_renewal_tasks_runtime_is_kept() 
         outlives_its_ttl(&lease).await;
     });
 }
+
+/// The pauses between the tries are random, so there are several outages.
+#[tokio::test(start_paused = true)]
+async fn a_lease_outlives_an_outage_of_three_fifths_of_its_ttl() {
+    let (store, leases) = setup();
+    for outage in 0..30 {
+        let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+        sleep(TTL / 3 - MOMENT).await;
+        store.fates_now(vec![Fate::NotSent; 10_000]);
+        sleep(TTL * 3 / 5).await;
+        store.fates_now([]);
+        sleep(TTL).await;
+        assert!(lease.is_live(), "after {outage}");
+        lease.release().await.unwrap();
+    }
+}

@@ -91,7 +91,8 @@ async fn a_reader_too_many_of_a_key_that_stays_is_told_so_or_waits_for_a_place()
     sleep(MOMENT).await;
     assert!(!waiting.is_finished());
     readers.pop().unwrap().release().await.unwrap();
-    timeout(MOMENT, waiting).await.unwrap().unwrap().unwrap();
+    let last = timeout(MOMENT, waiting).await.unwrap().unwrap();
+    assert!(last.unwrap().is_live());
 }
 
 /// As many readers as a key can have. One more is told so, and a writer is not.

@@ -301,7 +301,7 @@ async fn a_tick_that_hangs_is_lost_at_its_maximum_hold() {
 async fn a_tick_that_is_done_is_told_to_a_task_that_is_not_the_first_to_wait() {
     let (store, leases) = setup();
     let other = leasehold::Leases::new(store.memory.clone());
-    run(&leases, TICK).await.unwrap();
+    assert_eq!(run(&leases, TICK).await.unwrap(), Once::Ran(42));
     let held = other.acquire("key", TTL * 100).await.unwrap();
     let first = tokio::spawn(leases.acquire("key", TTL).into_future());
     sleep(MOMENT).await;
@@ -385,7 +385,7 @@ async fn an_acquire_for_a_tick_passes_no_task_that_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_tick_that_is_done_is_told_beside_a_lease_that_stays() {
     let (_, leases) = setup();
-    run(&leases, TICK).await.unwrap();
+    assert_eq!(run(&leases, TICK).await.unwrap(), Once::Ran(42));
     let lease = leases.acquire("key", TTL).sticky(TTL * 10).await.unwrap();
     let start = Instant::now();
     let once = leases.once("key", TICK).wait_for(TTL);

@@ -158,13 +158,21 @@ async fn read_on(
                 has_failed = true;
             }
         }
-        pause = pause_before_next(&follower, pause).await;
+        // At the latest it reads again when the lease that was read last expires.
+        let left = expires.and_then(|at| at.checked_duration_since(Instant::now()));
+        let longest = left.filter(|left| !left.is_zero());
+        pause = pause_before_next(&follower, pause, longest).await;
     }
 }
 
 /// Waits until the next read is due. Returns the pause after that read, for the case that it finds no leader.
-async fn pause_before_next(follower: &Follower, pause: Duration) -> Duration {
-    match timeout(pause, follower.freed()).await {
+async fn pause_before_next(
+    follower: &Follower,
+    pause: Duration,
+    longest: Option<Duration>,
+) -> Duration {
+    let now = longest.map_or(pause, |longest| pause.min(longest));
+    match timeout(now, follower.freed()).await {
         Ok(()) => SHORTEST,
         Err(_) => (pause * 2).min(PAUSE),
     }

@@ -100,7 +100,9 @@ impl<T: Clone> Schedule<T> {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == RenewalState::Sent(batch)
         {
-            let pause = retry::pause(entry.errors, timing::max_retry_pause(entry.ttl), chance);
+            let left = entry.deadline.saturating_duration_since(now);
+            let longest = timing::max_retry_pause(entry.ttl, left);
+            let pause = retry::pause(entry.errors, longest, chance);
             entry.errors = entry.errors.saturating_add(1);
             self.set_state(id, RenewalState::Planned, now + pause);
         }

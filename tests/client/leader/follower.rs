@@ -87,6 +87,26 @@ async fn reads_that_fail_keep_the_last_value_until_its_lease_is_over() {
     assert_eq!(*leading.borrow(), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_is_over_is_not_named_for_longer_if_reads_fail() {
+    let store = FlakyStore::new();
+    let holder = Leases::new(store.memory.clone());
+    let ttl = Duration::from_millis(3_200);
+    let lease = holder.acquire("key", ttl).await.unwrap();
+    let start = Instant::now();
+    let follower = process(&store, "c");
+    let mut leading = leader(&follower).watch();
+    hears(&mut leading).await;
+    assert!(leading.borrow_and_update().is_some());
+    sleep(Duration::from_millis(1_200)).await;
+    store.fail_reads(true);
+    let changed = timeout(2 * ttl, leading.changed()).await;
+    changed.expect("it hears nothing").unwrap();
+    assert_eq!(*leading.borrow_and_update(), None);
+    assert!(start.elapsed() <= ttl + MOMENT, "{:?}", start.elapsed());
+    lease.detach();
+}
+
 /// Here the store does not answer reads at all.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_hangs_keeps_the_last_value_until_its_lease_is_over() {
