@@ -28,11 +28,14 @@ impl<T: Clone> Schedule<T> {
     ) {
         let answered = self.under_way.remove(&batch);
         let sent = answered.as_ref().map_or(now, |answered| answered.sent);
+        let left = answered
+            .as_ref()
+            .map_or(Duration::ZERO, |batch| self.shortest_left(batch, now));
         for (id, outcome) in outcomes {
             match *outcome {
                 RenewalOutcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
                 RenewalOutcome::Final(deadline) => self.wait_for_end(*id, deadline),
-                RenewalOutcome::Failed => self.failed(batch, *id, now, chance),
+                RenewalOutcome::Failed => self.failed(batch, *id, (now, left), chance),
                 RenewalOutcome::Lost => drop(self.remove(*id)),
             }
         }
@@ -44,8 +47,15 @@ impl<T: Clone> Schedule<T> {
             earlier.overtaken += 1;
         }
         for id in answered.leases {
-            self.failed(batch, id, now, chance);
+            self.failed(batch, id, (now, left), chance);
         }
+    }
+
+    /// How much is left until the first lease of this batch is lost.
+    fn shortest_left(&self, batch: &InFlightBatch, now: Instant) -> Duration {
+        let entries = batch.leases.iter().filter_map(|id| self.leases.get(id));
+        let first = entries.map(|entry| entry.deadline).min();
+        first.map_or(Duration::ZERO, |first| first.saturating_duration_since(now))
     }
 
     fn measure(
@@ -95,12 +105,18 @@ impl<T: Clone> Schedule<T> {
         self.set_state(id, RenewalState::Final, deadline);
     }
 
-    /// Plans the next try of a renewal that has failed, after a pause.
-    fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
+    /// Plans the next try of a renewal that has failed, after a pause. `left` is how much is left until the first lease
+    /// of the batch is lost: the leases of a batch stay together.
+    fn failed(
+        &mut self,
+        batch: BatchId,
+        id: LeaseNumber,
+        (now, left): (Instant, Duration),
+        chance: f64,
+    ) {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == RenewalState::Sent(batch)
         {
-            let left = entry.deadline.saturating_duration_since(now);
             let longest = timing::max_retry_pause(entry.ttl, left);
             let pause = retry::pause(entry.errors, longest, chance);
             entry.errors = entry.errors.saturating_add(1);

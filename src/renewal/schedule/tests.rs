@@ -235,6 +235,26 @@ fn what_failed_is_tried_again_soon_and_then_less_often() {
     assert!(schedule.next(now).is_some_and(|next| next > now));
 }
 
+/// The leases were granted one after the other, so each has a deadline of its own.
+#[test]
+fn what_failed_together_is_tried_again_together() {
+    let start = Instant::now();
+    let mut schedule = with(0, start);
+    for number in 0..10 {
+        let granted = start + SECOND * u32::try_from(number).unwrap() / 4;
+        insert(&mut schedule, number, granted);
+    }
+    let mut now = start + TTL / 3;
+    while now < start + TTL {
+        let due = schedule.take_due(now);
+        assert_eq!(sizes(&due), [10], "after {:?}", now - start);
+        let failed = |(id, _): &(LeaseNumber, usize)| (*id, RenewalOutcome::Failed);
+        let outcomes: Vec<_> = due.batches[0].leases.iter().map(failed).collect();
+        schedule.answered(due.batches[0].id, &outcomes, now, 1.0);
+        now = schedule.next(now).unwrap();
+    }
+}
+
 #[test]
 fn a_lease_with_a_short_ttl_does_not_take_long_ones_along() {
     let start = Instant::now();
