@@ -14,6 +14,7 @@ mod backpressure;
 mod builder;
 mod cleanup;
 mod context;
+mod done_tick;
 mod local;
 mod once;
 mod operation;

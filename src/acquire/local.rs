@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions};
+use super::{attempt::Attempt, context::AcquireContext, done_tick, options::LeaseOptions};
 use crate::{
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
@@ -65,8 +65,15 @@ pub(super) async fn acquire(
                 return Some(Err(error));
             }
             // A task that waits comes after those that wait in memory. An owner that may have the key does not wait for
-            // tasks that wait for it, and an acquire for a tick that may be done does not wait at all.
-            let waits = until != Some(since) && !options.reentrant && options.tick.is_none();
+            // tasks that wait for it.
+            let waits = until != Some(since) && !options.reentrant;
+            let read_tick = |limit| done_tick::read(registry, key, options.tick, limit);
+            if waits
+                && stay.idle_since().is_none()
+                && let Some(done) = read_tick(retry::LONGEST_PAUSE).await
+            {
+                return Some(Err(done));
+            }
             let turn = if waits {
                 stay.wait_for_turn(until).await
             } else {
@@ -74,7 +81,11 @@ pub(super) async fn acquire(
             };
             let turn = match turn {
                 Ok(turn) => turn,
-                Err(held) => return Some(Err(waited_in_vain(since, held))),
+                Err(held) => {
+                    let done = read_tick(registry.call_timeout.min(options.ttl)).await;
+                    let error = done.unwrap_or_else(|| waited_in_vain(since, held));
+                    return Some(Err(error));
+                }
             };
             let why = StayEndReason::DocumentNeeded;
             registry.end_stay_now(&stay, why, until).await;

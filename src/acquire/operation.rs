@@ -208,7 +208,7 @@ impl AcquireOperation {
             let attempt = self.ask_in_shared_turn().await;
             self.end_of_wait(attempt, wait_ends)
         } else if self.depends_on_first_waiter() {
-            self.read_tick().await.map(Err)
+            self.read_tick(retry::LONGEST_PAUSE).await.map(Err)
         } else {
             None
         };

@@ -80,7 +80,8 @@ impl AcquireOperation {
                         // The waiters behind this one do not wait for the read.
                         let place = self.waiter.take().and_then(|waiter| waiter.leave());
                         self.place_to_give_up = place.or(self.place_to_give_up);
-                        return Err(self.read_tick().await.unwrap_or(error));
+                        let told = self.read_tick(self.longest()).await;
+                        return Err(told.unwrap_or(error));
                     }
                     return Err(error);
                 }

@@ -1,8 +1,10 @@
-//! An acquire for a tick that waits behind other tasks of its process. The answers to the first of them do not say
-//! whether the tick is done, so this acquire reads the document: before its wait, and when its time is over.
+//! An acquire for a tick that waits behind other tasks of its process. It reads whether the tick is done: before its
+//! wait, and when its time is over.
+
+use std::time::Duration;
 
 use super::AcquireOperation;
-use crate::{model::Error, retry::LONGEST_PAUSE, rules, runtime};
+use crate::{acquire::done_tick, model::Error};
 
 impl AcquireOperation {
     /// Whether this acquire is for a tick, and other tasks of its process wait before it.
@@ -17,16 +19,9 @@ impl AcquireOperation {
         self.request.tick.is_some() && is_behind()
     }
 
-    /// Reads whether the tick is done, or cannot be compared with the done one, and returns the error of that. `None`
-    /// if neither is so, or if the read fails.
-    pub(super) fn read_tick(&self) -> impl Future<Output = Option<Error>> + use<> {
-        let (tick, key) = (self.request.tick, self.request.key.clone());
-        let store = self.context.registry.store.clone();
-        async move {
-            let (tick, of) = (tick?, key.clone());
-            let read = async move { store.inspect(&of).await };
-            let state = runtime::call("inspect", LONGEST_PAUSE, read).await;
-            rules::done_before(&state.ok()??.done?, tick, &key)
-        }
+    /// The error that the tick is done, as [`done_tick::read`] reads it within this limit.
+    pub(super) fn read_tick(&self, limit: Duration) -> impl Future<Output = Option<Error>> + use<> {
+        let (registry, request) = (&self.context.registry, &self.request);
+        done_tick::read(registry, &request.key, request.tick, limit)
     }
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold::{Error, Lease, Leases};
+use leasehold::{
+    Error, Lease, Leases,
+    jobs::{Once, Tick},
+};
 use parking_lot::Mutex;
 use tokio::{
     spawn,
@@ -81,6 +84,33 @@ async fn a_task_that_needs_the_document_passes_no_task_that_waits_in_memory() {
             acquire
         };
         tasks.push(task(&order, number, acquire.into_future()));
+        sleep(Duration::from_millis(1)).await;
+    }
+    first.release().await.unwrap();
+    assert_eq!(in_order(tasks, &order).await, Vec::from_iter(0..10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_for_a_tick_passes_no_task_that_waits_in_memory() {
+    let (_, leases) = setup();
+    let first = sticky(&leases).await;
+    let order = Order::default();
+    let mut tasks = Vec::new();
+    for number in 0..10 {
+        if number == 5 {
+            let (leases, order) = (leases.clone(), order.clone());
+            tasks.push(spawn(async move {
+                let once = leases.once("key", Tick::counter(1)).wait_for(LIMIT);
+                let once = once.run(async |_| {
+                    order.lock().push(5);
+                    Ok::<_, Error>(())
+                });
+                assert_eq!(once.await.unwrap(), Once::Ran(()));
+            }));
+        } else {
+            let acquire = leases.acquire("key", TTL);
+            tasks.push(task(&order, number, acquire.into_future()));
+        }
         sleep(Duration::from_millis(1)).await;
     }
     first.release().await.unwrap();

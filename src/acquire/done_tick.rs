@@ -1,0 +1,27 @@
+//! Whether the tick of an acquire is done, for an acquire that waits behind other tasks of its process: the answers to
+//! these do not say so.
+
+use std::time::Duration;
+
+use crate::{
+    lease::LeaseRegistry,
+    model::{Error, Key, Tick},
+    rules, runtime,
+};
+
+/// Reads whether the tick is done, or cannot be compared with the done one, and returns the error of that. `None` if
+/// neither is so, if there is no tick, or if the read fails within the limit.
+pub(super) fn read(
+    registry: &LeaseRegistry,
+    key: &Key,
+    tick: Option<Tick>,
+    limit: Duration,
+) -> impl Future<Output = Option<Error>> + use<> {
+    let (key, store) = (key.clone(), registry.store.clone());
+    async move {
+        let (tick, of) = (tick?, key.clone());
+        let read = async move { store.inspect(&of).await };
+        let state = runtime::call("inspect", limit, read).await;
+        rules::done_before(&state.ok()??.done?, tick, &key)
+    }
+}
