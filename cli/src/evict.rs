@@ -44,7 +44,7 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
         let now = leases.inspect(&evict.key).await?;
         if now.is_some_and(|lock| leases_of(&lock).iter().any(|lease| !shown.contains(lease))) {
             out::line(&format!(
-                "nobody was evicted: {key} has another holder by now"
+                "nobody was evicted: {key} has another holder by now; --yes evicts whoever holds it"
             ))?;
             return Ok(Code::No);
         }

@@ -29,8 +29,9 @@
 //! # How long a ttl should be
 //!
 //! When a holder dies, waiters for its key wait for the rest of its ttl. A lease that is kept alive is renewed after a
-//! third of its ttl, and a renewal that fails is tried again until the lease expires. So a holder keeps its lease if
-//! the database stops answering for less than about two thirds of the ttl. 10 to 60 seconds suit most programs.
+//! third of its ttl, and a renewal that fails is tried again until the lease expires. So a holder keeps its lease
+//! through an outage of three fifths of the ttl in which requests fail, and through one of half of the ttl in which they
+//! are not answered. 10 to 60 seconds suit most programs.
 //!
 //! The ttl also bounds each request for the lease. A request that is not answered within the ttl ends with
 //! [`Error::TimedOut`](crate::Error::TimedOut), because a lease that it grants would have expired. So a ttl of 1 s
