@@ -3,8 +3,8 @@
 //! Operations create spans and events of `tracing`, with the target `leasehold`:
 //!
 //! - WARN: what may need somebody: a lease is at risk, or lost while its guard lives; renewals are late; a release was
-//!   given up; a process waits without a place; the work of a job or of a leader failed; a campaign failed, or nobody
-//!   can say who leads; a stream of the store failed; a document was left out of a list.
+//!   given up; a process waits without a place; the work of a job or of a leader failed; a campaign failed; a follower
+//!   cannot read who leads; a stream of the store failed; a document was left out of a list.
 //! - INFO: a term of a leader begins or ends; an operator evicted a holder, removed or purged locks, or released all
 //!   leases of an owner.
 //! - DEBUG: operations, grants, releases, and calls to the store that fail.

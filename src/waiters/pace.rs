@@ -187,7 +187,12 @@ impl Pace {
         };
         let least = least.max(self.least_until_turn(turns));
         let pause = pause.max(least).min(longest(ahead.processes));
-        let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
+        // The first process asks no more than once a second behind a long job, and nobody asks at the same moments.
+        let pause = if ahead.processes == 0 && pause >= retry::LONGEST_PAUSE {
+            pause
+        } else {
+            pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0))
+        };
         let is_first = ahead.turns == 0;
         // The first process sends a request when a holder expires. The others send one when the places of the processes
         // ahead, for which a free key is kept, have expired.
@@ -224,9 +229,8 @@ impl Pace {
 /// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Each process
 /// that listens costs the server work for each change of a key.
 ///
-/// `pause` is the pause that the process would make without reports if that may be long on a key that is held briefly,
-/// and else zero. The pause of a process that has had nobody ahead may be so long, because it goes by the number of
-/// refusals.
+/// The pause of a process that has had nobody ahead goes by the number of refusals, so it may be long although the key is
+/// held briefly. For such a process `pause` is the pause that it would make without reports. For any other it is zero.
 ///
 /// Each process that waits for permits counts as a turn, but all permits that are taken may be released at the same time.
 /// So a process that waits `for_permits` is not far behind if more of them are taken than turns are ahead.

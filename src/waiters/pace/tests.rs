@@ -68,6 +68,18 @@ fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
 }
 
 #[test]
+fn the_first_asks_no_more_than_once_a_second_behind_a_long_job() {
+    for reports_freed in [false, true] {
+        let pause = |time, processes| {
+            Pace::default().pause(&held(time), ahead(processes), reports_freed, 0.0)
+        };
+        assert_eq!(pause(8_000, 0), retry::LONGEST_PAUSE);
+        assert_eq!(pause(60_000, 0), retry::LONGEST_PAUSE);
+        assert_eq!(pause(60_000, 1), retry::LONGEST_PAUSE * 3 / 4);
+    }
+}
+
+#[test]
 fn who_is_woken_by_reports_asks_less_often_but_never_later_than_in_time() {
     let told = |held: &Held| {
         let pause = |processes| Pace::default().pause(held, ahead(processes), true, 1.0);

@@ -8,11 +8,21 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::{Error, Key, Leases, LockState, Mode, Store, store::WaiterId};
-use tokio::time::{Instant, sleep, timeout};
+use leasehold::{
+    Error, Key, Leases, LockState, Mode, Store,
+    store::{AcquireAnswer, AcquireRequest, WaiterId},
+};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    time::{Instant, sleep, sleep_until, timeout},
+};
 
-use super::{LONG, PATIENCE, Place, Process, patient};
+use super::{
+    super::layer::{Layer, Layered},
+    LONG, PATIENCE, Place, Process, patient,
+};
 
 /// A place counts for at most this long, unless answers are slow. This holds for the first and for the next two
 /// processes.
@@ -106,6 +116,84 @@ async fn they_are_passed(
             start.elapsed() < PATIENCE / 2,
             "behind {lost} that went on no more it took {took} each time"
         );
+    }
+}
+
+/// The shortest time between two requests of the first process behind a long job.
+const A_SECOND: Duration = Duration::from_secs(1);
+/// A key that has been held for this long is held by a long job.
+const LONG_JOB: Duration = Duration::from_secs(8);
+
+/// A store that reports when a process asks.
+#[derive(Debug)]
+struct Asked {
+    store: Arc<dyn Store>,
+    asks: UnboundedSender<Instant>,
+}
+
+#[async_trait]
+impl Layer for Asked {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let _ = self.asks.send(Instant::now());
+        self.store.acquire(request).await
+    }
+}
+
+/// Behind a long job the first process asks no more than once a second, whether another process was ahead of it before,
+/// or none was. If an answer takes longer than the one before, its place may end sooner than in a second, so a shorter
+/// pause counts only if no three in a row are long enough.
+pub async fn the_first_asks_once_a_second_behind_a_long_job(store: Arc<dyn Store>) {
+    let leases = patient(store.clone());
+    let held = leases.acquire("key", LONG).await.unwrap();
+    let since = Instant::now();
+    let watched = async |waiters| {
+        let (asks, asked) = unbounded_channel();
+        let store = store.clone();
+        let process = patient(Layered(Asked { store, asks }));
+        let waits = tokio::spawn(process.acquire("key", LONG).into_future());
+        until(&leases, |state| state.waiters.len() == waiters).await;
+        (waits, asked)
+    };
+    let (ahead, _) = watched(1).await;
+    let (waits, asked) = watched(2).await;
+    asks_once_a_second(asked, since + LONG_JOB, async || ahead.abort()).await;
+    waits.abort();
+    until(&leases, |state| state.waiters.is_empty()).await;
+    let (waits, asked) = watched(1).await;
+    asks_once_a_second(asked, since + LONG_JOB, async || ()).await;
+    waits.abort();
+    held.release().await.unwrap();
+}
+
+/// `first` makes the process the first one.
+async fn asks_once_a_second(
+    mut asked: UnboundedReceiver<Instant>,
+    long_job: Instant,
+    first: impl AsyncFn(),
+) {
+    first().await;
+    sleep_until(long_job).await;
+    let begin = Instant::now();
+    let (mut last, mut in_a_row, mut pauses) = (None, 0, Vec::new());
+    while in_a_row < 3 {
+        let next = timeout(PATIENCE, asked.recv()).await;
+        let at = next.expect("it asks no more").unwrap();
+        if at < begin {
+            continue;
+        }
+        if let Some(before) = last.replace(at) {
+            pauses.push(at - before);
+            in_a_row = if at - before < A_SECOND {
+                0
+            } else {
+                in_a_row + 1
+            };
+        }
+        assert!(begin.elapsed() < PATIENCE / 2, "{pauses:?}");
     }
 }
 
