@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use tokio::time::Instant;
 
 /// Allows the caller to make as many calls as [`permits`](Permit::permits) says. The permits count for the window in
 /// which they were granted, whether or not the calls are made. Dropping a `Permit` returns nothing to the limiter.
@@ -10,14 +11,22 @@ use chrono::{DateTime, Utc};
 pub struct Permit {
     permits: u32,
     granted_at: DateTime<Utc>,
+    /// When the request was sent that was granted.
+    sent: Instant,
 }
 
 impl Permit {
-    pub(crate) fn new(permits: u32, granted_at: DateTime<Utc>) -> Self {
+    pub(super) fn new(permits: u32, granted_at: DateTime<Utc>, sent: Instant) -> Self {
         Self {
             permits,
             granted_at,
+            sent,
         }
+    }
+
+    /// When the request was sent that was granted, by the clock of this process.
+    pub(super) fn sent(&self) -> Instant {
+        self.sent
     }
 
     /// How many calls are allowed.

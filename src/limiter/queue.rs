@@ -139,6 +139,7 @@ impl Exhausted {
 /// A request that was sent and not answered yet.
 struct PendingRequest {
     id: PermitId,
+    sent: Instant,
     /// When the request is given up, unless it is answered before.
     end: Instant,
     /// Callers with a smaller number were in the queue when the request was sent.
@@ -229,11 +230,11 @@ impl PermitQueue {
     }
 
     /// Removes a caller from the queue. `granted` is a permit that it was granted and did not take, which goes to the
-    /// next callers.
-    pub(super) fn leave(&mut self, number: u64, granted: Option<Permit>) {
+    /// next callers unless it is too old.
+    pub(super) fn leave(&mut self, number: u64, granted: Option<Permit>, now: Instant) {
         self.callers.remove(&number);
         if let Some(permit) = granted {
-            self.hand_out(permit.permits(), permit.granted_at());
+            self.hand_on(&permit, now);
         }
         self.call_first();
     }
@@ -310,6 +311,7 @@ impl PermitQueue {
         let request = self.request(permits, id.unwrap_or_else(PermitId::random));
         self.pending = Some(PendingRequest {
             id: request.id,
+            sent: now,
             end: now + self.config.response_timeout,
             next: self.next,
         });

@@ -5,7 +5,8 @@
 //! - Each caller waits in its own future, and depends on no future or runtime of another caller.
 //! - A request that was sent runs to its end. Its caller polls it. As soon as another caller depends on the request, or
 //!   the caller's future is dropped, a task polls it instead.
-//! - A caller whose future is dropped leaves the queue. The permits that it was granted before go to the next callers.
+//! - A caller whose future is dropped leaves the queue. The permits that it was granted shortly before go to the next
+//!   callers.
 
 use std::{
     collections::HashMap,
@@ -336,6 +337,6 @@ impl Drop for PermitWaiter {
             Ok(Ok(PermitAttempt::Granted(permit))) => Some(permit),
             _ => None,
         };
-        queue.leave(self.number, granted);
+        queue.leave(self.number, granted, Instant::now());
     }
 }

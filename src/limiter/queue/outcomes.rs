@@ -21,11 +21,15 @@ use crate::{
 /// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
 const MAX_DELAY_SHARE: f64 = 0.05;
 const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Permits that their caller did not take go to the next callers if no more than this share of the window has passed
+/// since they were requested. Later they are probably of a window that is over.
+const FRESH_SHARE: u32 = 10;
 
 impl PermitQueue {
     /// Applies the outcome of a request that was sent at `sent`. If a request was sent twice with one id, the first
-    /// outcome counts, because both are for the same grant. An outcome under another id is ignored, because its callers
-    /// have left.
+    /// grant counts, because both are for the same one. Any other outcome of the first one is ignored while the second one
+    /// is under way, because the second one may still be granted. An outcome under another id is ignored, because its
+    /// callers have left.
     pub(in crate::limiter) fn complete(
         &mut self,
         request: &PermitRequest,
@@ -37,6 +41,10 @@ impl PermitQueue {
         // After a failure, the answer to the request that was given up may still arrive, and counts.
         let awaited = pending.or(self.failure.as_ref().map(|failure| failure.id));
         if awaited != Some(request.id) {
+            return;
+        }
+        let is_sent_again = self.pending.as_ref().is_some_and(|it| sent < it.sent);
+        if is_sent_again && !matches!(outcome, Ok(PermitAnswer::Granted { .. })) {
             return;
         }
         match outcome {
@@ -63,7 +71,7 @@ impl PermitQueue {
                 granted_at,
                 retry_in,
             } => {
-                self.hand_out(permits, granted_at);
+                self.hand_out(permits, granted_at, sent);
                 retry_in
             }
         };
@@ -107,14 +115,22 @@ impl PermitQueue {
         }
     }
 
+    /// Hands a permit that its caller did not take to the next callers, unless it is too old.
+    pub(super) fn hand_on(&mut self, permit: &Permit, now: Instant) {
+        let age = now.saturating_duration_since(permit.sent());
+        if age <= self.config.quota.window() / FRESH_SHARE {
+            self.hand_out(permit.permits(), permit.granted_at(), permit.sent());
+        }
+    }
+
     /// Hands out permits in the order of the places. Permits that no caller takes are lost.
-    pub(super) fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>) {
+    fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>, sent: Instant) {
         let mut left = permits;
         while let Some(first) = self.callers.first_entry()
             && first.get().permits <= left
         {
             let caller = first.remove();
-            let permit = Permit::new(caller.permits, granted_at);
+            let permit = Permit::new(caller.permits, granted_at, sent);
             let granted = Ok(PermitAttempt::Granted(permit));
             if caller.reply.send(granted).is_ok() {
                 left -= caller.permits;

@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{Action, LimiterConfig, Moment, PermitOutcome, PermitQueue, Until};
 use crate::{
-    limiter::PermitAttempt,
+    limiter::permit::{Permit, PermitAttempt},
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error, Key, Quota},
 };
@@ -99,6 +99,10 @@ impl Bench {
         }
     }
 
+    fn leave(&mut self, caller: &Caller, granted: Option<Permit>) {
+        self.queue.leave(caller.number, granted, self.now);
+    }
+
     fn granted(&mut self, request: &PermitRequest, permits: u32, retry_in: Duration) {
         let granted_at = "2026-01-01T00:00:00Z".parse().unwrap();
         let answer = PermitAnswer::Granted {
@@ -161,7 +165,7 @@ fn what_those_who_left_do_not_take_is_for_the_next() {
     );
     let mut third = bench.enter(1, Until::Granted);
     let request = bench.ask(&first);
-    bench.queue.leave(first.number, None);
+    bench.leave(&first, None);
     drop(second.outcome);
     bench.granted(&request, 4, Duration::ZERO);
     assert_eq!(third.permits(), Some(1));
@@ -174,7 +178,7 @@ fn an_answer_is_handed_out_once() {
         bench.enter(1, Until::Granted),
         bench.enter(1, Until::Granted),
     );
-    bench.queue.leave(second.number, None);
+    bench.leave(&second, None);
     let request = bench.ask(&first);
     // The request was given up and sent again, and the answers to both come.
     bench.now += LIMIT;
@@ -239,7 +243,7 @@ fn who_does_not_wait_takes_nothing_from_those_who_do() {
             .is_some()
     );
     // If no caller waits for the next window, a request for one permit is sent, because one permit may be available.
-    bench.queue.leave(waiting.number, None);
+    bench.leave(&waiting, None);
     assert!(
         bench
             .queue
@@ -366,7 +370,7 @@ fn a_long_window_is_looked_at_from_time_to_time() {
     let request = bench.ask(&caller);
     bench.full(&request, bench.now, 10_000 * SECOND);
     assert_eq!(bench.wait(&caller), Some(600_000));
-    bench.queue.leave(caller.number, None);
+    bench.leave(&caller, None);
     let known = |bench: &Bench| bench.queue.known_answer(1, Until::Answered, bench.now);
     assert!(matches!(
         known(&bench),
@@ -384,7 +388,7 @@ fn those_who_left_are_not_asked_for_again() {
     assert_eq!(first.times, 5);
     let last = callers.pop().unwrap();
     for caller in callers {
-        bench.queue.leave(caller.number, None);
+        bench.leave(&caller, None);
     }
     bench.fail(&first);
     bench.now += SECOND;
@@ -412,20 +416,49 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     assert!(behind.is_refused());
 }
 
+/// A permit that nobody took for long is of a window that is over.
 #[test]
-fn a_permit_that_came_as_its_caller_left_is_for_the_next() {
-    let mut bench = Bench::new();
-    let (mut first, mut second) = (
-        bench.enter(1, Until::Granted),
-        bench.enter(1, Until::Granted),
-    );
-    let request = bench.ask(&first);
-    bench.granted(&request, 1, SECOND);
-    let Some(Ok(PermitAttempt::Granted(permit))) = first.outcome() else {
-        panic!("it was granted");
-    };
-    bench.queue.leave(first.number, Some(permit));
-    assert_eq!(second.permits(), Some(1));
+fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
+    for (age, then) in [(SECOND / 10, Some(1)), (SECOND / 5, None)] {
+        let mut bench = Bench::new();
+        let (mut first, mut second) = (
+            bench.enter(1, Until::Granted),
+            bench.enter(1, Until::Granted),
+        );
+        let request = bench.ask(&first);
+        bench.granted(&request, 1, SECOND);
+        let Some(Ok(PermitAttempt::Granted(permit))) = first.outcome() else {
+            panic!("it was granted");
+        };
+        bench.now += age;
+        bench.leave(&first, Some(permit));
+        assert_eq!(second.permits(), then, "{age:?}");
+    }
+}
+
+/// The request was given up, and its repeat under the same id may be granted after all.
+#[test]
+fn a_late_refusal_or_error_does_not_end_the_repeat() {
+    for is_full in [false, true] {
+        let mut bench = Bench::new();
+        let mut caller = bench.enter(1, Until::Granted);
+        let (sent, request) = (bench.now, bench.ask(&caller));
+        bench.now += LIMIT;
+        let retry_at = bench.wait(&caller).unwrap();
+        bench.now = bench.start + Duration::from_millis(u64::try_from(retry_at).unwrap());
+        let again = bench.ask(&caller);
+        assert_eq!(request.id, again.id);
+        if is_full {
+            bench.full(&request, sent, SECOND);
+        } else {
+            bench
+                .queue
+                .complete(&request, sent, Err(Error::Closed), bench.tick());
+        }
+        assert!(caller.outcome().is_none());
+        bench.granted(&again, 1, Duration::ZERO);
+        assert_eq!(caller.permits(), Some(1));
+    }
 }
 
 /// The first caller is never polled. However many callers have left between it and another one, that one sends the
@@ -436,7 +469,7 @@ fn callers_that_have_left_delay_no_substitute() {
     let _first = bench.enter(1, Until::Granted);
     for _ in 0..10_000 {
         let caller = bench.enter(1, Until::Granted);
-        bench.queue.leave(caller.number, None);
+        bench.leave(&caller, None);
     }
     let next = bench.enter(1, Until::Granted);
     assert_eq!(bench.wait(&next), Some(200));
