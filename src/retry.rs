@@ -15,7 +15,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest pause of a waiter that has no process ahead of it. If the store does not report a release, this waiter
 /// notices it after this time at most.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// After this many pauses a waiter pauses for [`LONGEST_PAUSE`].
+/// After this many pauses a waiter pauses for [`LONGEST_PAUSE`] before jitter, which is the longest pause.
 pub(crate) const PAUSES_TO_LONGEST: u32 = 7;
 /// The longest pause between the requests of background work, for which no caller waits.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
@@ -34,15 +34,8 @@ pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
 
 /// The pause before a held lock is requested again. It ends no later than the earliest expiry of a holder, because no
 /// store reports an expiry to waiters. It is at least 1 ms. `expires_in` is `None` if no holder is known.
-///
-/// The longest pause has no jitter, so that a waiter behind a long job asks no more than once a second. The pauses
-/// before it had one, so waiters that were refused at the same moment are out of step by then.
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
-    let pause = if pauses < PAUSES_TO_LONGEST {
-        pause(pauses, LONGEST_PAUSE, chance)
-    } else {
-        LONGEST_PAUSE
-    };
+    let pause = pause(pauses, LONGEST_PAUSE, chance);
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
 }
 
@@ -91,13 +84,6 @@ mod tests {
         assert_eq!(pause(7, LONGEST_PAUSE, 0.0), Duration::from_millis(500));
         assert_eq!(pause(7, LONGEST_PAUSE, 0.5), Duration::from_millis(750));
         assert_eq!(pause(7, LONGEST_PAUSE, 7.0), Duration::from_secs(1));
-    }
-
-    #[test]
-    fn who_waits_for_long_asks_no_more_than_once_a_second() {
-        let pause = |pauses| pause_until_free(pauses, Some(BACKGROUND), 0.0);
-        assert!(pause(PAUSES_TO_LONGEST - 1) < LONGEST_PAUSE / 2);
-        assert_eq!([PAUSES_TO_LONGEST, 40].map(pause), [LONGEST_PAUSE; 2]);
     }
 
     #[test]

@@ -129,8 +129,9 @@ impl IntoFuture for TryAcquire {
 ///   to share it come before the processes that wait, unless tasks of the process wait too. So readers that come back
 ///   at once read on for a moment. A writer waits until all of them have released the key.
 /// - The first process sends a request every few milliseconds while the key changes hands quickly (every 50 ms while
-///   the process has the store's reports, because a key was held for a quarter of a second), and every half a second to
-///   a second while one holder keeps it. A process further back sends fewer, but at least one every three seconds.
+///   the process has the store's reports, because a key was held for a quarter of a second), and once a second while
+///   one holder keeps it. The next two processes send about as many then. A process further back sends fewer, but at
+///   least one every three seconds.
 /// - A place expires unless its process sends a request in time. So a process that died, or is paused, delays the
 ///   processes behind it for 1.5 s if it had been first for a while, and otherwise for up to 3.5 s. A free key is kept
 ///   for 4 s at most for all processes together. If the answers of the store take seconds, the places of a key that

@@ -396,7 +396,8 @@ macro_rules! lease_options {
             ///
             /// The task that renews leases runs on the runtime of the first acquire. When that runtime ends, the task
             /// moves to another runtime from which leases were acquired, or else to the runtime of the next acquire. If
-            /// no runtime is left, the leases expire, and their [`LossReason`](crate::LossReason) says so.
+            /// no runtime is left, the leases expire, and their [`LossReason`](crate::LossReason) says so. A
+            /// current-thread runtime stands still while no thread drives it, and the renewals with it.
             ///
             /// ```
             /// # use std::time::Duration;

@@ -11,22 +11,22 @@ use tokio::time::Instant;
 pub struct Permit {
     permits: u32,
     granted_at: DateTime<Utc>,
-    /// When the request was sent that was granted.
-    sent: Instant,
+    /// When the answer came, by the clock of this process.
+    answered: Instant,
 }
 
 impl Permit {
-    pub(super) fn new(permits: u32, granted_at: DateTime<Utc>, sent: Instant) -> Self {
+    pub(super) fn new(permits: u32, granted_at: DateTime<Utc>, answered: Instant) -> Self {
         Self {
             permits,
             granted_at,
-            sent,
+            answered,
         }
     }
 
-    /// When the request was sent that was granted, by the clock of this process.
-    pub(super) fn sent(&self) -> Instant {
-        self.sent
+    /// When the answer came, by the clock of this process.
+    pub(super) fn answered(&self) -> Instant {
+        self.answered
     }
 
     /// How many calls are allowed.

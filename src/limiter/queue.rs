@@ -154,6 +154,8 @@ struct FailedAttempts {
     since: Instant,
     /// The id of the request that failed, and of its retry.
     id: PermitId,
+    /// When the request that failed was sent.
+    sent: Instant,
     /// When the retry is sent.
     retry_at: Instant,
 }

@@ -70,6 +70,8 @@ pub(super) struct Ahead {
     pub(super) processes: usize,
     /// How many times the key changes hands until all of them have had it.
     pub(super) turns: usize,
+    /// Whether the request waits in turn. If it does not, other processes may have nobody ahead at the same time.
+    pub(super) is_in_turn: bool,
 }
 
 impl Ahead {
@@ -77,6 +79,7 @@ impl Ahead {
     pub(super) const NOBODY: Self = Self {
         processes: 0,
         turns: 0,
+        is_in_turn: false,
     };
 
     /// For a request in turn that was refused with this answer.
@@ -84,7 +87,13 @@ impl Ahead {
         Self {
             processes: held.ahead(),
             turns: held.turns_ahead(),
+            is_in_turn: true,
         }
+    }
+
+    /// Whether the request is the first of those that wait in turn.
+    pub(super) fn is_first(self) -> bool {
+        self.is_in_turn && self.processes == 0
     }
 
     /// The turns by which the pause grows. If it grew only by how often the key changes hands, the requests of many
@@ -187,8 +196,8 @@ impl Pace {
         };
         let least = least.max(self.least_until_turn(turns));
         let pause = pause.max(least).min(longest(ahead.processes));
-        // The first process asks no more than once a second behind a long job, and nobody asks at the same moments.
-        let pause = if ahead.processes == 0 && pause >= retry::LONGEST_PAUSE {
+        let pause = if ahead.is_first() && pause >= retry::LONGEST_PAUSE {
+            // Only one process is the first. It needs no jitter, and asks no more than once a second.
             pause
         } else {
             pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0))

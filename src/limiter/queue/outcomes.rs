@@ -21,14 +21,14 @@ use crate::{
 /// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
 const MAX_DELAY_SHARE: f64 = 0.05;
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Permits that their caller did not take go to the next callers if no more than this share of the window has passed
-/// since they were requested. Later they are probably of a window that is over.
+/// Permits that their caller did not take go to the next callers for this share of the window. Later their window may be
+/// over, and who used them then would take more than the limit of the next one.
 const FRESH_SHARE: u32 = 10;
 
 impl PermitQueue {
     /// Applies the outcome of a request that was sent at `sent`. If a request was sent twice with one id, the first
-    /// grant counts, because both are for the same one. Any other outcome of the first one is ignored while the second one
-    /// is under way, because the second one may still be granted. An outcome under another id is ignored, because its
+    /// grant counts, because both are for the same one. Any other outcome of the first one is ignored, because the second
+    /// one may still be granted. An outcome under another id is ignored, because its
     /// callers have left.
     pub(in crate::limiter) fn complete(
         &mut self,
@@ -37,14 +37,14 @@ impl PermitQueue {
         outcome: Result<PermitAnswer, Error>,
         tick: Moment,
     ) {
-        let pending = self.pending.as_ref().map(|pending| pending.id);
+        let pending = self.pending.as_ref().map(|it| (it.id, it.sent));
         // After a failure, the answer to the request that was given up may still arrive, and counts.
-        let awaited = pending.or(self.failure.as_ref().map(|failure| failure.id));
-        if awaited != Some(request.id) {
+        let awaited = pending.or(self.failure.as_ref().map(|it| (it.id, it.sent)));
+        let Some((id, last_sent)) = awaited else {
             return;
-        }
-        let is_sent_again = self.pending.as_ref().is_some_and(|it| sent < it.sent);
-        if is_sent_again && !matches!(outcome, Ok(PermitAnswer::Granted { .. })) {
+        };
+        let is_granted = matches!(outcome, Ok(PermitAnswer::Granted { .. }));
+        if id != request.id || (sent < last_sent && !is_granted) {
             return;
         }
         match outcome {
@@ -71,7 +71,7 @@ impl PermitQueue {
                 granted_at,
                 retry_in,
             } => {
-                self.hand_out(permits, granted_at, sent);
+                self.hand_out(permits, granted_at, tick.now);
                 retry_in
             }
         };
@@ -117,20 +117,20 @@ impl PermitQueue {
 
     /// Hands a permit that its caller did not take to the next callers, unless it is too old.
     pub(super) fn hand_on(&mut self, permit: &Permit, now: Instant) {
-        let age = now.saturating_duration_since(permit.sent());
+        let age = now.saturating_duration_since(permit.answered());
         if age <= self.config.quota.window() / FRESH_SHARE {
-            self.hand_out(permit.permits(), permit.granted_at(), permit.sent());
+            self.hand_out(permit.permits(), permit.granted_at(), permit.answered());
         }
     }
 
     /// Hands out permits in the order of the places. Permits that no caller takes are lost.
-    fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>, sent: Instant) {
+    fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>, answered: Instant) {
         let mut left = permits;
         while let Some(first) = self.callers.first_entry()
             && first.get().permits <= left
         {
             let caller = first.remove();
-            let permit = Permit::new(caller.permits, granted_at, sent);
+            let permit = Permit::new(caller.permits, granted_at, answered);
             let granted = Ok(PermitAttempt::Granted(permit));
             if caller.reply.send(granted).is_ok() {
                 left -= caller.permits;
@@ -162,6 +162,7 @@ impl PermitQueue {
             times,
             since,
             id: pending.id,
+            sent: pending.sent,
             retry_at: now + retry::pause(times, retry::LONGEST_PAUSE, chance),
         });
     }

@@ -416,7 +416,7 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     assert!(behind.is_refused());
 }
 
-/// A permit that nobody took for long is of a window that is over.
+/// The window of a permit that nobody took for long may be over.
 #[test]
 fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
     for (age, then) in [(SECOND / 10, Some(1)), (SECOND / 5, None)] {
@@ -436,10 +436,10 @@ fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
     }
 }
 
-/// The request was given up, and its repeat under the same id may be granted after all.
+/// The request was given up, and its repeat under the same id may be granted after all, also if that was given up too.
 #[test]
 fn a_late_refusal_or_error_does_not_end_the_repeat() {
-    for is_full in [false, true] {
+    for (is_full, is_given_up) in [(false, false), (true, false), (true, true)] {
         let mut bench = Bench::new();
         let mut caller = bench.enter(1, Until::Granted);
         let (sent, request) = (bench.now, bench.ask(&caller));
@@ -448,6 +448,10 @@ fn a_late_refusal_or_error_does_not_end_the_repeat() {
         bench.now = bench.start + Duration::from_millis(u64::try_from(retry_at).unwrap());
         let again = bench.ask(&caller);
         assert_eq!(request.id, again.id);
+        if is_given_up {
+            bench.now += LIMIT;
+            bench.wait(&caller);
+        }
         if is_full {
             bench.full(&request, sent, SECOND);
         } else {

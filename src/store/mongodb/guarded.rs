@@ -179,7 +179,8 @@ impl<T: Send + Sync> GuardedCollection<T> {
     }
 
     /// As [`claim`](Self::claim), but a missing document is inserted: `first`, with the `_id` of this call instead of
-    /// its own.
+    /// its own. The server reads a dot in the name of a field of `first` as a path, and refuses a name that begins with
+    /// `$`: insert a document with such names by [`insert_one`](Self::insert_one).
     ///
     /// ```no_run
     /// # use leasehold::{Error, Fence, mongodb::GuardedCollection};

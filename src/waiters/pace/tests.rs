@@ -29,6 +29,7 @@ fn ahead(processes: usize) -> Ahead {
     Ahead {
         processes,
         turns: processes,
+        is_in_turn: true,
     }
 }
 
@@ -76,6 +77,9 @@ fn the_first_asks_no_more_than_once_a_second_behind_a_long_job() {
         assert_eq!(pause(8_000, 0), retry::LONGEST_PAUSE);
         assert_eq!(pause(60_000, 0), retry::LONGEST_PAUSE);
         assert_eq!(pause(60_000, 1), retry::LONGEST_PAUSE * 3 / 4);
+        // Many processes that compete for the key have nobody ahead, and need the jitter.
+        let beside = Pace::default().pause(&held(60_000), Ahead::NOBODY, reports_freed, 0.0);
+        assert_eq!(beside, retry::LONGEST_PAUSE * 3 / 4);
     }
 }
 
@@ -122,6 +126,7 @@ fn a_few_who_share_a_turn_ask_with_the_first() {
     let readers = |processes| Ahead {
         processes,
         turns: 0,
+        is_in_turn: true,
     };
     let pause = |held: &Held, ahead| Pace::default().pause(held, ahead, false, 1.0);
     for time in [3, 100, 1_000] {
@@ -147,6 +152,7 @@ fn many_who_share_a_turn_send_little_more_requests_than_others() {
                 rate(Ahead {
                     processes,
                     turns: 0,
+                    is_in_turn: true,
                 })
             };
             let shared: f64 = (0..100).map(readers).sum();
@@ -190,7 +196,11 @@ fn who_is_behind_pauses_for_longer_if_the_server_takes_long() {
 fn who_is_near_needs_reports_of_a_key_that_is_held_for_long() {
     let needs = |held: &Held, turns| {
         let processes = turns + 5;
-        let ahead = Ahead { processes, turns };
+        let ahead = Ahead {
+            processes,
+            turns,
+            is_in_turn: true,
+        };
         [false, true].map(|permits| needs_reports(held, ahead, Duration::ZERO, permits))
     };
     let at = |held: &Held| [0, 1, 9, 10, 94, 95].map(|turns| needs(held, turns)[0]);

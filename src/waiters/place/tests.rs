@@ -21,6 +21,7 @@ fn refusal(held: &Held, processes: usize, otherwise: Duration) -> Refusal<'_> {
         ahead: Ahead {
             processes,
             turns: processes,
+            is_in_turn: true,
         },
         otherwise,
         reports_freed: false,

@@ -60,7 +60,12 @@ impl KeyQueue {
             0
         };
         let unreported = retry::pause_until_free(self.pauses, expires_in, 1.0);
-        let pause = self.count_pause(least, expires_in);
+        let pause = if ahead.is_first() && self.pauses.max(least) >= retry::PAUSES_TO_LONGEST {
+            // Only one process is the first. It needs no jitter, and asks no more than once a second.
+            self.count_pause(least, expires_in, 1.0)
+        } else {
+            self.count_pause(least, expires_in, fastrand::f64())
+        };
         let refusal = Refusal {
             held: &held,
             ahead,
@@ -184,13 +189,13 @@ impl KeyQueue {
     /// Plans the next request after an answer: as a kept report says, or else after a pause. The pause is at least the
     /// pause after `least` pauses, but does not last longer than `expires_in`.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
-        let pause = self.count_pause(least, expires_in);
+        let pause = self.count_pause(least, expires_in, fastrand::f64());
         self.request.pause_until(now + pause);
     }
 
-    fn count_pause(&mut self, least: u32, expires_in: Option<Duration>) -> Duration {
+    fn count_pause(&mut self, least: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
         let pauses = self.pauses.max(least);
         self.pauses = self.pauses.saturating_add(1);
-        retry::pause_until_free(pauses, expires_in, fastrand::f64())
+        retry::pause_until_free(pauses, expires_in, chance)
     }
 }

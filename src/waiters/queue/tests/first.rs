@@ -42,6 +42,33 @@ fn who_comes_before_all_is_not_paced_by_those_who_wait() {
     assert!(pause <= retry::LONGEST_PAUSE && is_woken, "{pause:?}");
 }
 
+/// The first in turn is alone. Others that compete for the key could ask at the same moments as it.
+#[test]
+fn the_first_in_turn_asks_no_more_than_once_a_second_behind_a_long_job() {
+    let pauses = |standing, reports_freed| {
+        let mut waiting = Waiting::of(1);
+        let (mut now, first) = (waiting.start, waiting.turns[0].clone());
+        let refused = held(LeaseId::random());
+        let mut pauses = Vec::new();
+        for _ in 0..30 {
+            waiting.ask(now);
+            waiting
+                .queue
+                .refused(&first, refused.clone(), standing, reports_freed, now);
+            let due = waiting.due();
+            pauses.push(due - now);
+            now = due;
+        }
+        pauses.split_off(10)
+    };
+    for reports_freed in [false, true] {
+        let first = pauses(Standing::InTurn, reports_freed);
+        assert_eq!(first, [retry::LONGEST_PAUSE; 20]);
+        let beside = pauses(Standing::Outside, reports_freed);
+        assert!(beside.iter().any(|pause| *pause < retry::LONGEST_PAUSE));
+    }
+}
+
 /// A writer was refused because of readers, and a reader can read beside them. A barging one does not wait for others.
 #[test]
 fn who_may_be_granted_the_key_does_not_wait_for_the_pause_of_one_that_has_left() {
