@@ -259,7 +259,8 @@ impl fmt::Debug for Limiter {
 /// # Cancel safety
 ///
 /// Dropping the future gives up its position in the queue: a new call starts at the end. If a request is under
-/// way at that moment, its permits may be lost, unless another task of this process waits for them.
+/// way at that moment, its permits may be lost, unless another task of this process waits for them. Permits that were
+/// granted and not yet taken go to such a task within a tenth of a window, and are lost later.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TakePermit {
     queue: Result<Arc<LimiterQueue>, Error>,
