@@ -26,7 +26,7 @@ pub(crate) fn response_timeout(ttl: Duration) -> Duration {
 /// The longest pause after a renewal that failed, when this much is left until the lease is lost. The last tries come
 /// faster, so that the lease outlives an outage that ends shortly before.
 pub(crate) fn max_retry_pause(ttl: Duration, left: Duration) -> Duration {
-    (ttl / 6).min((left / 4).max(ttl / 60))
+    (ttl / 6).min((left / 3).max(ttl / 60))
 }
 
 /// How much earlier than due a lease may be renewed in a batch with others.
