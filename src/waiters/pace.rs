@@ -16,7 +16,9 @@
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
 //! - Many processes together send hardly more requests than a few do, also if all of them share a turn. A process that
-//!   is twice as far behind sends half as many, by the speed at which the queue moves.
+//!   is twice as far behind sends half as many, by the speed at which the queue moves. There are two exceptions: while a
+//!   free key is kept for a process, for 4 s at most, those that share the next turn do not wait for each other; and
+//!   processes without a place cannot see how many they are.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
 //! - A process listens to these reports only while they save more than they cost: see [`needs_reports`].

@@ -258,7 +258,7 @@ async fn the_requests_of_all_processes_have_a_bound() {
         asks(200).await,
     ];
     let sent = format!("{one} {many} {all} {more}");
-    // In a minute. Each pause is a random time between half a second and a second.
+    // In a minute. The first pauses for a second, and the others for a random time.
     assert!(one <= 100, "{sent}");
     assert!(many <= 40 * one / 2, "{sent}");
     assert!(all <= MAX_PLACES * one / 2, "{sent}");
