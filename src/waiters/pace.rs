@@ -5,8 +5,8 @@
 //!
 //! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
 //!   While the key is held, a pause is at most [`MOST`] for each turn ahead, or the time for which the key has been
-//!   held if that is longer. (For this, a process that shares its turn counts as a quarter of a turn.) While the key is
-//!   free, a pause is at most [`FREE`] for each turn ahead. If pauses grew with the delays of other processes, each
+//!   held if that is longer. While the key is free, a pause is at most [`FREE`] for each turn ahead. (For this, a process
+//!   that shares its turn counts as a quarter of a turn.) If pauses grew with the delays of other processes, each
 //!   delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
 //!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
 //! - A pause goes by how long the answers take, too. If a server is busy, answers take long, and requests before a
@@ -16,9 +16,8 @@
 //! - The first process sends a request soon after holders of a shared key have left, because the others are likely to
 //!   leave soon. It sends no more of these requests than holders leave.
 //! - Many processes together send hardly more requests than a few do, also if all of them share a turn. A process that
-//!   is twice as far behind sends half as many, by the speed at which the queue moves. There are two exceptions: while a
-//!   free key is kept for a process, for 4 s at most, those that share the next turn do not wait for each other; and
-//!   processes without a place cannot see how many they are.
+//!   is twice as far behind sends half as many, by the speed at which the queue moves. This does not hold for processes
+//!   without a place, which cannot see how many they are.
 //! - If the store reports freed keys, a report wakes the process that comes next. The requests after a pause are then
 //!   for the case that a report is late or missed, or a process ahead has ended. So there are fewer of them.
 //! - A process listens to these reports only while they save more than they cost: see [`needs_reports`].
@@ -175,10 +174,7 @@ impl Pace {
         reports_freed: bool,
         chance: f64,
     ) -> Duration {
-        let turns = match held.held_for() {
-            Some(_) => ahead.counted(),
-            None => u32::try_from(ahead.turns).unwrap_or(u32::MAX),
-        };
+        let turns = ahead.counted();
         let pause = match held.held_for() {
             None => self.expected_wait(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {
