@@ -14,7 +14,10 @@ use tokio::time::{sleep, timeout};
 
 use super::{Engine, Fixture, LONG, PATIENCE};
 
-const STAYS: Duration = Duration::from_secs(5);
+/// How long a place stays, which is longer than the test.
+const STAYS: Duration = Duration::from_secs(50);
+/// After this time a place is written again, and one of a millisecond is dead.
+const LATER: Duration = Duration::from_secs(1);
 
 fn ask(key: &str) -> AcquireRequest {
     let key = Key::new(key).unwrap();
@@ -57,7 +60,7 @@ async fn each_place_is_told_when_it_is_taken_and_nothing_else_is() {
     refused(&store, wait("one", first, KnownPlace::None)).await;
     assert_eq!(next(&mut awaited).await, ["one"]);
     // The same process asks again, late enough for its place to be written again.
-    sleep(STAYS / 5).await;
+    sleep(LATER).await;
     refused(&store, wait("one", first, KnownPlace::Due)).await;
     // An attempt without a place, a renewal, a release and an eviction.
     let attempt = leases.try_acquire("one", LONG).await.unwrap();
@@ -84,7 +87,7 @@ async fn a_place_that_comes_after_a_dead_one_is_told() {
     let dies = InTurn::new(WaiterId::random(), Duration::from_millis(1));
     refused(&store, ask("key").turn(Turn::InTurn(dies))).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
-    sleep(STAYS / 5).await;
+    sleep(LATER).await;
     refused(&store, wait("key", WaiterId::random(), KnownPlace::None)).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
 }

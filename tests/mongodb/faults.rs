@@ -307,7 +307,10 @@ async fn a_server_that_hangs_is_given_up_and_what_it_does_later_is_released() {
         .call_timeout(Duration::from_millis(500))
         .build();
     let lease = patiently(|| leases.acquire("key", LONG).into_future()).await;
-    lease.release().await.unwrap();
+    if let Err(error) = lease.release().await {
+        // It goes on in the background.
+        assert!(error.is_retryable(), "{error:?}");
+    }
     // The first request is carried out after the release.
     let start = Instant::now();
     while open.load(Relaxed) > 0 {

@@ -21,8 +21,8 @@ use super::{
 const KEYS: usize = 12;
 /// For how many of them the waiter has to ask sooner than without a stream.
 const ENOUGH: usize = 4;
-/// The shortest pause between two requests of a waiter that polls at its slowest, in milliseconds.
-const POLL: i64 = 500;
+/// Less than the pause between two requests of a waiter that polls at its slowest, which is a second, in milliseconds.
+const POLL: i64 = 900;
 /// After this many requests without a stream, a waiter polls at its slowest.
 const SELDOM: usize = 9;
 /// A process that takes this long for a short sleep and a read of the store stands still, or its server does, in

@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use super::{
     Commands, Engine, Fixture, LONG, SHORT,
     durability::{BOTH, careless},
+    short_lived,
 };
 
 /// Which members must have a write before it is acknowledged.
@@ -102,7 +103,7 @@ async fn a_release_that_must_not_be_undone_is_durable() {
         assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
 
         // A release after the local deadline is durable.
-        let lease = leases.acquire("late", SHORT).await.unwrap();
+        let lease = short_lived(&leases, "late").await;
         sleep(SHORT).await;
         commands.take();
         let _ = lease.release().await;
