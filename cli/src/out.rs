@@ -15,7 +15,7 @@ pub fn line(text: &str) -> Result<Code, Failure> {
     unless_closed(write_line(text))
 }
 
-/// Prints a line of the output of `watch`, which has no end of its own. Fails if nobody reads it any more.
+/// Prints a line for `watch`, whose output has no end. Fails if the reader has closed the pipe.
 pub fn endless_line(text: &str) -> Result<Code, Failure> {
     write_line(text)?;
     Ok(Code::Done)
@@ -40,7 +40,7 @@ pub fn json(value: &Value) -> Result<Code, Failure> {
     raw(format!("{}\n", escaped(&format!("{value:#}"))).as_bytes())
 }
 
-/// Prints JSON in one line of the output of `watch`. Fails if nobody reads it any more.
+/// Prints JSON in one line for `watch`. Fails if the reader has closed the pipe.
 pub fn endless_json_line(value: &Value) -> Result<Code, Failure> {
     write_raw(format!("{}\n", escaped(&value.to_string())).as_bytes())?;
     Ok(Code::Done)

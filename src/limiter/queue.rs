@@ -139,6 +139,7 @@ impl Exhausted {
 /// A request that was sent and not answered yet.
 struct PendingRequest {
     id: PermitId,
+    /// When the request was sent.
     sent: Instant,
     /// When the request is given up, unless it is answered before.
     end: Instant,

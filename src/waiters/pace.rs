@@ -5,9 +5,9 @@
 //!
 //! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
 //!   While the key is held, a pause is at most [`MOST`] for each turn ahead, or the time for which the key has been
-//!   held if that is longer. While the key is free, a pause is at most [`FREE`] for each turn ahead. (For this, a process
-//!   that shares its turn counts as a quarter of a turn.) If pauses grew with the delays of other processes, each
-//!   delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
+//!   held if that is longer. While the key is free, a pause is at most [`FREE`] for each turn ahead. (For this, a
+//!   process that shares its turn counts as a quarter of a turn.) If pauses grew with the delays of other processes,
+//!   each delay would cause the next one, and all would stay late. If the store reports freed keys, a pause may last
 //!   [`LEAST_WITH_REPORTS`] for each turn, because the report ends it.
 //! - A pause goes by how long the answers take, too. If a server is busy, answers take long, and requests before a
 //!   turn can come keep it busy. Such a pause is no longer than the turns ahead take by the speed of the queue.
@@ -71,7 +71,8 @@ pub(super) struct Ahead {
     pub(super) processes: usize,
     /// How many times the key changes hands until all of them have had it.
     pub(super) turns: usize,
-    /// Whether the request waits in turn. If it does not, other processes may have nobody ahead at the same time.
+    /// Whether the request waits in turn. Of those that do, one has nobody ahead. Of the others, many may have nobody
+    /// ahead at the same time.
     pub(super) is_in_turn: bool,
 }
 
@@ -236,8 +237,9 @@ impl Pace {
 /// Whether a process that was refused with this answer needs to hear from the store when the key is freed. Each process
 /// that listens costs the server work for each change of a key.
 ///
-/// The pause of a process that has had nobody ahead goes by the number of refusals, so it may be long although the key is
-/// held briefly. For such a process `pause` is the pause that it would make without reports. For any other it is zero.
+/// The pause of a process that has had nobody ahead goes by the number of refusals, so it may be long although the
+/// holders keep the key briefly. For such a process `pause` is its pause without reports. For any other process it is
+/// zero.
 ///
 /// Each process that waits for permits counts as a turn, but all permits that are taken may be released at the same time.
 /// So a process that waits `for_permits` is not far behind if more of them are taken than turns are ahead.

@@ -161,6 +161,12 @@ async fn the_first_asks_once_a_second_behind_a_long_job() {
     join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(wait)).await;
 }
 
+#[tokio::test]
+async fn a_crowd_asks_seldom_behind_a_long_job() {
+    let store = Fixture::new(Engine::MongoDb).store().await;
+    processes::a_crowd_asks_seldom_behind_a_long_job(Arc::new(store)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handoffs_within_a_process_have_a_bound() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {

@@ -84,6 +84,15 @@ async fn the_first_asks_once_a_second_behind_a_long_job() {
     join_all(BOTH.map(wait)).await;
 }
 
+#[tokio::test]
+async fn a_crowd_asks_seldom_behind_a_long_job() {
+    let wait = async |engine| {
+        let store = Fixture::prepared(engine).await.store();
+        processes::a_crowd_asks_seldom_behind_a_long_job(store).await;
+    };
+    join_all(BOTH.map(wait)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handoffs_within_a_process_have_a_bound() {
     for engine in BOTH {

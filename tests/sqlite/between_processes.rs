@@ -130,6 +130,12 @@ async fn the_first_asks_once_a_second_behind_a_long_job() {
     processes::the_first_asks_once_a_second_behind_a_long_job(store).await;
 }
 
+#[tokio::test]
+async fn a_crowd_asks_seldom_behind_a_long_job() {
+    let store = store_at(&path()).await;
+    processes::a_crowd_asks_seldom_behind_a_long_job(store).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handoffs_within_a_process_have_a_bound() {
     processes::handoffs_within_a_process_have_a_bound(store_at(&path()).await).await;

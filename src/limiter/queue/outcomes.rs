@@ -21,15 +21,14 @@ use crate::{
 /// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
 const MAX_DELAY_SHARE: f64 = 0.05;
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Permits that their caller did not take go to the next callers for this share of the window. Later their window may be
-/// over, and who used them then would take more than the limit of the next one.
-const FRESH_SHARE: u32 = 10;
+/// Permits that their caller did not take go to the next callers for one part in so many of the window. Later their
+/// window may be over, and who used them then would take more than the limit of the next one.
+const FRESH_PART: u32 = 10;
 
 impl PermitQueue {
     /// Applies the outcome of a request that was sent at `sent`. If a request was sent twice with one id, the first
-    /// grant counts, because both are for the same one. Any other outcome of the first one is ignored, because the second
-    /// one may still be granted. An outcome under another id is ignored, because its
-    /// callers have left.
+    /// grant counts, because both are for the same one. Any other outcome of the earlier one is ignored, because the
+    /// later one may still be granted. An outcome under another id is ignored, because its callers have left.
     pub(in crate::limiter) fn complete(
         &mut self,
         request: &PermitRequest,
@@ -118,7 +117,7 @@ impl PermitQueue {
     /// Hands a permit that its caller did not take to the next callers, unless it is too old.
     pub(super) fn hand_on(&mut self, permit: &Permit, now: Instant) {
         let age = now.saturating_duration_since(permit.answered());
-        if age <= self.config.quota.window() / FRESH_SHARE {
+        if age <= self.config.quota.window() / FRESH_PART {
             self.hand_out(permit.permits(), permit.granted_at(), permit.answered());
         }
     }

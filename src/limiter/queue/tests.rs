@@ -416,7 +416,7 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     assert!(behind.is_refused());
 }
 
-/// The window of a permit that nobody took for long may be over.
+/// An old permit may be of a window that is over.
 #[test]
 fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
     for (age, then) in [(SECOND / 10, Some(1)), (SECOND / 5, None)] {

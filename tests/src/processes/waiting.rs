@@ -197,6 +197,39 @@ async fn asks_once_a_second(
     }
 }
 
+/// How many processes wait for one key in a crowd.
+const CROWD: usize = 40;
+/// How many times as many requests as one process a crowd may send. If each process asked as often as the first, it
+/// would be [`CROWD`] times.
+const AS_MANY: usize = 28;
+
+/// Many processes that wait behind a long job send far fewer requests for each than one does alone. They wait one after
+/// the other, because the requests of the crowd may keep a slow server busy.
+pub async fn a_crowd_asks_seldom_behind_a_long_job(store: Arc<dyn Store>) {
+    let leases = patient(store.clone());
+    let held = leases.acquire("key", LONG).await.unwrap();
+    let mut sent = Vec::new();
+    for processes in [1, CROWD] {
+        let (asks, mut asked) = unbounded_channel();
+        let waiting = (0..processes).map(|_| {
+            let (store, asks) = (store.clone(), asks.clone());
+            let process = patient(Layered(Asked { store, asks }));
+            tokio::spawn(process.acquire("key", LONG).into_future())
+        });
+        let waiting: Vec<_> = waiting.collect();
+        sleep(LONG_JOB).await;
+        let begin = Instant::now();
+        sleep(LONG_JOB).await;
+        let asked = std::iter::from_fn(|| asked.try_recv().ok());
+        sent.push(asked.filter(|at| *at >= begin).count());
+        waiting.iter().for_each(|waits| waits.abort());
+        until(&leases, |state| state.waiters.is_empty()).await;
+    }
+    held.release().await.unwrap();
+    assert!(sent[0] > 0 && sent[1] > sent[0], "{sent:?}");
+    assert!(sent[1] <= AS_MANY * sent[0], "{sent:?}");
+}
+
 /// All tasks of a process wait in one place.
 pub async fn the_tasks_of_a_process_have_one_place(store: Arc<dyn Store>) {
     let [holder, waiter] = [(); 2].map(|()| patient(store.clone()));
