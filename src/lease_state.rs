@@ -44,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
     conversions::{Opposites, Unanswered},
+    end::EndedBefore,
     number::LeaseNumber,
     status::EndReason,
     watcher::LossWatcher,

@@ -23,6 +23,6 @@ mod stays;
 pub(crate) use self::{
     fences::Fences,
     fit::{Fit, Wanted},
-    stay::{Departure, Left, LocalAnswer, Stay},
+    stay::{Closing, Departed, Departure, Left, LocalAnswer, Stay},
     stays::Stays,
 };

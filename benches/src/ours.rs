@@ -68,7 +68,7 @@ impl Guard for WholeGuard {
     }
 
     fn leave(self: Box<Self>) {
-        self.0.detach();
+        self.0.detach().expect("it is live");
     }
 }
 
@@ -106,7 +106,7 @@ impl Guard for DroppedGuard {
     }
 
     fn leave(self: Box<Self>) {
-        self.0.detach();
+        self.0.detach().expect("it is live");
     }
 }
 

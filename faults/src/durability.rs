@@ -170,7 +170,8 @@ impl Drop for Killed {
             .lock()
             .drain(..)
             .collect::<Vec<_>>();
-        leases.into_iter().for_each(Lease::detach);
+        // One that is lost is not held.
+        leases.into_iter().for_each(|lease| drop(lease.detach()));
     }
 }
 

@@ -126,7 +126,7 @@ impl Leases {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), leasehold::Error> {
     /// # let leases = Leases::new(MemoryStore::new());
-    /// leases.acquire("report:42", Duration::from_secs(30)).owner("pod-3").await?.detach();
+    /// leases.acquire("report:42", Duration::from_secs(30)).owner("pod-3").await?.detach()?;
     /// assert_eq!(leases.release_owner("pod-3").await?, 1);
     /// # Ok(())
     /// # }

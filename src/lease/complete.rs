@@ -23,7 +23,7 @@ impl Lease {
         if let Some(reason) = self.state.loss(now) {
             return Err(self.state.lost_error(reason));
         }
-        let Some(pending) = self.registry.end(&self.state, now) else {
+        let Ok(pending) = self.registry.end(&self.state, now) else {
             // The close of the client has taken over the release of the lease.
             return Err(self.state.lost_error(LossReason::Closed));
         };

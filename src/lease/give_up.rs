@@ -51,7 +51,7 @@ impl Lease {
             return self.release_local(stay, now).await;
         }
         let lost_before = self.state.loss(now);
-        let Some(pending) = self.registry.end(&self.state, now) else {
+        let Ok(pending) = self.registry.end(&self.state, now) else {
             // The close of the client has taken over the release of the lease.
             return Err(self.state.lost_error(LossReason::Closed));
         };
@@ -81,21 +81,18 @@ impl Lease {
     /// The ticket of a lease that was [granted from memory](crate::Acquire::sticky) is that of the lease in the store,
     /// whose fence is greater. From then on the key is not granted from memory any more. While other tasks have leases
     /// of the key from memory, it is the ticket of no lease: `resume` answers [`Resumed::Gone`](crate::Resumed::Gone),
-    /// as for a lease that is lost.
+    /// as for a lease that is lost. So it is if the client is closed, because the close releases the lease itself.
     pub fn into_ticket(self) -> Ticket {
-        let is_given_away = match &self.stay {
-            None => {
-                self.registry.detach(&self.state);
-                true
-            }
-            Some(stay) => self.give_away(stay),
+        let given_away = match &self.stay {
+            None => self.registry.detach(&self.state).map_err(|_| ()),
+            Some(stay) => self.give_away(stay).map_err(|_| ()),
         };
         // Nothing converts the lease from now on.
         let ticket = Ticket::of(self.state.stored(), &self.state);
-        if is_given_away {
-            ticket
-        } else {
-            ticket.of_no_lease()
+        match given_away {
+            Ok(()) => ticket,
+            // Another call has ended the lease: its release would free the key under the process with the ticket.
+            Err(()) => ticket.of_no_lease(),
         }
     }
 
@@ -104,18 +101,38 @@ impl Lease {
     /// lease in the store, of which a third may have passed.
     ///
     /// For a job that must run once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
-    pub fn detach(self) {
-        match &self.stay {
-            None => self.registry.detach(&self.state),
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lease is lost, so that the key may be free: also if the client is closed, because the close
+    /// releases the lease itself.
+    pub fn detach(self) -> Result<(), Error> {
+        let lost_before = self.state.loss(Instant::now());
+        let detached = match &self.stay {
+            None => {
+                let detached = self.registry.detach(&self.state);
+                detached.map_err(|_| self.closed())
+            }
             Some(stay) => self.detach_local(stay),
+        };
+        match lost_before {
+            None => detached.map_err(|reason| self.state.lost_error(reason)),
+            Some(reason) => Err(self.state.lost_error(reason)),
         }
+    }
+
+    /// Why the lease is lost, if another call than that of its guard has ended it: only the close of the client does.
+    pub(super) fn closed(&self) -> LossReason {
+        let loss = self.state.loss(Instant::now());
+        loss.unwrap_or(LossReason::Closed)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         match &self.stay {
-            None => self.registry.abandon(&self.state),
+            // The guard was given up before, or a close releases the lease.
+            None => drop(self.registry.abandon(&self.state)),
             Some(stay) => self.drop_local(stay),
         }
     }

@@ -7,11 +7,11 @@ use tracing::Instrument;
 
 use super::{guard::Lease, registry::LeaseRegistry};
 use crate::{
-    lease_state::{BackingLease, EndReason, LeaseState},
+    lease_state::{BackingLease, EndReason, EndedBefore, LeaseState},
     messages::ReleaseAnswer,
     model::{Access, Error, Held, LossReason},
     release::Released,
-    sticky::{Departure, Fences, Left, LocalAnswer, Stay},
+    sticky::{Departed, Departure, Fences, Left, LocalAnswer, Stay},
     telemetry::{self, StayEndReason},
 };
 
@@ -90,20 +90,24 @@ impl Lease {
 
     pub(super) async fn release_local(&self, stay: &Arc<Stay>, now: Instant) -> Result<(), Error> {
         let lost_before = self.state.loss(now);
-        let ended = self.state.end_without_events(EndReason::Released, now);
-        if !ended.is_first {
-            self.state.report_end(ended);
-            return Err(self.state.lost_error(LossReason::Closed));
-        }
-        let (left, was_there) = stay.leave(self.state.number(), Departure::Released, now);
+        let Ok(ended) = self.state.end(EndReason::Released, now) else {
+            return Err(self.state.lost_error(self.closed()));
+        };
+        let Departed {
+            left, was_there, ..
+        } = stay.leave(self.state.number(), Departure::Released, now);
         self.state.mark_released();
-        let pending = if left == Left::Release {
-            self.registry.end(stay.stored(), now)
+        let sent_back = if left == Left::Release {
+            self.registry.end(stay.stored(), now).map(Some)
         } else {
-            self.registry.send_back(stay, left);
-            None
+            self.registry.send_back(stay, left).map(|()| None)
         };
         let report = || self.state.report_end(ended);
+        let Ok(pending) = sent_back else {
+            // The close of the client has taken over the release of the lease.
+            report();
+            return Err(self.state.lost_error(self.closed()));
+        };
         if let Some(pending) = self.registry.report_before(pending, report) {
             let release = self.registry.release(pending, now);
             let release = release.instrument(telemetry::release(self.state.fields()));
@@ -126,28 +130,30 @@ impl Lease {
 
     pub(super) fn drop_local(&self, stay: &Arc<Stay>) {
         let now = Instant::now();
-        let ended = self.state.end_without_events(EndReason::Released, now);
-        if ended.is_first {
-            let (left, _) = stay.leave(self.state.number(), Departure::Released, now);
-            self.state.mark_released();
-            self.registry.send_back(stay, left);
-        }
+        // The guard was given up before.
+        let Ok(ended) = self.state.end(EndReason::Released, now) else {
+            return;
+        };
+        let Departed { left, .. } = stay.leave(self.state.number(), Departure::Released, now);
+        self.state.mark_released();
+        // A close may have given the lease in the store back already.
+        let _: Result<(), EndedBefore> = self.registry.send_back(stay, left);
         self.state.report_end(ended);
     }
 
-    /// Gives up the guard without a release of the lease in the store.
-    pub(super) fn detach_local(&self, stay: &Arc<Stay>) {
-        self.depart(stay, Departure::Detached);
+    /// Gives up the guard without a release of the lease in the store. The error says why that one is released.
+    pub(super) fn detach_local(&self, stay: &Arc<Stay>) -> Result<(), LossReason> {
+        self.depart(stay, Departure::Detached)
     }
 
-    /// Gives up the guard for the process that gets the ticket of the lease in the store. `false` if there is no lease
+    /// Gives up the guard for the process that gets the ticket of the lease in the store. An error if there is no lease
     /// for that: this one is lost, or the lease in the store stands behind other leases too.
-    pub(super) fn give_away(&self, stay: &Arc<Stay>) -> bool {
+    pub(super) fn give_away(&self, stay: &Arc<Stay>) -> Result<(), LossReason> {
         self.depart(stay, Departure::Ticketed)
     }
 
-    /// Gives up the guard. Returns whether the lease in the store is not released.
-    fn depart(&self, stay: &Arc<Stay>, how: Departure) -> bool {
+    /// Gives up the guard. An error if the lease in the store is released, or may be.
+    fn depart(&self, stay: &Arc<Stay>, how: Departure) -> Result<(), LossReason> {
         let now = Instant::now();
         // Behind a lease that is lost, the lease in the store may be that of another task.
         let how = if self.state.is_live(now) {
@@ -155,25 +161,21 @@ impl Lease {
         } else {
             Departure::Released
         };
-        let ended = self.state.end_without_events(EndReason::Detached, now);
-        if !ended.is_first {
-            self.state.report_end(ended);
-            return false;
-        }
-        let (left, was_there) = stay.leave(self.state.number(), how, now);
-        let detaches = match how {
-            Departure::Released => false,
-            Departure::Detached => was_there,
-            Departure::Ticketed => left == Left::Detach,
+        let Ok(ended) = self.state.end(EndReason::Detached, now) else {
+            return Err(self.closed());
         };
+        let Departed { left, detaches, .. } = stay.leave(self.state.number(), how, now);
         let ends_stay = detaches && self.registry.stays.remove(stay);
-        self.registry.send_back(stay, left);
+        let sent_back = self.registry.send_back(stay, left);
         self.state.report_end(ended);
         if ends_stay {
             let of = stay.stored().fields();
             telemetry::stay_ended(of, StayEndReason::Detached, left != Left::Nothing);
         }
-        detaches
+        match sent_back {
+            Ok(()) if detaches => Ok(()),
+            Ok(()) | Err(EndedBefore) => Err(self.closed()),
+        }
     }
 
     /// Ends the stay of the lease behind this one, so that it goes back to the store when this one is given up.

@@ -1,7 +1,8 @@
 //! `LeaseRegistry`: the leases of a client, from the grant of each to its release. A close releases them all.
 //!
 //! Invariants: a lease is registered from its grant until it is given up. Only the first call that gives up a lease
-//! gets its pending release, so each lease is released once. A close waits for every pending release.
+//! gets its pending release, so each lease is released once. Every other call is told so, and must not go on as if the
+//! lease had ended as it asked. A close waits for every pending release.
 
 use std::{
     collections::HashMap,
@@ -21,12 +22,12 @@ use tokio::{
 
 use crate::{
     coalescer::Coalescer,
-    lease_state::{EndReason, LeaseNumber, LeaseState},
+    lease_state::{EndReason, EndedBefore, LeaseNumber, LeaseState},
     model::{Error, LossReason},
     release::{PendingRelease, Released, Releaser, release_all},
     renewal::RenewalHandle,
     runtime::{inline_task::InlineTask, lifecycle::Lifecycle},
-    sticky::Stays,
+    sticky::{Closing, Stays},
     store::Store,
     telemetry::{self, StayEndReason},
     waiters::WaitQueues,
@@ -110,28 +111,35 @@ impl LeaseRegistry {
     }
 
     /// Releases a lease in the background, because its guard is dropped.
-    pub(super) fn abandon(&self, lease: &Arc<LeaseState>) {
-        if let Some(pending) = self.end(lease, Instant::now()) {
-            self.renewals.release(pending);
-        }
+    pub(super) fn abandon(&self, lease: &Arc<LeaseState>) -> Result<(), EndedBefore> {
+        let pending = self.end(lease, Instant::now())?;
+        self.renewals.release(pending);
+        Ok(())
     }
 
-    /// Gives up a lease without a release: the lease holds the key until its ttl is over.
-    pub(super) fn detach(&self, lease: &LeaseState) {
+    /// Gives up a lease without a release: the lease holds the key until its ttl is over. After an error it may not, and
+    /// nobody may be told that it does.
+    pub(super) fn detach(&self, lease: &LeaseState) -> Result<(), EndedBefore> {
+        let ended = lease.end(EndReason::Detached, Instant::now())?;
         self.forget(lease);
         self.queues.detach_lease(lease.key(), lease.id());
-        lease.end(EndReason::Detached, Instant::now());
+        lease.report_end(ended);
+        Ok(())
     }
 
-    /// Gives up a lease, and returns its pending release. `None` if another call gave up the lease before.
-    pub(super) fn end(&self, lease: &Arc<LeaseState>, now: Instant) -> Option<PendingRelease> {
+    /// Gives up a lease, and returns its pending release.
+    pub(super) fn end(
+        &self,
+        lease: &Arc<LeaseState>,
+        now: Instant,
+    ) -> Result<PendingRelease, EndedBefore> {
         // The token is taken first, so that a close which does not find the lease any more waits for its release.
         let at_work = self.lifecycle.register_operation();
         self.forget(lease);
-        let ended = lease.end_without_events(EndReason::Released, now);
-        let pending = || PendingRelease::new(lease.clone(), self.queues.clone(), at_work);
-        let pending = ended.is_first.then(pending);
-        self.report_before(pending, || lease.report_end(ended))
+        let ended = lease.end(EndReason::Released, now)?;
+        let pending = PendingRelease::new(lease.clone(), self.queues.clone(), at_work);
+        let [pending] = self.report_before([pending], || lease.report_end(ended));
+        Ok(pending)
     }
 
     /// Ends all leases because of a close, and returns their releases. If the subscriber of the application panics, the
@@ -144,7 +152,8 @@ impl LeaseRegistry {
             let lost = catch_unwind(AssertUnwindSafe(|| lease.lose(LossReason::Closed)));
             let end = || self.end(&lease, Instant::now());
             match catch_unwind(AssertUnwindSafe(end)) {
-                Ok(release) => pending.extend(release),
+                // A lease whose guard was given up at this moment is released by that call, or not at all.
+                Ok(release) => pending.extend(release.ok()),
                 Err(panic) => first_panic = first_panic.or(Some(panic)),
             }
             first_panic = first_panic.or(lost.err());
@@ -201,9 +210,10 @@ impl LeaseRegistry {
         let _ = self.renewals.ensure_running();
         // The leases that stay come first, because one of them may end meanwhile.
         let stays = self.stays.all().into_iter().chain(self.stays.ended());
-        for stay in stays.filter(|it| it.is_detached()) {
+        for stay in stays.filter(|it| it.close() == Closing::IsDetached) {
             stay.stored().lose(LossReason::Closed);
-            self.detach(stay.stored());
+            // The guard that was the last one may have detached it at this moment.
+            let _: Result<(), EndedBefore> = self.detach(stay.stored());
         }
         let pending = self.lose_all();
         // The leases of the stays have ended above, so that nothing is left to the renewal task.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
     lease_state::LeaseState,
@@ -82,7 +82,11 @@ pub(crate) async fn convert(
                 if let (Conversion::Downgrade, Some(queues)) = (wanted, to_wake) {
                     queues.wake_first(state.key());
                 }
-                Ok(Converted::Yes)
+                // A close may have ended the lease meanwhile, or the answer came too late.
+                match guarded.loss(Instant::now()) {
+                    None => Ok(Converted::Yes),
+                    Some(reason) => Err(guarded.lost_error(reason)),
+                }
             }
             ConvertAnswer::Held(held) => Ok(Converted::Held(held)),
             ConvertAnswer::OtherFence(_) => Ok(Converted::OtherFence),

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{registry::LeaseRegistry, stay_task};
 use crate::{
+    lease_state::EndedBefore,
     model::{Key, LeaseId, LossReason},
     release::PendingRelease,
     sticky::{Left, Stay},
@@ -64,7 +65,8 @@ impl LeaseRegistry {
                 stay.stored().set_awaited();
             }
             let left = stay.end();
-            self.send_back(stay, left);
+            // A close may have given it back already.
+            let _: Result<(), EndedBefore> = self.send_back(stay, left);
             left != Left::Nothing
         };
         let at_once: Vec<bool> = stays.iter().map(end).collect();
@@ -89,10 +91,11 @@ impl LeaseRegistry {
         }
         if self.stays.remove(stay) {
             let (now, left) = (Instant::now(), stay.end());
+            // If a close has given it back already, its release is waited for below.
             let pending = if left == Left::Release {
-                self.end(stay.stored(), now)
+                self.end(stay.stored(), now).ok()
             } else {
-                self.send_back(stay, left);
+                let _: Result<(), EndedBefore> = self.send_back(stay, left);
                 None
             };
             let of = stay.stored().fields();
@@ -113,17 +116,17 @@ impl LeaseRegistry {
     /// the background.
     pub(super) fn report_before<P>(&self, pending: P, report: impl FnOnce()) -> P
     where
-        P: IntoIterator<Item = PendingRelease> + Default,
+        P: IntoIterator<Item = PendingRelease>,
     {
         let Err(panic) = catch_unwind(AssertUnwindSafe(report)) else {
             return pending;
         };
-        let release = |pending| self.renewals.release(pending);
-        pending.into_iter().for_each(release);
         if panicking() {
             // The guard is dropped because of another panic, and a second one would abort the process.
-            return P::default();
+            return pending;
         }
+        let release = |pending| self.renewals.release(pending);
+        pending.into_iter().for_each(release);
         resume_unwind(panic);
     }
 
@@ -164,10 +167,11 @@ impl LeaseRegistry {
         self.send_back_all(&all, why);
     }
 
-    /// Gives up the lease in the store, if that is what is left to do.
-    pub(super) fn send_back(&self, stay: &Arc<Stay>, left: Left) {
+    /// Gives up the lease in the store, if that is what is left to do. Who tells somebody what became of the lease needs
+    /// the outcome.
+    pub(super) fn send_back(&self, stay: &Arc<Stay>, left: Left) -> Result<(), EndedBefore> {
         match left {
-            Left::Nothing => {}
+            Left::Nothing => Ok(()),
             Left::Release => self.abandon(stay.stored()),
             Left::Detach => self.detach(stay.stored()),
         }

@@ -10,31 +10,26 @@ use super::{
 };
 use crate::{model::LossReason, telemetry};
 
-/// How a call has ended a lease.
+/// The call that returns this has ended the lease, and no other call has.
 #[derive(Debug)]
 #[must_use = "it is to be reported"]
 pub(crate) struct Ended {
-    /// Whether no call has ended the lease before.
-    pub(crate) is_first: bool,
     how: EndReason,
     /// The loss of the lease, if it was not reported before.
     loss: Option<LossReason>,
     held: Duration,
 }
 
-impl LeaseState {
-    /// Ends the lease: its holder does not count on it any more. Returns whether this was the first such call. The
-    /// caller of the first one must release the lease, if it ends as [`EndReason::Released`].
-    pub(crate) fn end(&self, end: EndReason, now: Instant) -> bool {
-        let ended = self.end_without_events(end, now);
-        let is_first = ended.is_first;
-        self.report_end(ended);
-        is_first
-    }
+/// Another call had ended the lease before, so this one has changed nothing: the lease is not what this call would have
+/// made of it. A close may release a lease whose guard is given away at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndedBefore;
 
-    /// As [`end`](Self::end), for a caller that has to give up the lease before the subscriber of the application,
-    /// which may panic, is told. The caller passes the answer to [`report_end`](Self::report_end).
-    pub(crate) fn end_without_events(&self, how: EndReason, now: Instant) -> Ended {
+impl LeaseState {
+    /// Ends the lease: its holder does not count on it any more. The first call decides how the lease ends. Its caller
+    /// releases the lease if it ends as [`EndReason::Released`], and passes the answer to
+    /// [`report_end`](Self::report_end) after that, because the subscriber of the application may panic.
+    pub(crate) fn end(&self, how: EndReason, now: Instant) -> Result<Ended, EndedBefore> {
         let backing = self.loss_of_backing(now);
         let mut loss = None;
         let is_first = self.state.send_if_modified(|state| {
@@ -49,21 +44,23 @@ impl LeaseState {
             }
             is_first
         });
+        if !is_first {
+            return Err(EndedBefore);
+        }
         if how == EndReason::Detached {
             self.given_back.notify_waiters();
         }
-        Ended {
-            is_first,
+        Ok(Ended {
             how,
             loss,
             held: now.saturating_duration_since(self.since),
-        }
+        })
     }
 
     /// Reports the end of the lease to telemetry.
     pub(crate) fn report_end(&self, ended: Ended) {
         self.report_loss(ended.loss);
-        if ended.is_first && self.has_guard() {
+        if self.has_guard() {
             match ended.how {
                 EndReason::Released => telemetry::given_up(self.fields(), ended.held),
                 EndReason::Detached => telemetry::detached(self.fields(), ended.held),

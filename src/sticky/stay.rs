@@ -74,6 +74,27 @@ pub(crate) enum Departure {
     Ticketed,
 }
 
+/// What came of a lease under the stay that was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the lease in the store may be due"]
+pub(crate) struct Departed {
+    /// What the caller does with the lease in the store.
+    pub(crate) left: Left,
+    /// Whether the lease was still there. It is gone if it had expired, and the key may have been granted again.
+    pub(crate) was_there: bool,
+    /// Whether the lease in the store is not released, as the caller asked.
+    pub(crate) detaches: bool,
+}
+
+/// What a close does with the lease in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// It releases the lease.
+    IsReleased,
+    /// The lease was detached beside other leases, so it is not released.
+    IsDetached,
+}
+
 impl Stay {
     /// The lease in the store stays from now on. An exclusive one has these fences.
     pub(crate) fn begin(
@@ -91,6 +112,7 @@ impl Stay {
                 holders: Holders::none(now),
                 end: End::None,
                 conversion: StoredConversion::None,
+                is_closed: false,
             }),
         })
     }
@@ -131,20 +153,19 @@ impl Stay {
         Err(lease.lost_error(lease.lose(reason)))
     }
 
-    /// Records that a lease under the stay is given up. Returns what the caller does with the lease in the store, and
-    /// whether the lease was still there: it is gone if it had expired, and the key may have been granted again.
-    pub(crate) fn leave(&self, lease: LeaseNumber, how: Departure, now: Instant) -> (Left, bool) {
+    /// Records that a lease under the stay is given up.
+    pub(crate) fn leave(&self, lease: LeaseNumber, how: Departure, now: Instant) -> Departed {
         let mut state = self.state.lock();
         let gone = state.holders.remove(lease, now);
         // A holder that has outlived its ttl does not count.
         let expired = state.holders.take_expired(now);
-        let detaches = gone.is_some()
-            && match how {
-                Departure::Released => false,
-                Departure::Detached => true,
-                Departure::Ticketed => state.holders.is_empty(),
-            };
-        if detaches && state.end != End::Sent {
+        let is_due = match how {
+            Departure::Released => false,
+            Departure::Detached => true,
+            Departure::Ticketed => state.holders.is_empty(),
+        };
+        let detaches = is_due && gone.is_some() && !state.is_closed && state.end != End::Sent;
+        if detaches {
             state.end = End::DueDetached;
         }
         if state.holders.is_empty() && (gone.is_some() || !expired.is_empty()) {
@@ -159,7 +180,22 @@ impl Stay {
         drop(gone);
         // A panic in the event of another lease must not keep the caller from what it does with the lease in the store.
         let _ = catch_unwind(AssertUnwindSafe(|| lose(expired, now)));
-        (left, was_there)
+        Departed {
+            left,
+            was_there,
+            detaches,
+        }
+    }
+
+    /// Records that the client closes, and releases the lease in the store itself, unless it was detached before. From
+    /// now on it cannot be detached.
+    pub(crate) fn close(&self) -> Closing {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        match state.end {
+            End::DueDetached => Closing::IsDetached,
+            End::None | End::Due | End::Sent => Closing::IsReleased,
+        }
     }
 
     /// Ends the stay: from now on only an owner that has the key is granted it from memory, by a reentrant request.
@@ -215,11 +251,6 @@ impl Stay {
     /// Whether the lease was sent back.
     pub(crate) fn is_settled(&self) -> bool {
         self.state.lock().end == End::Sent
-    }
-
-    /// Whether the lease ends without a release, when no lease under it is left.
-    pub(crate) fn is_detached(&self) -> bool {
-        self.state.lock().end == End::DueDetached
     }
 
     /// Whether no task has used the key for as long as it was to stay, a task does not use the units that it was given,

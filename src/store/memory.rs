@@ -39,7 +39,7 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 /// tokio::time::pause();
 /// let leases = Leases::new(MemoryStore::new());
 /// let hour = Duration::from_secs(3600);
-/// leases.acquire("nightly", hour).await?.detach();
+/// leases.acquire("nightly", hour).await?.detach()?;
 /// // Waits for an hour, which passes at once.
 /// let next = leases.acquire("nightly", hour).await?;
 /// # next.release().await

@@ -153,7 +153,7 @@ async fn a_panic_in_a_store_is_an_error_and_leaves_no_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_takes_over_at_the_very_expiry() {
     let (_, leases) = setup();
-    leases.acquire("key", TTL).await.unwrap().detach();
+    leases.acquire("key", TTL).await.unwrap().detach().unwrap();
     let start = Instant::now();
     let lease = leases.acquire("key", TTL).await.unwrap();
     let waited = start.elapsed();
@@ -209,7 +209,7 @@ async fn an_acquire_that_is_dropped_and_never_answered_leaves_no_lock() {
 async fn a_late_request_does_not_take_a_detached_lease_anew() {
     let (store, leases) = setup();
     store.next([Fate::Late(TTL * 2)]);
-    leases.acquire("key", TTL).await.unwrap().detach();
+    leases.acquire("key", TTL).await.unwrap().detach().unwrap();
     sleep(TTL * 3 / 2).await;
     assert!(is_free(&store).await, "the ttl is over");
     sleep(TTL).await;

@@ -1,7 +1,12 @@
 //! `Leases::close`.
 
+use std::{
+    sync::{Arc, Barrier},
+    thread,
+};
+
 use futures::{FutureExt, future::join_all};
-use leasehold::{Error, LossReason};
+use leasehold::{Attempt, Error, Lease, Leases, LossReason, MemoryStore, Resumed, Store};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, LIMIT, MOMENT, PATIENCE, TTL, is_free, setup};
@@ -17,7 +22,7 @@ async fn close_releases_everything_and_waits_for_it() {
     let dropped = leases.acquire("dropped", TTL).await.unwrap();
     let detached = leases.acquire("detached", TTL).await.unwrap();
     let token = held[0].cancellation_token();
-    detached.detach();
+    detached.detach().unwrap();
     drop(dropped);
     store.next([Fate::AnswerLate(MOMENT); 50]);
     leases.close().await;
@@ -260,7 +265,7 @@ async fn a_close_does_not_wait_for_ever_for_a_request_of_a_lease_that_was_detach
     let (store, leases) = setup();
     store.next([Fate::LateWithoutAnswer(MOMENT)]);
     let lease = leases.acquire("key", TTL).await.unwrap();
-    lease.detach();
+    lease.detach().unwrap();
     let limit = LIMIT + TTL + MOMENT;
     timeout(limit, leases.close()).await.expect("a close hangs");
 }
@@ -288,4 +293,106 @@ fn it_carries_out_a_release_whose_runtime_ends_meanwhile() {
         timeout(PATIENCE, closed).await.unwrap().unwrap();
         assert!(is_free(&store).await);
     });
+}
+
+/// A lease that the close is about to release: the store gets the release, and does not carry it out yet.
+async fn while_closing<T>(sticky: bool, give_away: impl AsyncFnOnce(Lease, &Leases) -> T) -> T {
+    let (store, leases) = setup();
+    let acquire = leases.acquire("key", TTL);
+    let acquire = if sticky { acquire.sticky(TTL) } else { acquire };
+    let lease = acquire.await.unwrap();
+    store.gates.close(0);
+    let closing = leases.clone();
+    let closing = tokio::spawn(async move { closing.close().await });
+    store.gates.reached().await;
+    assert!(!lease.is_live());
+    let second = Leases::new(store.memory.clone());
+    let came_of_it = give_away(lease, &second).await;
+    store.gates.open();
+    closing.await.unwrap();
+    let third = second.try_acquire("key", TTL).await.unwrap();
+    assert!(
+        matches!(third, Attempt::Acquired(_)),
+        "the close released it"
+    );
+    came_of_it
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ticket_of_a_lease_that_a_close_releases_is_that_of_no_lease() {
+    for sticky in [false, true] {
+        let resumed = while_closing(sticky, async |lease, second| {
+            second.resume(&lease.into_ticket()).await.unwrap()
+        });
+        let resumed = resumed.await;
+        assert!(matches!(resumed, Resumed::Gone(_)), "{resumed:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_that_a_lease_is_detached_that_a_close_releases() {
+    for sticky in [false, true] {
+        let detached = while_closing(sticky, async |lease, _| lease.detach()).await;
+        let Err(Error::Lost { reason, .. }) = detached else {
+            panic!("{detached:?}");
+        };
+        assert!(matches!(reason, LossReason::Closed), "{reason:?}");
+    }
+}
+
+/// The close ends the lease while its upgrade is under way.
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_that_is_answered_during_a_close_is_that_of_a_lost_lease() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).shared().await.unwrap();
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let close = async {
+        sleep(MOMENT / 2).await;
+        leases.close().await;
+    };
+    let (upgraded, ()) = tokio::join!(lease.upgrade(), close);
+    assert!(matches!(upgraded, Err(Error::Lost { .. })), "{upgraded:?}");
+}
+
+/// One thread closes the handle, and another one gives the lease away at the same moment.
+#[test]
+fn of_a_close_and_a_ticket_at_the_same_moment_only_one_counts() {
+    const ROUNDS: usize = 2_000;
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+    for sticky in [false, true] {
+        let (mut live, mut without_lease) = (0, 0);
+        for round in 0..ROUNDS {
+            let memory = MemoryStore::new();
+            let (leases, other) = (Leases::new(memory.clone()), Leases::new(memory.clone()));
+            let acquire = leases.acquire("key", TTL);
+            let acquire = if sticky { acquire.sticky(TTL) } else { acquire };
+            let lease = runtime.block_on(acquire.into_future()).unwrap();
+            let barrier = Arc::new(Barrier::new(2));
+            let (begin, handle) = (barrier.clone(), runtime.handle().clone());
+            let closing = thread::spawn(move || {
+                begin.wait();
+                handle.block_on(leases.close());
+            });
+            barrier.wait();
+            // The moments differ, so that each step of the close is met.
+            for _ in 0..round % 400 {
+                std::hint::spin_loop();
+            }
+            let ticket = lease.into_ticket();
+            let resumed = runtime
+                .block_on(other.resume(&ticket).into_future())
+                .unwrap();
+            closing.join().unwrap();
+            let Resumed::Live(lease) = resumed else {
+                continue;
+            };
+            live += 1;
+            let state = runtime.block_on(memory.inspect(lease.key())).unwrap();
+            let holders = state.map(|state| state.holders).unwrap_or_default();
+            without_lease += usize::from(holders.iter().all(|it| it.lease != lease.id()));
+        }
+        println!("sticky {sticky}: {live} of {ROUNDS} are live");
+        assert_eq!(without_lease, 0, "of {live} live leases, sticky: {sticky}");
+    }
 }

@@ -40,7 +40,7 @@ async fn another_process_takes_over() {
     // A process that dies: its lease is neither renewed nor released.
     let lease = one.acquire("report:42", TTL).await.unwrap();
     let (died, fence) = (Instant::now(), lease.fence());
-    lease.detach();
+    lease.detach().unwrap();
     let next = other.acquire("report:42", TTL).await.unwrap();
     assert!(died.elapsed() >= TTL);
     assert!(next.fence() > fence);

@@ -167,7 +167,7 @@ fn left_without_a_runtime(ends: Runtime, end: fn(Runtime)) -> (FirstHangs, Lease
 fn is_released_on(runtime: &Runtime, store: &FirstHangs, leases: &Leases) {
     runtime.block_on(async {
         store.until(|seen| seen.sent_on.len() == 2).await;
-        acquire(leases, "key").await.detach();
+        acquire(leases, "key").await.detach().unwrap();
     });
 }
 
@@ -177,7 +177,10 @@ fn a_background_release_goes_on_with_a_runtime_that_lives() {
         let (store, leases) = FirstHangs::new(None);
         let (first, lives) = (ends.handle().id(), with_threads());
         drop_on(&ends, &store, &leases);
-        lives.block_on(acquire(&leases, "another")).detach();
+        lives
+            .block_on(acquire(&leases, "another"))
+            .detach()
+            .unwrap();
         assert_eq!(store.sent_on(), [first], "the control");
         end(ends);
         // No acquire and no close is needed.
@@ -191,7 +194,7 @@ fn a_background_release_waits_for_the_runtime_of_the_next_acquire() {
     for (ends, end) in endings() {
         let (store, leases, first) = left_without_a_runtime(ends, end);
         let next = without_threads();
-        next.block_on(acquire(&leases, "another")).detach();
+        next.block_on(acquire(&leases, "another")).detach().unwrap();
         is_released_on(&next, &store, &leases);
         assert_eq!(store.sent_on(), [first, next.handle().id()]);
     }

@@ -49,9 +49,11 @@ async fn a_lease_that_nobody_asked_to_keep_is_not_renewed() {
 
 #[tokio::test(start_paused = true)]
 async fn renewals_end_with_the_guard_however_it_ends() {
-    let ways: [fn(leasehold::Lease); 3] = [drop, leasehold::Lease::detach, |lease| {
-        drop(lease.release())
-    }];
+    let ways: [fn(leasehold::Lease); 3] = [
+        drop,
+        |lease| lease.detach().unwrap(),
+        |lease| drop(lease.release()),
+    ];
     for end in ways {
         let (store, leases) = setup();
         end(leases.acquire("key", TTL).keep_alive().await.unwrap());

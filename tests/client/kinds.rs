@@ -365,7 +365,7 @@ async fn a_ticket_that_is_resumed_twice_gives_two_guards_that_are_kept_alive() {
         } else {
             (second, first)
         };
-        ends.detach();
+        ends.detach().unwrap();
         sleep(TTL * 2).await;
         assert!(stays.is_live());
         // A close releases the remaining guard.

@@ -148,7 +148,7 @@ async fn begun(kind: Kind, need: Need) -> (Streams, Leases) {
     let store = Streams::new(kind);
     if let Need::Waits(_) = need {
         let other = Leases::new(store.memory.clone());
-        other.acquire("key", HOUR).await.unwrap().detach();
+        other.acquire("key", HOUR).await.unwrap().detach().unwrap();
     }
     let leases = Leases::new(Layered(store.clone()));
     tokio::spawn(need.begin(&leases));

@@ -376,7 +376,7 @@ async fn who_waits_has_a_key_at_once_that_this_process_frees_by_force() {
         let lease = waiter.await.unwrap().unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO, "evicts: {evicts}");
         lease.release().await.unwrap();
-        holder.detach();
+        holder.detach().unwrap();
     }
 }
 
@@ -403,7 +403,7 @@ async fn who_waits_has_a_key_at_once_that_an_abandoned_request_has_freed() {
         let lease = waiter.await.unwrap().unwrap();
         assert!(start.elapsed() <= MOMENT, "evicts: {evicts}");
         lease.release().await.unwrap();
-        holder.detach();
+        holder.detach().unwrap();
     }
 }
 

@@ -226,7 +226,7 @@ async fn a_stream_is_opened_when_the_own_lease_is_detached() {
     let held = leases.acquire("key", TTL * 100).await.unwrap();
     let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
     sleep(TTL).await;
-    held.detach();
+    held.detach().unwrap();
     sleep(Duration::from_millis(1)).await;
     assert_eq!(store.streams(), 1);
     waiter.abort();
@@ -241,7 +241,12 @@ async fn the_processes_that_come_next_open_a_stream() {
     for _ in 0..PROCESSES {
         let leases = Leases::new(store.clone());
         waits.push(tokio::spawn(async move {
-            leases.acquire("key", MINUTE).await.unwrap().detach();
+            leases
+                .acquire("key", MINUTE)
+                .await
+                .unwrap()
+                .detach()
+                .unwrap();
             leases
         }));
         sleep(MOMENT).await;

@@ -104,7 +104,7 @@ async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
     let live = leases.acquire("live", LONG).await.unwrap();
     let dead = short_lived(&leases, "dead").await;
     let fence = dead.fence();
-    dead.detach();
+    dead.detach().unwrap();
     let year = Duration::from_secs(365 * 24 * 60 * 60);
     leases.limiter("year", 1, year).permit().await.unwrap();
     leases
@@ -230,11 +230,16 @@ async fn a_fence_ahead_of_the_clock_keeps_its_document() {
         assert_eq!(raised.await.unwrap().modified_count, 1);
     };
     let mut fences = Vec::new();
-    leases.acquire("evicted", LONG).await.unwrap().detach();
+    leases
+        .acquire("evicted", LONG)
+        .await
+        .unwrap()
+        .detach()
+        .unwrap();
     raise("evicted").await;
     fences.push(leases.evict("evicted").await.unwrap().unwrap().fence);
     for (key, shared) in [("released", false), ("shared", true)] {
-        leases.acquire(key, LONG).await.unwrap().detach();
+        leases.acquire(key, LONG).await.unwrap().detach().unwrap();
         raise(key).await;
         // The eviction ends the test's own lease, and the next fence counts from the raised one.
         leases.evict(key).await.unwrap();

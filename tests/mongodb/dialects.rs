@@ -188,7 +188,7 @@ async fn a_damaged_document_hides_no_others_of_a_list() {
     let fixture = Fixture::new(Engine::MongoDb);
     let leases = Leases::new(fixture.store().await.without_pipelines());
     for key in ["a", "b", "c"] {
-        leases.acquire(key, LONG).await.unwrap().detach();
+        leases.acquire(key, LONG).await.unwrap().detach().unwrap();
     }
     let collection = fixture.collection().await;
     let damage = doc! { "$set": { "version": "none" } };

@@ -238,7 +238,7 @@ async fn prepare_can_be_repeated_and_says_what_is_in_its_way() {
     let (collection, store) = (fixture.collection().await, fixture.store().await);
     let leases = leasehold::Leases::new(store);
     for key in ["one", "two"] {
-        leases.acquire(key, LONG).await.unwrap().detach();
+        leases.acquire(key, LONG).await.unwrap().detach().unwrap();
     }
     let error = MongoDistributedLock::new(&collection)
         .prepare()

@@ -93,7 +93,7 @@ async fn nothing_else_is_told() {
     assert!(matches!(attempt, Attempt::Held(_)));
 
     for key in ["taken over", "removed"] {
-        short_lived(&leases, key).await.detach();
+        short_lived(&leases, key).await.detach().unwrap();
     }
     sleep(SHORT * 2).await;
     let next_holder = leases.acquire("taken over", LONG).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_change_that_is_logged_as_a_whole_document_is_told() {
     let collection = fixture.collection().await;
     let mut events = collection.watch().await.unwrap();
     for (key, replaced) in [("replaced", true), ("changed", false)] {
-        leases.acquire(key, LONG).await.unwrap().detach();
+        leases.acquire(key, LONG).await.unwrap().detach().unwrap();
         // The eviction does not change this field. If it is long, the whole document is longer than
         // a list of the changes.
         let done = "long".repeat(if replaced { 1 } else { 200 });

@@ -192,7 +192,12 @@ async fn an_acquire_that_met_a_pipeline_ends_with_its_name() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let leases = leases(fixture.store());
-        leases.acquire("before", LONG).await.unwrap().detach();
+        leases
+            .acquire("before", LONG)
+            .await
+            .unwrap()
+            .detach()
+            .unwrap();
         store_pipeline(&fixture, writes_ids()).await;
         set_pipeline(&fixture, "default_pipeline", &fixture.alias).await;
         let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();

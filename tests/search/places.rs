@@ -146,7 +146,12 @@ async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
         let fixture = Fixture::prepared(engine).await;
         let (running, other) = (leases(fixture.store()), leases(fixture.store()));
         let lease = running.acquire("key", LONG).await.unwrap();
-        other.acquire("other", LONG).await.unwrap().detach();
+        other
+            .acquire("other", LONG)
+            .await
+            .unwrap()
+            .detach()
+            .unwrap();
         fixture.ask(Delete, &fixture.index(), Value::Null).await;
         for leases in [&running, &other] {
             for _ in 0..2 {

@@ -228,7 +228,7 @@ impl Periods {
         match acquired {
             Ok(kept) => {
                 periods.end = periods.count(&proxy, &kept).await;
-                kept.into_iter().for_each(Lease::detach);
+                kept.into_iter().for_each(|lease| lease.detach().unwrap());
             }
             Err(error) => assert!(error.is_retryable(), "{error:?}"),
         }
@@ -388,7 +388,8 @@ async fn an_answer_that_changes_nothing_shows_what_the_script_added() {
             .acquire("key", LONG)
             .await
             .unwrap()
-            .detach();
+            .detach()
+            .unwrap();
         let path = format!("{}/_update/key", fixture.alias);
         let script = "ctx._source.now = 7; ctx.op = 'none'";
         let shown = json!({ "script": script, "_source": { "includes": ["*"] } });

@@ -70,7 +70,7 @@ async fn open_at_the_gate(path: &Path, gate: &Path) {
     let attempt = Leases::new(store).try_acquire("key", LONG).await.unwrap();
     let taken = matches!(attempt, Attempt::Acquired(_));
     if let Attempt::Acquired(lease) = attempt {
-        lease.detach();
+        lease.detach().unwrap();
     }
     println!("\ntold taken {} 0", i64::from(taken));
 }

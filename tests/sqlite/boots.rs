@@ -20,7 +20,7 @@ async fn hold(leases: &Leases, key: &str) {
     let acquired = async {
         loop {
             match leases.acquire(key, TTL).await {
-                Ok(lease) => return lease.detach(),
+                Ok(lease) => return lease.detach().unwrap(),
                 Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {}
                 Err(error) => panic!("{error}"),
             }

@@ -163,7 +163,7 @@ async fn the_document_has_its_final_shape() {
         "evicted": [holder],
     });
     assert_eq!(stored(), document);
-    lease.detach();
+    lease.detach().unwrap();
 }
 
 #[tokio::test]

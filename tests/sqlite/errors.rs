@@ -116,7 +116,12 @@ async fn who_finds_the_file_locked_may_try_again() {
 async fn a_broken_row_is_named_and_left_alone() {
     let path = path();
     let leases = Leases::new(store_at(&path).await);
-    leases.acquire("good", LONG).await.unwrap().detach();
+    leases
+        .acquire("good", LONG)
+        .await
+        .unwrap()
+        .detach()
+        .unwrap();
     let connection = Connection::open(&path).unwrap();
     let insert = "INSERT INTO locks (name, document) VALUES ('broken', '{\"fence\": 7')";
     connection.execute(insert, []).unwrap();
@@ -156,7 +161,7 @@ async fn of_a_batch_that_is_undone_in_the_middle_nothing_is_done() {
     for key in ["a", "b", "c"] {
         let lease = leases.acquire(key, LONG).await.unwrap();
         requests.push(RenewRequest::new(lease.key().clone(), lease.id(), 2 * LONG));
-        lease.detach();
+        lease.detach().unwrap();
     }
     let connection = Connection::open(&path).unwrap();
     let all = || -> Vec<String> {

@@ -19,7 +19,7 @@ async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
     assert!(matches!(refused, Err(Error::File { .. })), "{refused:?}");
 
     let new = Leases::new(store_at(&path).await);
-    new.acquire("key", LONG).await.unwrap().detach();
+    new.acquire("key", LONG).await.unwrap().detach().unwrap();
     let error = lease.release().await.unwrap_err();
     assert!(error.to_string().contains("replaced by another"), "{error}");
     assert!(!new.inspect("key").await.unwrap().unwrap().is_free());
@@ -31,7 +31,7 @@ async fn what_is_removed_beside_the_file_grants_nothing_more() {
     for end in ["-wal", "-shm"] {
         let path = path();
         let leases = Leases::new(store_at(&path).await);
-        leases.acquire("key", LONG).await.unwrap().detach();
+        leases.acquire("key", LONG).await.unwrap().detach().unwrap();
         fs::remove_file(format!("{}{end}", path.display())).unwrap();
         let refused = leases.try_acquire("other", LONG).await;
         let Err(error @ Error::File { .. }) = refused else {
@@ -66,7 +66,7 @@ async fn a_symbolic_link_is_the_file_that_it_leads_to() {
     let (path, other) = (path(), path());
     symlink(&path, &other).unwrap();
     let there = Leases::new(store_at(&other).await);
-    there.acquire("key", LONG).await.unwrap().detach();
+    there.acquire("key", LONG).await.unwrap().detach().unwrap();
     let here = Leases::new(store_at(&path).await);
     let attempt = here.try_acquire("key", LONG).await.unwrap();
     assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");

@@ -57,11 +57,11 @@ pub async fn cost_of_renewals(
     acquire(&leases, "first", AT_ONCE, LONG)
         .await
         .into_iter()
-        .for_each(Lease::detach);
+        .for_each(|lease| lease.detach().unwrap());
     let start = Instant::now();
     let sample = acquire(&leases, "sample", number / SAMPLE, LONG).await;
     let mut ttl = (start.elapsed() * SAMPLE as u32 * SPARE).max(SHORTEST);
-    sample.into_iter().for_each(Lease::detach);
+    sample.into_iter().for_each(|lease| lease.detach().unwrap());
     loop {
         let (cost, lost, slowest) = round(store.clone(), number, enough, ttl, &sent).await;
         if lost == 0 {
@@ -121,7 +121,7 @@ async fn round(
     }
     println!("to renew {number} leases costs {costs:?} requests");
     let (kept, lost): (Vec<_>, Vec<_>) = kept.into_iter().partition(Lease::is_live);
-    kept.into_iter().for_each(Lease::detach);
+    kept.into_iter().for_each(|lease| lease.detach().unwrap());
     for lease in &lost {
         let expired = match lease.lost().await {
             LossReason::Expired => true,

@@ -107,7 +107,7 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
                 let attempt = leases.try_acquire(name(key), LONG).await;
                 if let Attempt::Acquired(lease) = attempt.unwrap() {
                     told("won", key as i64, lease.fence().get());
-                    lease.detach();
+                    lease.detach().unwrap();
                 }
             }
         }

@@ -21,6 +21,8 @@ pub(super) struct StayState {
     pub(super) holders: Holders,
     pub(super) end: End,
     pub(super) conversion: StoredConversion,
+    /// Whether the client closes, and gives the lease in the store back itself.
+    pub(super) is_closed: bool,
 }
 
 /// Whether a conversion of the lease in the store has begun. From then on its mode is not known here, so nothing more

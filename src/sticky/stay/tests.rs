@@ -83,15 +83,43 @@ fn only_the_last_lease_takes_the_lease_in_the_store_with_its_ticket() {
     let shared = || request().shared();
     let leases = [(); 3].map(|()| granted(stay.try_enter(shared(), now)));
     for lease in &leases[..2] {
-        let (left, was_there) = stay.leave(lease.number(), Departure::Ticketed, now);
-        assert!(left == Left::Nothing && was_there);
+        let left = stay.leave(lease.number(), Departure::Ticketed, now);
+        assert_eq!(left, departed(Left::Nothing, true, false));
         // It is not there any more, so what it wants is not what the others get.
         let again = stay.leave(lease.number(), Departure::Detached, now);
-        assert_eq!(again, (Left::Nothing, false));
+        assert_eq!(again, departed(Left::Nothing, false, false));
     }
     // The stay has not ended.
     let another = granted(stay.try_enter(shared(), now));
     let leave = |lease: &LeaseState| stay.leave(lease.number(), Departure::Ticketed, now);
-    assert_eq!(leave(&another), (Left::Nothing, true));
-    assert_eq!(leave(&leases[2]), (Left::Detach, true));
+    assert_eq!(leave(&another), departed(Left::Nothing, true, false));
+    assert_eq!(leave(&leases[2]), departed(Left::Detach, true, true));
+}
+
+fn departed(left: Left, was_there: bool, detaches: bool) -> Departed {
+    Departed {
+        left,
+        was_there,
+        detaches,
+    }
+}
+
+/// The close releases the lease in the store, whatever the last guard wants of it. But if a guard has detached it beside
+/// others before, the close leaves it alone.
+#[test]
+fn a_lease_that_a_close_releases_is_given_to_nobody() {
+    let now = Instant::now();
+    for how in [Departure::Detached, Departure::Ticketed] {
+        let stay = stay(now);
+        let lease = granted(stay.try_enter(request(), now));
+        assert_eq!(stay.close(), Closing::IsReleased);
+        let left = stay.leave(lease.number(), how, now);
+        assert_eq!(left, departed(Left::Nothing, true, false));
+        assert_eq!(stay.end(), Left::Release);
+    }
+    let stay = stay(now);
+    let leases = [(); 2].map(|()| granted(stay.try_enter(request().shared(), now)));
+    let left = stay.leave(leases[0].number(), Departure::Detached, now);
+    assert_eq!(left, departed(Left::Nothing, true, true));
+    assert_eq!(stay.close(), Closing::IsDetached);
 }

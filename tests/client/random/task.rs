@@ -288,7 +288,7 @@ impl Task {
             0..=49 => drop(lease),
             50..=79 => drop(lease.release().await),
             80..=89 => drop(timeout(self.millis(30), lease.release()).await),
-            90..=93 => lease.detach(),
+            90..=93 => drop(lease.detach()),
             94..=97 => {
                 let ticket = lease.into_ticket();
                 if let Ok(Resumed::Live(lease)) = self.other.resume(&ticket).await {

@@ -161,7 +161,7 @@ async fn a_ticket_takes_the_lease_to_another_process() {
 #[tokio::test(start_paused = true)]
 async fn a_detached_lease_holds_the_key_until_its_ttl_is_over() {
     let (store, leases) = setup();
-    sticky(&leases).await.detach();
+    sticky(&leases).await.detach().unwrap();
     assert!(is_held(&leases).await);
     let took = until_free(&store).await;
     assert!(took > TTL / 2 && took <= TTL, "{took:?}");

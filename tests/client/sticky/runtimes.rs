@@ -98,7 +98,7 @@ async fn a_subscriber_that_panics_keeps_the_key_from_nobody() {
     let ways: [(fn(Lease), Duration); 4] = [
         (drop, MOMENT),
         (|lease| drop(executor::block_on(lease.release())), MOMENT),
-        (Lease::detach, TTL),
+        (|lease| lease.detach().unwrap(), TTL),
         (|lease| drop(lease.into_ticket()), TTL),
     ];
     for field in ["at_once", "held", "reason"] {

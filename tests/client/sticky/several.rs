@@ -45,7 +45,8 @@ async fn the_ticket_of_a_lease_that_is_lost_is_of_no_lease_although_the_key_is_f
 async fn a_lost_lease_that_is_detached_keeps_nothing() {
     let (store, leases) = setup();
     let (lost, next) = lost_and_next(&leases).await;
-    lost.detach();
+    let detached = lost.detach();
+    assert!(matches!(detached, Err(Error::Lost { .. })), "{detached:?}");
     next.release().await.unwrap();
     let next = timeout(PATIENCE, plain(&leases)).await.unwrap();
     next.release().await.unwrap();
@@ -58,7 +59,7 @@ async fn one_of_several_leases_that_is_detached_keeps_the_key_for_a_ttl() {
     drop(sticky(&leases).await);
     let shared = async || leases.acquire("key", TTL).shared().await.unwrap();
     let (one, two) = (shared().await, shared().await);
-    one.detach();
+    one.detach().unwrap();
     assert!(two.is_live());
     two.release().await.unwrap();
     assert!(is_held(&leases).await);

@@ -32,7 +32,7 @@ impl Operation {
         match self {
             Self::Handle { waits: false } => Ok(match leases.try_acquire(&key, TTL).await? {
                 Attempt::Acquired(lease) => {
-                    lease.detach();
+                    drop(lease.detach());
                     Told::Granted
                 }
                 Attempt::Held(held) => Told::Held(held.holders().len()),
@@ -40,7 +40,7 @@ impl Operation {
             Self::Handle { waits: true } => {
                 match leases.acquire(&key, TTL).wait_for(Duration::ZERO).await {
                     Ok(lease) => {
-                        lease.detach();
+                        drop(lease.detach());
                         Ok(Told::Granted)
                     }
                     Err(Error::WaitTimedOut { held, .. }) => Ok(Told::Held(held.holders().len())),
