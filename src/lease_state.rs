@@ -103,7 +103,8 @@ impl LeaseState {
     /// The state of a lease whose request was sent at `sent`. `None` if the answer took so long that the lease has
     /// already expired in this process.
     pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: Instant) -> Option<Self> {
-        let validity = Validity::until(deadline(sent, grant, terms.clock_margin));
+        let until = deadline(sent, grant, terms.request.ttl, terms.clock_margin);
+        let validity = Validity::until(until);
         let since = Instant::now();
         if !validity.is_live(since) {
             return None;
@@ -335,7 +336,8 @@ impl LeaseState {
                     lost(validity.lose(LossReason::TakenOver, now))
                 }
                 Ok(RenewAnswer::Renewed(grant)) => {
-                    let until = deadline(sent.instant, &grant, self.terms.clock_margin);
+                    let margin = self.terms.clock_margin;
+                    let until = deadline(sent.instant, &grant, self.ttl(), margin);
                     validity.renewed(until, now).or_else(lost)
                 }
                 Ok(RenewAnswer::Expired) => lost(validity.lose(LossReason::Expired, now)),

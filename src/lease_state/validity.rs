@@ -31,10 +31,16 @@ pub(crate) fn granted_at(sent: Instant, grant: &Grant) -> Instant {
 /// The instant from which the holder must not count on the lease any more.
 ///
 /// `sent` is the instant before the request was sent. The time is computed from what the lease had left when the server
-/// answered, and not from the ttl: a repeated request may be answered with the lease that the first request was granted
-/// a while ago.
-pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> Instant {
-    let usable = grant.expires_in().saturating_sub(clock_margin);
+/// answered: a repeated request may be answered with the lease that the first request was granted a while ago. It is
+/// never longer than the ttl: if the server's clock was set back after the grant, the lease has more than that left by
+/// that clock, and loses it when the clock is right again.
+pub(crate) fn deadline(
+    sent: Instant,
+    grant: &Grant,
+    ttl: Duration,
+    clock_margin: Duration,
+) -> Instant {
+    let usable = grant.expires_in().min(ttl).saturating_sub(clock_margin);
     // A ttl is bounded, so only a nonsensical answer can overflow. The lease then counts as expired at once.
     sent.checked_add(usable).unwrap_or(sent)
 }
@@ -198,9 +204,16 @@ mod tests {
     fn the_deadline_counts_from_the_sending_and_leaves_the_margin() {
         let sent = Instant::now();
         let margin = Duration::from_millis(100);
-        let end = deadline(sent, &grant(SECOND), margin);
-        assert_eq!(end - sent, Duration::from_millis(900));
-        assert_eq!(deadline(sent, &grant(margin / 2), margin), sent);
+        let usable = |left, ttl| deadline(sent, &grant(left), ttl, margin) - sent;
+        assert_eq!(usable(SECOND, 3 * SECOND), SECOND - margin);
+        assert_eq!(usable(margin / 2, 3 * SECOND), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_adds_nothing_to_the_ttl() {
+        let (sent, margin) = (Instant::now(), Duration::from_millis(100));
+        let end = deadline(sent, &grant(100 * SECOND), 10 * SECOND, margin);
+        assert_eq!(end - sent, 10 * SECOND - margin);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod gates;
 mod acquire;
 mod batches;
 mod cancel;
+mod clock_steps;
 mod close;
 mod conversions;
 mod documented;
