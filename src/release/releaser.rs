@@ -129,7 +129,7 @@ impl Releaser {
             }
             let outcome = self.send(request, reply.as_mut(), calls).await;
             let error = match outcome {
-                Ok(answer) => {
+                Ok((sent, answer)) => {
                     // A request that is not answered may have been carried out before this one.
                     unclear |= !calls.is_empty();
                     let is_first = first_answer.is_none();
@@ -149,8 +149,9 @@ impl Releaser {
                         // lease because it comes before them.
                         job.held.iter().for_each(|held| held.state.mark_released());
                     }
-                    // `now` is before this request was sent, so the last request is sent after that time.
-                    let settled = now.saturating_duration_since(first) >= self.call_timeout;
+                    // This may be the late answer to an earlier request, after which an acquire request may have been
+                    // carried out. So the request that was answered counts, and not the last one.
+                    let settled = sent.saturating_duration_since(first) >= self.call_timeout;
                     // An acquire request that reaches the server later may be granted the same lease again.
                     if !job.maybe_in_flight || settled {
                         return;
@@ -182,12 +183,14 @@ impl Releaser {
         }
     }
 
+    /// Sends a request, and waits for the next answer to it or to an earlier one. Returns the instant before the request
+    /// was sent that is answered.
     async fn send(
         &self,
         request: PlannedRelease,
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
-    ) -> Result<ReleaseAnswer, Error> {
+    ) -> Result<(Instant, ReleaseAnswer), Error> {
         // The semaphore is never closed, so there is always a permit.
         let slot = match reply {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
@@ -223,7 +226,7 @@ impl Releaser {
                     limit,
                 })
             },
-            |(_, answer)| answer,
+            |(sent, answer)| answer.map(|answer| (sent, answer)),
         )
     }
 }

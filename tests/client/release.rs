@@ -1,5 +1,7 @@
 //! Releases that a caller waits for, and releases in the background.
 
+use std::time::Duration;
+
 use futures::FutureExt;
 use leasehold::{Error, LossReason};
 use tokio::time::{sleep, timeout};
@@ -24,7 +26,12 @@ async fn a_request_that_arrives_after_the_release_of_its_lease_leaves_no_lock() 
 async fn a_detached_lease_is_not_released_by_its_late_requests() {
     let (store, leases) = setup();
     store.next([Fate::Late(LIMIT * 2)]);
-    leases.acquire("key", LIMIT * 50).await.unwrap().detach();
+    leases
+        .acquire("key", LIMIT * 50)
+        .await
+        .unwrap()
+        .detach()
+        .unwrap();
     sleep(LIMIT * 3).await;
     assert!(!is_free(&store).await);
 }
@@ -270,4 +277,22 @@ async fn a_release_is_not_tried_again_after_the_ttl() {
     assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
     sleep(TTL).await;
     assert_eq!(store.calls(), ["release"]);
+}
+
+/// The acquire is carried out late. A release is answered late too, when the store cannot be reached any more: that answer
+/// says nothing of the time after it was carried out.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_ends_no_release_that_is_still_due() {
+    let (store, leases) = setup();
+    store.next([Fate::CutAndLate(LIMIT / 10)]);
+    let lease = leases.acquire("key", LIMIT * 50).await.unwrap();
+    // The second release is carried out before the acquire, and answered when the call timeout is over.
+    let answers = [Duration::ZERO, LIMIT + LIMIT / 2].map(Fate::AnswerLate);
+    store.fates_now(answers.into_iter().chain([Fate::NotSent; 1_000]));
+    lease.release().await.unwrap();
+    sleep(LIMIT * 2).await;
+    assert!(!is_free(&store).await);
+    // The store can be reached again.
+    store.fates_now([]);
+    until_free(&store).await;
 }
