@@ -18,10 +18,12 @@ mod tick;
 
 use std::{
     num::NonZeroU16,
+    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
     time::Duration,
 };
 
+use futures::FutureExt;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
@@ -43,7 +45,7 @@ use crate::{
     model::{Access, Error, Held, Key, WaitPolicy, WaiterId},
     retry::{self, Tries},
     rules,
-    runtime::{in_flight::InFlight, inline_task::InlineTask, suspension},
+    runtime::{self, in_flight::InFlight, inline_task::InlineTask, suspension},
     sticky::Fences,
     telemetry,
     waiters::{HandoffOffer, HandoffOutcome, Waiter},
@@ -143,13 +145,18 @@ impl AcquireOperation {
         at_work: TaskTrackerToken,
     ) {
         let closing = self.context.registry.lifecycle.closing().clone();
-        let outcome = tokio::select! {
-            biased;
-            // The caller's future was dropped.
-            () = reply.closed() => Err(Error::Closed),
-            () = closing.cancelled() => Err(Error::Closed),
-            outcome = self.ask(wait_policy) => outcome,
-        };
+        let asked = AssertUnwindSafe(async {
+            tokio::select! {
+                biased;
+                // The caller's future was dropped.
+                () = reply.closed() => Err(Error::Closed),
+                () = closing.cancelled() => Err(Error::Closed),
+                outcome = self.ask(wait_policy) => outcome,
+            }
+        });
+        // A subscriber of the application that panics in an event must not keep this from cleaning up.
+        let asked = asked.catch_unwind().await;
+        let outcome = asked.unwrap_or_else(|_| Err(runtime::panicked()));
         let state = match &outcome {
             Ok(Attempt::Acquired(lease)) if lease.id() == self.request.lease => {
                 Some(lease.stored())

@@ -1,6 +1,9 @@
 //! Telemetry of the store: calls by an operator, calls that fail, and the listeners to its streams.
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use tracing::{
     Span, debug,
@@ -18,6 +21,9 @@ use crate::{
 
 /// Reports that a call to the store failed, or was not answered in time. An error that the store did not cause is not
 /// reported.
+///
+/// The caller goes on after this: it tries again, or gives back what it may have got. So a panic of the subscriber, which
+/// is code of the application, ends here.
 pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {
     let failed = matches!(
         error,
@@ -42,12 +48,15 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
     let (operation, retryable) = (label(operation), error.is_retryable());
     let key = about.map(|(key, _)| key.as_str());
     let lease = about.map(|(_, lease)| field::display(lease));
-    debug!(
-        target: TARGET, operation, key, lease, %error, retryable,
-        "a call to the store failed",
-    );
-    #[cfg(feature = "metrics")]
-    metrics::store_failed(operation);
+    let report = || {
+        debug!(
+            target: TARGET, operation, key, lease, %error, retryable,
+            "a call to the store failed",
+        );
+        #[cfg(feature = "metrics")]
+        metrics::store_failed(operation);
+    };
+    let _ = catch_unwind(AssertUnwindSafe(report));
 }
 
 /// The name of an operation as the value of a label, which must not contain spaces.

@@ -11,7 +11,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, executor};
 use leasehold::{Filter, Lease, Leases, LossReason};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{
     Event, Subscriber,
     span::{Attributes, Id},
@@ -23,7 +23,7 @@ use tracing_subscriber::{
 };
 
 use super::{
-    super::{MOMENT, TTL, is_free, setup, until_free},
+    super::{Fate, MOMENT, TTL, is_free, setup, until_free},
     journal,
 };
 
@@ -73,7 +73,7 @@ async fn it_is_the_reason_of_a_loss_and_the_next_acquire_has_leases_renewed_agai
     }
     panics.store(0, Relaxed);
     let next = leases.acquire("another", TTL).keep_alive().await.unwrap();
-    tokio::time::sleep(TTL * 2).await;
+    sleep(TTL * 2).await;
     assert!(next.is_live());
 }
 
@@ -86,7 +86,7 @@ async fn it_ends_a_background_release_which_is_not_sent_again() {
     // The event of a release has this field.
     let (_default, panics) = panic_in("by", 3);
     drop(lease);
-    tokio::time::sleep(TTL).await;
+    sleep(TTL).await;
     assert!(is_free(&store).await);
     assert_eq!((store.calls(), panics.load(Relaxed)), (vec!["release"], 2));
     // Releases that begin later are sent, and a close does not wait for one that has panicked.
@@ -185,4 +185,35 @@ async fn in_a_close_it_loses_no_release() {
         assert!(left.is_none(), "{field}, {times}: {left:?}");
         drop(held);
     }
+}
+
+/// The answer to an acquire that was carried out is lost. The field is that of the events of calls that fail.
+#[tokio::test(start_paused = true)]
+async fn in_the_event_of_a_failed_call_it_keeps_the_key_from_nobody() {
+    for times in [1, usize::MAX] {
+        let (store, leases) = setup();
+        store.next([Fate::AnswerLost; 4]);
+        let (default, _) = panic_in("retryable", times);
+        let failed = leases.try_acquire("key", TTL).await;
+        assert!(failed.is_err(), "{failed:?}");
+        assert!(until_free(&store).await < TTL / 2);
+        drop(default);
+        timeout(TTL, leases.close()).await.unwrap();
+    }
+}
+
+/// A task that waits takes a place, and the event of that has this field.
+#[tokio::test(start_paused = true)]
+async fn in_the_event_of_a_place_it_leaves_none() {
+    let (store, leases) = setup();
+    let held = Leases::new(store.memory.clone());
+    let held = held.acquire("key", TTL).await.unwrap();
+    let (default, panics) = panic_in("ahead", 1);
+    let failed = leases.acquire("key", TTL).await;
+    assert!(failed.is_err() && panics.load(Relaxed) == 0, "{failed:?}");
+    drop(default);
+    sleep(MOMENT).await;
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.waiters, []);
+    held.release().await.unwrap();
 }
