@@ -97,6 +97,9 @@ pub(super) async fn acquire(
         Ok(request) => request,
         Err(error) => return Some(Err(error)),
     };
+    // A task that gets the key from memory again and again waits for nothing. On a runtime with one thread, nothing else
+    // would run, not even the task that learns that another process waits for the key.
+    tokio::task::consume_budget().await;
     let now = Instant::now();
     let entry = match until {
         Some(until) if until <= now => stay.try_enter(request.clone(), now),

@@ -200,3 +200,23 @@ async fn tasks_that_wait_until_a_time_are_told_who_has_the_key() {
     };
     tokio::join!(hold, join_all((0..3).map(wait)));
 }
+
+/// On a runtime with one thread: a task that gets the key from memory all the time waits for nothing.
+#[tokio::test(start_paused = true)]
+async fn grants_from_memory_let_other_tasks_run() {
+    let (_store, leases) = setup();
+    let ran = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let runs = ran.clone();
+    let other = tokio::spawn(async move {
+        loop {
+            runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    for _ in 0..10_000 {
+        sticky(&leases).await.release().await.unwrap();
+    }
+    let ran = ran.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(ran >= 50, "it ran {ran} times beside 10,000 grants");
+    other.abort();
+}
