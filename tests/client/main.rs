@@ -17,6 +17,7 @@ mod fresh;
 mod handover;
 mod keep_alive;
 mod kinds;
+mod known_defects;
 mod leader;
 mod limit_faults;
 mod limits;
