@@ -5,6 +5,7 @@ mod batch;
 mod convert;
 mod evict;
 mod list;
+mod look;
 mod permit;
 mod release;
 mod renew;
@@ -16,6 +17,7 @@ pub use self::{
     convert::{ConvertAnswer, ConvertRequest},
     evict::Eviction,
     list::{Filter, ListRequest, Page},
+    look::{LookAnswer, LookRequest},
     permit::{PermitAnswer, PermitRequest},
     release::{DoneTick, MinHold, ReleaseAnswer, ReleaseKind, ReleaseRequest},
     renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest, Usage},

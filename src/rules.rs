@@ -50,11 +50,11 @@ pub mod turn;
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::decision::{is_last, no_next_fence};
-pub(crate) use self::done::done_before;
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::permit::YEAR;
+pub(crate) use self::{admin::found, done::done_before};
 pub use self::{
-    admin::{answer_evict, evict, inspect, matches, remove_expired},
+    admin::{answer_evict, evict, inspect, look, matches, remove_expired},
     decision::{Decision, Write, last_of_next, next_fence},
     done::answer_release_done,
     grant::{acquire, answer_acquire, is_full},

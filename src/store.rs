@@ -41,18 +41,22 @@ use std::{any::Any, fmt, time::Duration};
 use async_trait::async_trait;
 use futures::{future::join_all, stream::BoxStream};
 
-use crate::model::{Error, Key, LockState};
 pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, DoneTick, Eviction, Grant, InTurn, KnownGrant, KnownPlace, ListRequest,
-        MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Turn, Usage,
+        LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers,
+        RenewRequest, Turn, Usage,
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,
         Quota, SCHEMA, WaiterId, WindowKind,
     },
+};
+use crate::{
+    model::{Error, Key, LockState},
+    rules,
 };
 
 /// Keeps locks and limiters: the interface between [`Leases`](crate::Leases) and a database.
@@ -199,25 +203,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// document was cleaned up.
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error>;
 
-    /// Those of these keys for which a process waits: which have a live [place](crate::Place) in their queue. Keys without a
-    /// document, and documents that are no locks, are not among them. There are at most
-    /// [`MAX_RENEWALS`](MAX_RENEWALS) keys.
+    /// Whether each of these leases is among the holders of its key, and whether a process waits for that key
+    /// ([`rules::look`](crate::rules::look)). A key without a document, and a document that is no lock, has neither. The
+    /// answers are in the order of the requests. There are at most [`MAX_RENEWALS`](MAX_RENEWALS) of them.
     ///
-    /// A client asks for the keys that it keeps although it does not need them, about twice a second. The answer is a
-    /// hint, so a store may read a copy that lags behind.
+    /// A client looks at the leases that stay with it although it does not need them, about twice a second. The answer is
+    /// a hint, so a store may read a copy that lags behind: a client renews a lease that is not held by this answer, and
+    /// that answer counts.
     ///
     /// The provided method inspects each key, all at the same time.
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        let states = join_all(keys.iter().map(|key| self.inspect(key))).await;
-        let mut waited_for = Vec::new();
-        for (key, state) in keys.iter().zip(states) {
-            match state {
-                Ok(Some(state)) if !state.waiters.is_empty() => waited_for.push(key.clone()),
-                Ok(_) | Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(waited_for)
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        let looks = leases.iter().map(async |it| {
+            let found = rules::found(self.inspect(&it.key).await)?;
+            Ok(found.map_or_else(LookAnswer::default, |state| rules::look(&state, it.lease)))
+        });
+        join_all(looks).await.into_iter().collect()
     }
 
     /// A page of the locks that [match](crate::rules::matches) a filter, in the order of their keys.
@@ -307,7 +307,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// A client opens it while keys [stay](crate::Acquire::sticky) with it that it does not need, and gives them up
     /// when they are in the stream. `None`, which the provided method returns, if the database has no such stream. The
-    /// client then learns of the processes that wait from [`waited_for`](Store::waited_for) alone. A key in the stream
+    /// client then learns of the processes that wait from [`look`](Store::look) alone. A key in the stream
     /// is a hint, and may be missing. Items come as in [`freed`](Store::freed).
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
         Ok(None)

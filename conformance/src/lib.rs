@@ -60,6 +60,7 @@ mod holding;
 mod input;
 mod limits;
 mod listing;
+mod look;
 mod modes;
 mod once;
 mod renewals;
@@ -123,6 +124,7 @@ pub use self::{
         a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
         releasing_an_owner_frees_all_of_its_locks,
     },
+    look::a_look_tells_whether_a_lease_is_held,
     modes::{
         a_lease_goes_on_in_another_process, a_minimum_hold_outlasts_the_release,
         a_reader_that_has_expired_is_told_so_after_another_has_left,
@@ -142,7 +144,10 @@ pub use self::{
     },
     renewals::renewals_of_known_grants_tell_the_live_from_the_dead,
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
-    sticky::a_key_that_stays_goes_to_a_process_that_waits,
+    sticky::{
+        a_key_that_stays_goes_to_a_process_that_waits,
+        a_key_that_stays_is_granted_to_nobody_after_an_eviction,
+    },
     turn::{
         a_batch_keeps_the_queue, a_key_has_a_bounded_number_of_places,
         a_key_is_kept_from_the_release_of_its_last_holder,
@@ -258,7 +263,9 @@ macro_rules! conformance_suite {
             a_key_has_a_bounded_number_of_places
             a_refusal_without_a_place_writes_nothing
             a_store_tells_which_keys_are_waited_for
+            a_look_tells_whether_a_lease_is_held
             a_key_that_stays_goes_to_a_process_that_waits
+            a_key_that_stays_is_granted_to_nobody_after_an_eviction
             a_batch_keeps_the_queue
             all_that_go_on_asking_are_granted_the_key
             a_tick_that_is_done_is_not_granted_again

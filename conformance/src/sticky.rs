@@ -1,8 +1,9 @@
 //! Leases that stay with their process after their last use, on a store.
 
-use leasehold::{Attempt, Error, Fence, Leases};
+use leasehold::{Attempt, Error, Fence, Leases, LossReason};
+use tokio::time::{Instant, sleep};
 
-use super::{Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, violation};
+use super::{Clients, LONG, LOOK, Outcome, PATIENCE, ensure, fresh_key, violation};
 
 /// A key whose lease stays with a process is granted there from memory, with rising fences. Other processes are refused
 /// it, and one that waits is granted it, with a greater fence. After that it does not stay for a while.
@@ -52,6 +53,50 @@ pub async fn a_key_that_stays_goes_to_a_process_that_waits(clients: &Clients) ->
         rises(next.fence()),
         "the fence of the last grant did not rise"
     );
+    next.release().await?;
+    here.close().await;
+    there.close().await;
+    Ok(())
+}
+
+/// When another process has evicted a lease that stays, and was granted the key, nobody is granted the key from memory
+/// any more: long before the lease would be renewed. A holder from memory learns of its loss.
+pub async fn a_key_that_stays_is_granted_to_nobody_after_an_eviction(clients: &Clients) -> Outcome {
+    let here = Leases::new(clients.first.clone());
+    let there = Leases::new(clients.second.clone());
+    let key = fresh_key("evicted while it stays")?;
+    // It is renewed after a third of this, which is longer than the patience.
+    let held = here.acquire(&key, LONG).sticky(LONG).await?;
+    let evicted = there.evict(&key).await?.map(|it| it.evicted.len());
+    ensure!(evicted == Some(1), "{evicted:?} leases were evicted");
+    let Attempt::Acquired(next) = there.try_acquire(&key, LONG).await? else {
+        return violation("a key was held after its eviction");
+    };
+    let start = Instant::now();
+    loop {
+        let Attempt::Held(by) = here.try_acquire(&key, LONG).await? else {
+            return violation("a key was granted beside its holder");
+        };
+        if by.owner() == there.owner() {
+            break;
+        }
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "an evicted lease is still held here, by {by:?}"
+        );
+        sleep(LOOK).await;
+    }
+    for told in [held.renew().await, held.release().await] {
+        let is_told = matches!(
+            told,
+            Err(Error::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            })
+        );
+        ensure!(is_told, "a holder was told {told:?} after its eviction");
+    }
+    ensure!(next.is_live(), "the next holder has lost its lease");
     next.release().await?;
     here.close().await;
     there.close().await;

@@ -9,9 +9,9 @@ use leasehold::{
     Error, Fence, Key, LockState, Mode, Store,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, Grant, LeaseId, ListRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Turn,
-        WaiterId,
+        Eviction, FreedKeys, Grant, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -321,11 +321,14 @@ impl Store for Broken {
         self.store.inspect(key).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
         if self.wrong == Wrong::HearsNoRecall {
-            return Ok(Vec::new());
+            let looked = self.store.look(leases).await?.into_iter();
+            return Ok(looked
+                .map(|it| LookAnswer::new(it.is_held, false))
+                .collect());
         }
-        self.store.waited_for(keys).await
+        self.store.look(leases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -10,8 +10,8 @@ use leasehold::{
     limits::MAX_PLACE_TIME,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest, Turn, WaiterId,
+        Eviction, FreedKeys, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -164,13 +164,14 @@ impl Store for Recording {
         self.store.inspect(key).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
         let sent = self.recorder.clock.now();
-        let told = self.store.waited_for(keys).await?;
-        let names = |keys: &[Key]| keys.iter().map(Key::to_string).collect();
+        let told = self.store.look(leases).await?;
+        let names = leases.iter().map(|it| it.key.to_string());
+        let waited_for = names.clone().zip(&told).filter(|(_, it)| it.is_waited_for);
         self.recorder.saw(Event::Looked {
-            asked: names(keys),
-            told: names(&told),
+            asked: names.collect(),
+            told: waited_for.map(|(key, _)| key).collect(),
             sent,
             got: self.recorder.clock.now(),
         });

@@ -49,7 +49,8 @@ use crate::{
 /// # Guarantees
 ///
 /// While [`is_live`](Lease::is_live) is `true`, no other lease that conflicts with this one is granted, unless an
-/// operator evicts this one. The holder learns of an eviction from its next renewal.
+/// operator evicts this one. The holder learns of an eviction from its next renewal, and one whose lease was
+/// [granted from memory](crate::Acquire::sticky) within half a second.
 ///
 /// The clock of this process measures the lease. It may stand still while the machine is suspended: call
 /// [`renew`](Lease::renew) after a suspension.

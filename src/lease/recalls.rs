@@ -1,9 +1,10 @@
-//! Finds out for which of the keys that stay with this process other processes wait. `stay_task.rs` asks the store
-//! twice a second. If the store can send notifications, a second task listens for them.
+//! Looks at the leases that stay with this process: whether other processes wait for their keys, and whether they are
+//! still held. `stay_task.rs` looks twice a second. If the store can send notifications, a second task listens for them.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use futures::FutureExt;
@@ -11,39 +12,91 @@ use tokio::time::Instant;
 
 use super::registry::LeaseRegistry;
 use crate::{
-    messages::MAX_RENEWALS,
-    model::{Error, Key},
+    messages::{LookAnswer, LookRequest, MAX_RENEWALS, renewal_left_out},
+    model::{Cause, Error, Key},
     runtime::{
         self,
         listener::{Listener, Opening, listen},
+        suspension::SentAt,
     },
+    sticky::Stay,
+    store::Store,
     telemetry::{KeyStream, StayEndReason},
 };
 
 /// The keys that other processes wait for, and whether the store has answered for all keys.
 pub(super) type WaitedFor = (Vec<Key>, Result<(), Error>);
 
-/// Asks the store which of the keys that stay other processes wait for. The future does not keep the registry.
-pub(super) fn ask_waited_for(registry: &LeaseRegistry) -> impl Future<Output = WaitedFor> + use<> {
-    let keys: Vec<Key> = registry
-        .stays
-        .all()
-        .iter()
-        .map(|it| it.key().clone())
-        .collect();
+/// Looks at the leases that stay, and at those that are used still. The future does not keep the registry.
+///
+/// A lease that is not held any more by this look, because it was evicted for example, is renewed. The answer to that
+/// renewal counts, because a look may be out of date: it ends the lease, and all that was granted from memory under it.
+pub(super) fn look(registry: &LeaseRegistry) -> impl Future<Output = WaitedFor> + use<> {
+    let ended = registry.stays.ended().into_iter();
+    let used = ended.filter(|stay| !stay.is_settled());
+    let stays: Vec<_> = registry.stays.all().into_iter().chain(used).collect();
     let (store, limit) = (registry.store.clone(), registry.call_timeout);
     async move {
         let (mut all, mut outcome) = (Vec::new(), Ok(()));
-        for some in keys.chunks(MAX_RENEWALS) {
-            let (store, some) = (store.clone(), some.to_vec());
-            let asked = async move { runtime::caught(store.waited_for(&some)).await };
-            match runtime::call("waited_for", limit, asked).await {
-                Ok(waited_for) => all.extend(waited_for),
+        for some in stays.chunks(MAX_RENEWALS) {
+            match look_at(&store, some, limit).await {
+                Ok(answers) => {
+                    let (mut gone, looked) = (Vec::new(), some.iter().zip(answers));
+                    for (stay, answer) in looked {
+                        if answer.is_waited_for {
+                            all.push(stay.key().clone());
+                        }
+                        if !answer.is_held && !stay.is_settled() {
+                            gone.push(stay.clone());
+                        }
+                    }
+                    renew(&store, gone, limit).await;
+                }
                 Err(error) => outcome = Err(error),
             }
         }
         (all, outcome)
     }
+}
+
+async fn look_at(
+    store: &Arc<dyn Store>,
+    stays: &[Arc<Stay>],
+    limit: Duration,
+) -> Result<Vec<LookAnswer>, Error> {
+    let request = |stay: &Arc<Stay>| LookRequest::new(stay.key().clone(), stay.stored().id());
+    let (store, requests) = (store.clone(), stays.iter().map(request).collect::<Vec<_>>());
+    let looked = async move { runtime::caught(store.look(&requests)).await };
+    let answers = runtime::call("look", limit, looked).await?;
+    if answers.len() == stays.len() {
+        return Ok(answers);
+    }
+    Err(Error::Interrupted {
+        store: "the store",
+        source: Cause::text("its answers to a look do not match the requests"),
+    })
+}
+
+/// Renews these leases, and applies each answer to its lease.
+async fn renew(store: &Arc<dyn Store>, stays: Vec<Arc<Stay>>, limit: Duration) {
+    if stays.is_empty() {
+        return;
+    }
+    let store = store.clone();
+    let renewed = async move {
+        let requests: Vec<_> = stays.iter().map(|it| it.stored().begin_renewal()).collect();
+        let sent = SentAt::now();
+        let mut answers = runtime::caught(store.renew(&requests)).await?.into_iter();
+        for stay in stays {
+            let answer = answers.next().unwrap_or_else(|| Err(renewal_left_out()));
+            // The subscriber of the application may panic in the events of one lease. The outcome is in the lease.
+            let apply = || drop(stay.stored().apply_renewal(sent, answer));
+            let _ = catch_unwind(AssertUnwindSafe(apply));
+        }
+        Ok(())
+    };
+    // Without an answer, the renewals of the leases go on.
+    let _ = runtime::call("renew", limit, renewed).await;
 }
 
 /// Starts the task that listens to the store, unless it runs, or the store cannot tell. A key must stay already, so

@@ -12,13 +12,14 @@ use futures::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep};
 
 use super::{recalls, registry::LeaseRegistry};
-use crate::{sticky::Stay, telemetry::StayEndReason};
+use crate::{lease_state::EndedBefore, model::LossReason, sticky::Stay, telemetry::StayEndReason};
 
-/// How often the task asks the store which keys other processes wait for. A key that no task uses goes back within this
-/// time after another process begins to wait. That process is granted it after its own pause, about a second in all.
+/// How often the task looks at the leases in the store. A key that no task uses goes back within this time after another
+/// process begins to wait. That process is granted it after its own pause, about a second in all. And within this time
+/// nothing is granted any more under a lease that was evicted.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// If this many of these requests in a row have failed, over at least the time [`FAILING`], all leases that stay are
+/// If this many of these looks in a row have failed, over at least the time [`FAILING`], all leases that stay are
 /// released, because this process cannot learn any more that another one waits.
 const FAILURES: u32 = 3;
 const FAILING: Duration = Duration::from_secs(3);
@@ -64,14 +65,20 @@ fn check_all(registry: &Arc<LeaseRegistry>, now: Instant) -> Option<Duration> {
     each(registry.stays.all(), &|stay| {
         stay.drop_expired(now);
         if stay.is_over(now) {
-            registry.end_stay(stay, StayEndReason::NotUsed);
+            let loss = stay.stored().loss(now);
+            let why = match loss {
+                Some(LossReason::TakenOver) => StayEndReason::Evicted,
+                _ => StayEndReason::NotUsed,
+            };
+            registry.end_stay(stay, why);
         }
         stay.check_losses();
     });
     registry.stays.forget_released();
     each(registry.stays.ended(), &|stay| {
         let left = stay.settle(now);
-        registry.send_back(stay, left);
+        // A close may have given it back already.
+        let _: Result<(), EndedBefore> = registry.send_back(stay, left);
         stay.check_losses();
     });
     if registry.stays.has_any() {
@@ -96,7 +103,7 @@ async fn run(mut task: StayTask) {
         };
         if asking.is_none() && now.saturating_duration_since(asked_at) >= ASK_INTERVAL {
             asked_at = now;
-            asking = Some(recalls::ask_waited_for(&registry).boxed());
+            asking = Some(recalls::look(&registry).boxed());
         }
         drop(registry);
         let next = ASK_INTERVAL.saturating_sub(asked_at.elapsed());

@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::decision::{Decision, Write, next_fence, no_next_fence};
 use crate::{
-    messages::{Eviction, Filter},
-    model::{Error, LastDone, LockRecord, LockState, after},
+    messages::{Eviction, Filter, LookAnswer},
+    model::{Error, LastDone, LeaseId, LockRecord, LockState, after},
 };
 
 /// Ends each live lease, and raises the fence, so that resources can refuse the writes of the evicted holders. `None`
@@ -41,6 +41,21 @@ pub fn evict(
     Decision {
         answer: Ok(Some(answer_evict(&evicted))),
         write: Write::Put(evicted),
+    }
+}
+
+/// What a look at a lease tells, by the state of its key: whether the lease is among the holders, and whether a process
+/// waits.
+pub fn look(state: &LockState, lease: LeaseId) -> LookAnswer {
+    let is_held = state.holders.iter().any(|holder| holder.lease == lease);
+    LookAnswer::new(is_held, !state.waiters.is_empty())
+}
+
+/// What was found for a look. `None` for a document that is no lock, or of another version.
+pub(crate) fn found<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => Ok(None),
+        found => found,
     }
 }
 

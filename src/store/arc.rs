@@ -8,8 +8,8 @@ use super::{AwaitedKeys, FreedKeys, Store};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest,
+        Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Error, Key, LockState, WaiterId},
 };
@@ -44,8 +44,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).inspect(key).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        (**self).waited_for(keys).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        (**self).look(leases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -52,8 +52,8 @@ pub use self::{guarded::GuardedIndex, index_store::IndexStore, transport::Transp
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+        ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
     },
     model::{Cause, Error, Key, LockRecord, LockState, WaiterId},
     rules,
@@ -208,8 +208,8 @@ impl<C: Transport> Store for IndexStore<C> {
         Ok(Some(rules::inspect(&record, now)))
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.keys_with_places(keys).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        self.looked_at(leases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

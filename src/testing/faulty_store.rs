@@ -13,8 +13,8 @@ use super::{faults::Faults, plan::Group, shared::SharedPlans};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest, only_renewal,
+        ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, only_renewal,
     },
     model::{Error, Fence, Held, Holder, Key, LeaseId, LockState, WaiterId, after},
     store::{AwaitedKeys, FreedKeys, Store},
@@ -200,8 +200,8 @@ impl<S: Store> Store for FaultyStore<S> {
         self.meet(Group::Every, self.inner.inspect(key)).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.meet(Group::Every, self.inner.waited_for(keys)).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        self.meet(Group::Every, self.inner.look(leases)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -15,8 +15,9 @@ use leasehold::{
     Error, Key, LockState, MemoryStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKey, FreedKeys, ListRequest, MAX_BATCH, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
+        ConvertRequest, Eviction, FreedKey, FreedKeys, ListRequest, LookAnswer, LookRequest,
+        MAX_BATCH, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -143,7 +144,7 @@ impl FlakyStore {
         Arc::strong_count(&self.streams)
     }
 
-    /// From now on a call that renews this key, or asks who waits for it, is never answered.
+    /// From now on a call that renews or looks at this key is never answered.
     pub fn hang_on(&self, key: &str) {
         *self.hanging.lock() = Some(Key::new(key).unwrap());
     }
@@ -355,16 +356,16 @@ impl Store for FlakyStore {
         self.carry_out(fate, self.memory.inspect(key)).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
         let hanging = self.hanging.lock().clone();
-        if hanging.is_some_and(|hanging| keys.contains(&hanging)) {
+        if leases.iter().any(|it| Some(&it.key) == hanging.as_ref()) {
             std::future::pending::<()>().await;
         }
         let fate = self
             .reads_fail
             .load(Ordering::SeqCst)
             .then_some(Fate::NotSent);
-        self.carry_out(fate, self.memory.waited_for(keys)).await
+        self.carry_out(fate, self.memory.look(leases)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

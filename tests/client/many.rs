@@ -14,8 +14,8 @@ use leasehold::{
     Error, Key, Lease, Leases, LockState, LossReason, MemoryStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest, WaiterId,
+        Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use tokio::{
@@ -108,8 +108,8 @@ impl Store for SlowStore {
         self.memory.inspect(key).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.memory.waited_for(keys).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        self.memory.look(leases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -222,7 +222,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
     for (operation, outcome) in outcomes {
         match outcome {
             Ok(()) => assert!(
-                ["list", "inspect", "inspect dots", "freed", "waited for"].contains(&operation),
+                ["list", "inspect", "inspect dots", "freed", "look"].contains(&operation),
                 "{operation} is more than reading"
             ),
             Err(error) => assert_denied(&fixture, operation, &error),

@@ -6,7 +6,8 @@ use futures::StreamExt;
 use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
     store::{
-        AcquireAnswer, AcquireRequest, AwaitedKeys, InTurn, KnownPlace, LeaseId, Turn, WaiterId,
+        AcquireAnswer, AcquireRequest, AwaitedKeys, InTurn, KnownPlace, LeaseId, LookAnswer,
+        LookRequest, Turn, WaiterId,
     },
 };
 use leasehold_tests::layer::{Layer, Layered};
@@ -54,7 +55,7 @@ async fn each_place_is_told_when_it_is_taken_and_nothing_else_is() {
     let mut awaited = store.awaited().await.unwrap().unwrap();
     let leases = Leases::new(store.clone());
     for key in ["one", "two"] {
-        leases.acquire(key, LONG).await.unwrap().detach();
+        leases.acquire(key, LONG).await.unwrap().detach().unwrap();
     }
     let [first, second] = [WaiterId::random(), WaiterId::random()];
     refused(&store, wait("one", first, KnownPlace::None)).await;
@@ -83,7 +84,7 @@ async fn a_place_that_comes_after_a_dead_one_is_told() {
     let store = fixture.store().await;
     let mut awaited = store.awaited().await.unwrap().unwrap();
     let leases = Leases::new(store.clone());
-    leases.acquire("key", LONG).await.unwrap().detach();
+    leases.acquire("key", LONG).await.unwrap().detach().unwrap();
     let dies = InTurn::new(WaiterId::random(), Duration::from_millis(1));
     refused(&store, ask("key").turn(Turn::InTurn(dies))).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
@@ -92,7 +93,7 @@ async fn a_place_that_comes_after_a_dead_one_is_told() {
     assert_eq!(next(&mut awaited).await, ["key"]);
 }
 
-/// A store that is never asked which keys are waited for, so that only the stream can tell.
+/// A store whose looks tell that nobody waits, so that only the stream can tell.
 #[derive(Clone, Debug)]
 struct Unasked(MongoStore);
 
@@ -102,8 +103,8 @@ impl Layer for Unasked {
         &self.0
     }
 
-    async fn waited_for(&self, _: &[Key]) -> Result<Vec<Key>, Error> {
-        Ok(Vec::new())
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        Ok(vec![LookAnswer::new(true, false); leases.len()])
     }
 }
 

@@ -23,8 +23,8 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
         ConvertAnswer, ConvertRequest, Eviction, LastDone, LeaseId, LimiterRecord, ListRequest,
-        LockRecord, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest,
-        RenewAnswers, RenewRequest, Turn, WaiterId,
+        LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -126,6 +126,8 @@ pub enum Fault {
     FencesOneByOne,
     UsageIsForgotten,
     NobodyIsWaitedFor,
+    EverythingIsHeld,
+    NothingIsHeld,
 }
 
 /// The limiters by their key, the length of their windows, and whether they are smooth.
@@ -350,16 +352,24 @@ impl Store for BrokenStore {
         Ok(state)
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        let is_awaited = |key: &&Key| {
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        let look = |it: &LookRequest| {
             let now = self.now();
-            let record = self.record(key);
-            record.is_some_and(|record| !rules::inspect(&record, now).waiters.is_empty())
+            let state = self
+                .record(&it.key)
+                .map(|record| rules::inspect(&record, now));
+            let mut look = state
+                .map(|state| rules::look(&state, it.lease))
+                .unwrap_or_default();
+            match self.fault {
+                Fault::NobodyIsWaitedFor => look.is_waited_for = false,
+                Fault::EverythingIsHeld => look.is_held = true,
+                Fault::NothingIsHeld => look.is_held = false,
+                _ => {}
+            }
+            look
         };
-        Ok(match self.fault {
-            Fault::NobodyIsWaitedFor => Vec::new(),
-            _ => keys.iter().filter(is_awaited).cloned().collect(),
-        })
+        Ok(leases.iter().map(look).collect())
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

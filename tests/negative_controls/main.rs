@@ -232,6 +232,9 @@ controls! {
         a_renewal_tells_whether_the_lease_is_in_use;
     keys_that_nobody_waits_for: NobodyIsWaitedFor is caught by
         a_store_tells_which_keys_are_waited_for, a_key_that_stays_goes_to_a_process_that_waits;
+    a_look_that_misses_an_eviction: EverythingIsHeld is caught by
+        a_look_tells_whether_a_lease_is_held, a_key_that_stays_is_granted_to_nobody_after_an_eviction;
+    a_look_that_misses_a_lease: NothingIsHeld is caught by a_look_tells_whether_a_lease_is_held;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }

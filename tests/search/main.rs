@@ -45,7 +45,7 @@ use elasticsearch::{
 };
 use leasehold::{
     ElasticsearchStore, Error, Key, Leases, LeasesBuilder, OpenSearchStore, Store,
-    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId},
+    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, LookRequest},
 };
 use leasehold_conformance::Clients;
 use leasehold_tests::engine::Engine;
@@ -237,6 +237,11 @@ impl Fixture {
 fn ask() -> AcquireRequest {
     let key = Key::new("key").unwrap();
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+/// A look at no lease of this key.
+fn look(key: &Key) -> LookRequest {
+    LookRequest::new(key.clone(), LeaseId::random())
 }
 
 /// The grant of this request. Panics if it is refused.

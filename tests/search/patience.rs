@@ -7,8 +7,9 @@ use leasehold::{
     Error, Key, LockState, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
+        ConvertRequest, Eviction, FreedKeys, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        WaiterId,
     },
 };
 use tokio::{
@@ -72,8 +73,8 @@ impl<S: Store> Store for Patient<S> {
         patiently!(self.0.inspect(key))
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        patiently!(self.0.waited_for(keys))
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        patiently!(self.0.look(leases))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

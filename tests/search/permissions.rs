@@ -294,7 +294,7 @@ async fn a_user_with_the_documented_privileges_may_list_and_change_nothing() {
         let store = fixture.user(&roles(engine).lists).await;
         for (operation, outcome) in store.everything().await {
             // A purge that finds nothing, and a release of all leases of an owner who has none, are searches.
-            let only_reads = ["list", "waited for", "purge", "release_owner"].contains(&operation);
+            let only_reads = ["list", "look", "purge", "release_owner"].contains(&operation);
             assert_eq!(
                 outcome.is_ok(),
                 only_reads,

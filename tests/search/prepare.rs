@@ -8,7 +8,7 @@ use leasehold::{
 };
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, refusals};
+use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, look, refusals};
 
 #[tokio::test]
 async fn prepare_can_be_repeated_and_by_many_at_once() {
@@ -203,7 +203,7 @@ async fn an_index_that_lacks_a_field_has_to_be_prepared_again() {
         for outcome in [
             fixture.check().await,
             store.acquire(&ask()).await.map(drop),
-            store.waited_for(&[ask().key]).await.map(drop),
+            store.look(&[look(&ask().key)]).await.map(drop),
         ] {
             let error = outcome.unwrap_err();
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");

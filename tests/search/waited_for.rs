@@ -14,7 +14,7 @@ use leasehold_tests::{
 use serde_json::{Value, json};
 
 use super::{
-    BOTH, Fixture, LONG, ask, granted,
+    BOTH, Fixture, LONG, ask, granted, look,
     nonsense::{self, INDEX},
     patience::{asks_again, until_quick},
 };
@@ -24,6 +24,15 @@ const STAYS: Duration = Duration::from_secs(50);
 
 fn keys<const N: usize>(names: [&str; N]) -> [Key; N] {
     names.map(|name| Key::new(name).unwrap())
+}
+
+/// Those of these keys that a look tells to be waited for.
+async fn waited_for(store: &dyn Store, keys: &[Key]) -> Result<Vec<Key>, Error> {
+    let looks: Vec<_> = keys.iter().map(look).collect();
+    let answers = store.look(&looks).await?;
+    assert_eq!(answers.len(), keys.len());
+    let told = keys.iter().zip(answers).filter(|(_, it)| it.is_waited_for);
+    Ok(told.map(|(key, _)| key.clone()).collect())
 }
 
 /// Gives the key to one process, and lets another wait for it.
@@ -43,7 +52,7 @@ async fn fresh(fixture: &Fixture, keys: &[Key]) -> (Proxy, Arc<dyn Store>) {
     until_quick(async || {
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.bare_store_at(&format!("http://{}", proxy.address));
-        match store.waited_for(keys).await {
+        match waited_for(&*store, keys).await {
             Err(error) if asks_again(&error) => None,
             told => told.unwrap().is_empty().then_some((proxy, store)),
         }
@@ -74,17 +83,17 @@ async fn that_nobody_waits_is_told_without_the_time() {
                 assert!(request.starts_with(&path), "{requests:?}");
             }
         };
-        assert_eq!(store.waited_for(&quiet).await.unwrap(), []);
+        assert_eq!(waited_for(&*store, &quiet).await.unwrap(), []);
         sent(&["_mget"]);
-        assert_eq!(store.waited_for(&[]).await.unwrap(), []);
+        assert_eq!(waited_for(&*store, &[]).await.unwrap(), []);
         sent(&[]);
 
         // No answer has told the time yet. The answer to the second request tells it.
         let all = [&quiet[..], &[waits.clone(), dots.clone(), limiter.clone()]].concat();
         let expected = [waits, dots, limiter];
-        assert_eq!(store.waited_for(&all).await.unwrap(), expected);
+        assert_eq!(waited_for(&*store, &all).await.unwrap(), expected);
         sent(&["_mget", "_bulk"]);
-        assert_eq!(store.waited_for(&all).await.unwrap(), expected);
+        assert_eq!(waited_for(&*store, &all).await.unwrap(), expected);
         sent(&["_mget"]);
     }
 }
@@ -132,7 +141,7 @@ async fn what_is_no_lock_is_not_waited_for() {
         let store = fixture.store();
         for _ in 0..2 {
             assert_eq!(
-                store.waited_for(&all).await.unwrap(),
+                waited_for(&*store, &all).await.unwrap(),
                 std::slice::from_ref(&good)
             );
         }
@@ -148,12 +157,12 @@ async fn without_the_index_nothing_is_told() {
         awaited(&store, &key).await;
         fixture.ask(Delete, &fixture.index(), Value::Null).await;
         for _ in 0..2 {
-            let error = store.waited_for(std::slice::from_ref(&key)).await;
+            let error = waited_for(&*store, std::slice::from_ref(&key)).await;
             let error = error.unwrap_err();
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
         }
         fixture.prepare().await.unwrap();
-        let told = store.waited_for(std::slice::from_ref(&key)).await;
+        let told = waited_for(&*store, std::slice::from_ref(&key)).await;
         assert_eq!(told.unwrap(), []);
     }
 }
@@ -178,7 +187,7 @@ async fn an_answer_that_makes_no_sense_is_an_error() {
         let body = json!({ "docs": docs }).to_string();
         let reply = Reply::Says(nonsense::http("200 OK", body.as_bytes()));
         let store = nonsense::store(always(reply)).await;
-        match store.waited_for(&[ask().key]).await {
+        match waited_for(&store, &[ask().key]).await {
             Ok(told) => assert!(is_right && told.is_empty(), "{docs}: {told:?}"),
             Err(error) => {
                 assert!(!is_right, "{docs}: {error:?}");

@@ -6,8 +6,8 @@ use futures::{FutureExt, TryStreamExt, future::BoxFuture};
 use leasehold::{
     Error, Filter, Key, Leases, Store,
     store::{
-        AcquireRequest, ConvertRequest, LeaseId, PermitId, PermitRequest, Quota, ReleaseRequest,
-        RenewRequest, Turn, WaiterId,
+        AcquireRequest, ConvertRequest, LeaseId, LookRequest, PermitId, PermitRequest, Quota,
+        ReleaseRequest, RenewRequest, Turn, WaiterId,
     },
 };
 use tokio::time::{Instant, timeout};
@@ -76,6 +76,7 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
         Ok(())
     };
     let keys = [key(), Key::new("another").unwrap()];
+    let looks = keys.map(|key| LookRequest::new(key, lease));
     let mut outcomes: Vec<(_, BoxFuture<'_, Result<(), Error>>)> = vec![
         ("renew", store.renew(&one).map(each).boxed()),
         ("renew two", store.renew(&two).map(each).boxed()),
@@ -95,7 +96,7 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
         "store acquire in turn": store.acquire(&in_turn);
         "leave": store.leave(&in_turn.key, waiter);
         "store permit": store.permit(&permit);
-        "waited for": store.waited_for(&keys);
+        "look": store.look(&looks);
     }
     in_time(outcomes).await
 }

@@ -7,8 +7,9 @@ use leasehold::{
     Error, Key, LockState, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
+        ConvertRequest, Eviction, FreedKeys, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        WaiterId,
     },
 };
 
@@ -49,8 +50,8 @@ pub trait Layer: fmt::Debug + Send + Sync + 'static {
         self.inner().awaited().await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.inner().waited_for(keys).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        self.inner().look(leases).await
     }
 }
 
@@ -108,8 +109,8 @@ impl<L: Layer> Store for Layered<L> {
         self.0.inner().inspect(key).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.0.waited_for(keys).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        self.0.look(leases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

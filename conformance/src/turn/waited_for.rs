@@ -9,13 +9,14 @@ use crate::{
     Clients, LONG, LOOK, Lived, Outcome, PATIENCE, SHORT, Violation, ensure, fresh_key, granted,
     refused, request, state, violation,
 };
-use leasehold::{Key, Store, store::Turn};
+use leasehold::{
+    Key, Store,
+    store::{LeaseId, LookRequest, Turn},
+};
 
 /// A store tells for which of several keys a process waits: those with a place that counts. A refusal without a place
 /// is none. A place that was given back, is over, or ended with its grant is told no more.
 pub async fn a_store_tells_which_keys_are_waited_for(clients: &Clients) -> Outcome {
-    let nothing = clients.first.waited_for(&[]).await?;
-    ensure!(nothing.is_empty(), "of no keys, {nothing:?} are waited for");
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
         let names = ["unknown", "awaited", "refused", "left", "quiet", "free"];
@@ -84,13 +85,17 @@ async fn tells(
     let expected: BTreeSet<_> = expected.iter().copied().collect();
     let start = Instant::now();
     loop {
-        let told = store.waited_for(keys).await?;
-        let distinct: BTreeSet<_> = told.iter().collect();
+        let looks = keys
+            .iter()
+            .map(|key| LookRequest::new(key.clone(), LeaseId::random()));
+        let answers = store.look(&looks.collect::<Vec<_>>()).await?;
         ensure!(
-            distinct.len() == told.len() && told.iter().all(|key| keys.contains(key)),
-            "of {keys:?}, {told:?} are waited for"
+            answers.len() == keys.len(),
+            "of {keys:?}, a look tells {answers:?}"
         );
-        if distinct == expected {
+        let told = keys.iter().zip(&answers).filter(|(_, it)| it.is_waited_for);
+        let told: BTreeSet<_> = told.map(|(key, _)| key).collect();
+        if told == expected {
             return Ok(Lived::LongEnough);
         }
         for key in &expected {

@@ -12,9 +12,9 @@ use fastrand::Rng;
 use leasehold::{
     Error, Key, Leases, LockState, MemoryStore, Store,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
-        WaiterId,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
+        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use tokio::{
@@ -82,8 +82,8 @@ impl Store for Slow {
         self.pass(self.0.inspect(key)).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        self.pass(self.0.waited_for(keys)).await
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        self.pass(self.0.look(leases)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -57,8 +57,8 @@ use crate::store::clock::ServerClock;
 ///   is cut off can do neither. For this reason a repeated request for a grant or a conversion writes the lock again.
 /// - The answer to a request that changed nothing may come from the primary alone. So a refused acquire, the answer
 ///   that a lease is not held, and the result of [`inspect`](crate::Leases::inspect) may come from a primary that was
-///   cut off a moment ago. Lists come from any copy, and so does the answer which keys are
-///   [waited for](crate::Store::waited_for).
+///   cut off a moment ago. Lists come from any copy, and so does what a
+///   [look](crate::Store::look) at leases that stay tells.
 /// - [`wait_for_active_shards`](IndexStore::wait_for_active_shards) is a check before the write, and promises nothing
 ///   about the write itself. With no replica in sync, as always with [`replicas`](IndexStore::replicas) of 0, a grant
 ///   is on one disk only. If that disk is lost, or an operator restores an old copy (`allocate_stale_primary`, a

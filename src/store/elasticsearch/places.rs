@@ -1,5 +1,6 @@
-//! Which keys other processes wait for.
+//! Looks at leases that stay with their process.
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -7,43 +8,62 @@ use super::{
     error::ErrorResponse, index_store::IndexStore, send::Knows, statements, transport::Transport,
 };
 use crate::{
+    messages::{LookAnswer, LookRequest},
     model::{Error, Key},
+    rules,
     store::json,
 };
 
 impl<C: Transport> IndexStore<C> {
-    /// Those of these keys that have a live place.
+    /// What a look at these leases tells.
     ///
-    /// A get of several documents does not tell the node's time, so the places are judged by the time of a recent
-    /// answer. If there is none, the keys with places are inspected. Mostly no key has any, and the time does not
-    /// matter then.
-    pub(super) async fn keys_with_places(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        if keys.is_empty() {
+    /// A get of several documents does not tell the node's time, so they are judged by the time of a recent answer. If
+    /// there is none, a lease that has expired counts as a holder, and the keys with places are inspected. Mostly no key
+    /// has any, and the time does not matter then.
+    pub(super) async fn looked_at(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let queued = self.queued(keys).await?;
-        let Some(now) = self.clock.at(Instant::now()) else {
-            return self.inspected(queued).await;
-        };
-        let is_live = |(key, document): &(&Key, Value)| {
-            let lock = json::lock(document, key).and_then(|found| found.at(now));
-            lock.is_ok_and(|lock| lock.live_places(now).next().is_some())
-        };
-        let live = queued.into_iter().filter(is_live);
-        Ok(live.map(|(key, _)| key.clone()).collect())
+        let documents = self.documents(leases).await?;
+        let now = self.clock.at(Instant::now());
+        let (mut answers, mut unclear) = (Vec::new(), Vec::new());
+        for (at, (request, document)) in leases.iter().zip(documents).enumerate() {
+            let Some(document) = document else {
+                answers.push(LookAnswer::default());
+                continue;
+            };
+            if now.is_none() && has_places(&document) {
+                unclear.push((at, request));
+            }
+            let lock = json::lock(&document, &request.key).and_then(|lock| match now {
+                Some(now) => lock.at(now),
+                None => lock.at_any_time(),
+            });
+            let lock = rules::found(lock.map(Some))?;
+            let now = now.unwrap_or(DateTime::<Utc>::MIN_UTC);
+            let look = lock.map(|lock| rules::look(&rules::inspect(&lock, now), request.lease));
+            answers.push(look.unwrap_or_default());
+        }
+        for (at, answer) in self.inspected(unclear).await? {
+            if let Some(place) = answers.get_mut(at) {
+                *place = answer;
+            }
+        }
+        Ok(answers)
     }
 
-    /// The keys whose documents list places, live or not, with what was read of these documents.
-    async fn queued<'a>(&self, keys: &'a [Key]) -> Result<Vec<(&'a Key, Value)>, Error> {
+    /// What was read of the documents of these keys; `None` for a key without a document.
+    async fn documents(&self, leases: &[LookRequest]) -> Result<Vec<Option<Value>>, Error> {
         let index = self.located().await?;
-        let mut answer = self.ask(&self.statements.get_many(keys)).await?;
+        let keys: Vec<_> = leases.iter().map(|it| &it.key).collect();
+        let mut answer = self.ask(&self.statements.get_many(&keys)).await?;
         let found = answer.get_mut("docs").and_then(Value::as_array_mut);
         let found = found.map(std::mem::take).unwrap_or_default();
         if found.len() != keys.len() {
             return Err(self.malformed("it has not as many documents as there were keys"));
         }
-        let mut queued = Vec::new();
-        for (key, mut document) in keys.iter().zip(found) {
+        let mut documents = Vec::new();
+        for (key, mut document) in keys.into_iter().zip(found) {
             if !document["error"].is_null() {
                 return Err(self.unread(&document, &index, key).await?);
             }
@@ -53,17 +73,13 @@ impl<C: Transport> IndexStore<C> {
                 return Err(self.other_index(&index, problem));
             }
             let source = document.get_mut("_source").map(Value::take);
-            let source = match (document["found"].as_bool(), source) {
-                (Some(true), Some(source @ Value::Object(_))) => source,
-                (Some(false), None) => continue,
+            documents.push(match (document["found"].as_bool(), source) {
+                (Some(true), Some(source @ Value::Object(_))) => Some(source),
+                (Some(false), None) => None,
                 _ => return Err(self.malformed("it does not say whether it has the document")),
-            };
-            let waiters = source["waiters"].as_array();
-            if waiters.is_some_and(|waiters| !waiters.is_empty()) {
-                queued.push((key, source));
-            }
+            });
         }
-        Ok(queued)
+        Ok(documents)
     }
 
     /// The error for a document that could not be read. The answer tells no status for it.
@@ -80,24 +96,31 @@ impl<C: Transport> IndexStore<C> {
         Ok(self.classify(missing, knows != Knows::Nothing, Some(key)))
     }
 
-    /// Those of these keys that have a live place, by an inspection of each, all in one request.
-    async fn inspected(&self, queued: Vec<(&Key, Value)>) -> Result<Vec<Key>, Error> {
-        if queued.is_empty() {
+    /// What a look at these leases tells, by an inspection of each key, all in one request. Each comes with its number.
+    async fn inspected(
+        &self,
+        leases: Vec<(usize, &LookRequest)>,
+    ) -> Result<Vec<(usize, LookAnswer)>, Error> {
+        if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let changes = queued
+        let changes = leases
             .iter()
-            .map(|(key, _)| (*key, self.statements.inspect(key)));
+            .map(|(_, it)| (&it.key, self.statements.inspect(&it.key)));
         let outcomes = self.change_many(changes.collect()).await?;
-        let mut live = Vec::new();
-        for ((key, _), outcome) in queued.into_iter().zip(outcomes) {
-            let Some(outcome) = outcome? else { continue };
-            match self.timed(&outcome, key) {
-                Ok((lock, now)) if lock.live_places(now).next().is_some() => live.push(key.clone()),
-                Ok(_) | Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        let mut answers = Vec::new();
+        for ((at, LookRequest { key, lease }), outcome) in leases.into_iter().zip(outcomes) {
+            let lock = outcome?.map(|outcome| self.timed(&outcome, key));
+            let lock = rules::found(lock.transpose())?;
+            let look = lock.map(|(lock, now)| rules::look(&rules::inspect(&lock, now), *lease));
+            answers.push((at, look.unwrap_or_default()));
         }
-        Ok(live)
+        Ok(answers)
     }
+}
+
+/// Whether the document lists places, live or not.
+fn has_places(document: &Value) -> bool {
+    let waiters = document["waiters"].as_array();
+    waiters.is_some_and(|waiters| !waiters.is_empty())
 }

@@ -137,8 +137,8 @@ fn requests() -> Vec<PageStatement> {
     add("evict", one(statements.evict(&key)));
     add("remove expired", one(statements.remove_expired(&key)));
     add("inspect", one(statements.inspect(&key)));
-    let keys = [fixed::key(), Key::new("report:43").unwrap()];
-    add("waited for", statements.get_many(&keys));
+    let keys = [&fixed::key(), &Key::new("report:43").unwrap()];
+    add("look", statements.get_many(&keys));
     add("refresh", statements.refresh());
     add("list", statements.search(&fixed::page()));
     for (name, request) in fixed::permits() {

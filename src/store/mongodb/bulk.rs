@@ -137,17 +137,7 @@ impl Pipelines<'_> {
         if keys.is_empty() {
             return Ok(HashMap::new());
         }
-        let number = keys.len();
-        self.documents_that(doc! { "_id": { "$in": keys } }, number)
-            .await
-    }
-
-    /// The documents that this filter matches, at most this many, each with the server's time.
-    pub(super) async fn documents_that(
-        self,
-        wanted: Document,
-        at_most: usize,
-    ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
+        let at_most = keys.len();
         let mut documents = HashMap::new();
         let clock = self.statement_clock;
         // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
@@ -157,7 +147,7 @@ impl Pipelines<'_> {
             .store
             .locks
             .reads()
-            .find(wanted)
+            .find(statements::of_keys(keys))
             .projection(clock.projection())
             .batch_size(all)
             .await

@@ -10,8 +10,8 @@ use super::{MongoStore, classic::Classic, dialect::Dialect, pipelines::Pipelines
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest,
+        Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Error, Key, LockState, WaiterId},
     store::{AwaitedKeys, FreedKeys, Store},
@@ -65,8 +65,8 @@ impl Store for MongoStore {
         in_dialect!(self, inspect(key))
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        in_dialect!(self, waited_for(keys))
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        in_dialect!(self, look(leases))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

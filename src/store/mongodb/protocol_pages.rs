@@ -290,11 +290,11 @@ fn statements() -> Vec<PageStatement> {
         statements::projection().into(),
     ];
     add("inspect", call("db.locks.findOne", &shown));
-    let waited_for = [
-        statements::with_waiters(&[key]).into(),
+    let look = [
+        statements::of_keys(vec![key.as_str()]).into(),
         statements::projection().into(),
     ];
-    add("waited for", call("db.locks.find", &waited_for));
+    add("look", call("db.locks.find", &look));
     add("list", list());
     for (name, request) in fixed::permits() {
         let (id, fields) = (

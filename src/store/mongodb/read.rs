@@ -9,7 +9,7 @@ use super::{
     statements,
 };
 use crate::{
-    messages::{ListRequest, Page},
+    messages::{ListRequest, LookAnswer, LookRequest, Page},
     model::{Error, Key, LockState},
     rules,
     store::listing,
@@ -37,29 +37,21 @@ impl Pipelines<'_> {
         Ok(Some(rules::inspect(&record, now)))
     }
 
-    /// Those of these keys for which a process waits, by one read. The server skips the documents without places. A
-    /// document that is not a lock is left out, which its other fields decide too, so the whole document is read.
-    pub(super) async fn waited_for(self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let wanted = statements::with_waiters(keys);
-        let documents = self.documents_that(wanted, keys.len()).await?;
-        let mut waited_for = Vec::new();
-        for key in keys {
-            let Some(document) = documents.get(key.as_str()) else {
-                continue;
+    /// What a look at these leases tells, by one read. Whether a document is a lock is decided by its other fields too, so
+    /// the whole document is read.
+    pub(super) async fn look(self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        let keys = leases.iter().map(|it| it.key.as_str()).collect();
+        let documents = self.documents(keys).await?;
+        let answer = |LookRequest { key, lease }: &LookRequest| {
+            let document = documents.get(key.as_str());
+            let lock = document.map(|document| decode::lock(document, key));
+            let Some(lock) = rules::found(lock.transpose())? else {
+                return Ok(LookAnswer::default());
             };
-            let (record, now) = match decode::lock(document, key) {
-                Ok(lock) => timed(lock)?,
-                Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => continue,
-                Err(error) => return Err(error),
-            };
-            if !rules::inspect(&record, now).waiters.is_empty() {
-                waited_for.push(key.clone());
-            }
-        }
-        Ok(waited_for)
+            let (record, now) = timed(lock)?;
+            Ok(rules::look(&rules::inspect(&record, now), *lease))
+        };
+        leases.iter().map(answer).collect()
     }
 
     /// A page of locks, in the order of their keys.

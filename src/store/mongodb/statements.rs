@@ -42,11 +42,9 @@ use crate::{
     model::{Key, SCHEMA, WaiterId},
 };
 
-/// Matches the documents of these keys that have a list of waiting processes. Whether a place counts depends on the
-/// time, so the reader has to look.
-pub(crate) fn with_waiters(keys: &[Key]) -> Document {
-    let keys: Vec<_> = keys.iter().map(Key::as_str).collect();
-    doc! { "_id": { "$in": keys }, "schema": SCHEMA, "waiters.0": { "$exists": true } }
+/// Matches the documents of these keys.
+pub(crate) fn of_keys(keys: Vec<&str>) -> Document {
+    doc! { "_id": { "$in": keys } }
 }
 
 /// Finds the document of a key on the server's shortest path.

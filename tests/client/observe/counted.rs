@@ -144,7 +144,7 @@ async fn waiters_come_and_go() {
 #[tokio::test(start_paused = true)]
 async fn guards_that_end_otherwise() {
     let (store, leases) = setup();
-    let ways: [fn(leasehold::Lease); 2] = [drop, leasehold::Lease::detach];
+    let ways: [fn(leasehold::Lease); 2] = [drop, |lease| lease.detach().unwrap()];
     for (number, end) in ways.into_iter().enumerate() {
         let lease = leases.acquire(format!("{number}"), TTL).await.unwrap();
         let meter = Meter::new();
@@ -250,8 +250,8 @@ async fn a_loss_that_the_release_of_a_sticky_lease_finds() {
     let lease = leases.acquire("key", TTL).sticky(TTL).await.unwrap();
     let other = Leases::new(store.memory.clone());
     let waits = tokio::spawn(other.acquire("key", TTL).into_future());
-    // By then the lease is to go back as soon as its task has released it.
-    sleep(Duration::from_secs(2)).await;
+    // By then the lease is to go back as soon as its task has released it. The next look comes later.
+    sleep(Duration::from_millis(2_200)).await;
     other.evict("key").await.unwrap();
     let meter = Meter::new();
     let error = lease.release().await.unwrap_err();

@@ -7,8 +7,8 @@ use leasehold::{
     Error, Key, Leases, LockState, MemoryStore, SqliteStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
-        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest, WaiterId,
+        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -212,7 +212,7 @@ async fn what_an_operator_does() {
     );
     drop(lease);
 
-    leases.acquire("old", TTL).await.unwrap().detach();
+    leases.acquire("old", TTL).await.unwrap().detach().unwrap();
     sleep(TTL * 2).await;
     journal.entries();
     assert!(leases.remove_expired("old").await.unwrap());
@@ -292,9 +292,9 @@ impl Store for Indiscreet {
         self.memory.inspect(key).await
     }
 
-    async fn waited_for(&self, keys: &[Key]) -> Result<Vec<Key>, Error> {
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
         self.fate()?;
-        self.memory.waited_for(keys).await
+        self.memory.look(leases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -1,6 +1,17 @@
 //! What ends a lease from memory, or the lease that stays behind it.
 
-use leasehold::{Attempt, Error, Leases, LossReason, MemoryStore};
+use std::{
+    future::pending,
+    sync::Arc,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use leasehold::{
+    Attempt, Error, Leases, LossReason, MemoryStore, Store, WithError,
+    store::{LookAnswer, LookRequest, RenewAnswers, RenewRequest},
+};
+use leasehold_tests::layer::{Layer, Layered};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{IDLE, SECOND, asked, elsewhere, is_held, plain, sticky};
@@ -186,7 +197,7 @@ async fn a_close_keeps_a_key_whose_lease_was_detached_beside_another_one() {
     drop(sticky(&leases).await);
     let share = async || leases.acquire("key", TTL).shared().await.unwrap();
     let (one, two) = (share().await, share().await);
-    one.detach();
+    one.detach().unwrap();
     leases.close().await;
     assert!(!two.is_live());
     assert!(!is_free(&store).await);
@@ -206,4 +217,103 @@ async fn a_lease_that_was_evicted_before_its_answer_does_not_stay() {
     drop(lease);
     let _next = plain(&elsewhere(&store)).await;
     assert!(is_held(&leases).await);
+}
+
+/// Within half a second of an eviction, and not only with the next renewal.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_elsewhere_ends_it_with_the_next_look() {
+    let taken_over = |outcome: Result<(), Error>| {
+        let is_lost = matches!(
+            outcome,
+            Err(Error::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            })
+        );
+        assert!(is_lost, "{outcome:?}");
+    };
+    for is_granted_again in [false, true] {
+        let (store, leases) = setup();
+        let other = elsewhere(&store);
+        let (renews, releases) = (sticky(&leases).await, leases.acquire("another", TTL));
+        let releases = releases.sticky(IDLE).await.unwrap();
+        let works = leases.acquire("work", TTL).sticky(IDLE);
+        let works = works.with(async |_| -> Result<(), Error> { pending().await });
+        let works = tokio::spawn(works);
+        sleep(SECOND).await;
+        let mut next = Vec::new();
+        for key in ["key", "another", "work"] {
+            assert_eq!(other.evict(key).await.unwrap().unwrap().evicted.len(), 1);
+            if is_granted_again {
+                next.push(other.acquire(key, TTL).await.unwrap());
+            }
+        }
+        sleep(SECOND / 2 + MOMENT).await;
+        assert!(!renews.is_live() && !releases.is_live());
+        taken_over(renews.renew().await);
+        taken_over(releases.release().await);
+        let worked = works.await.unwrap();
+        let is_told = matches!(
+            worked,
+            Err(WithError::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            })
+        );
+        assert!(is_told, "{worked:?}");
+        // Nothing is granted from memory any more.
+        for key in ["key", "another", "work"] {
+            let attempt = leases.try_acquire(key, TTL).await.unwrap();
+            let is_refused = matches!(attempt, Attempt::Held(_));
+            assert_eq!(is_refused, is_granted_again, "{attempt:?}");
+        }
+        assert!(next.iter().all(|lease| lease.is_live()));
+    }
+}
+
+/// A guard under a lease that does not stay any more, because its document was needed, is told too.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_elsewhere_ends_a_lease_that_has_ended_and_is_used_still() {
+    let (store, leases) = setup();
+    let lease = sticky(&leases).await;
+    let noted = leases.try_acquire("key", TTL).note("note").await.unwrap();
+    assert!(matches!(noted, Attempt::Held(_)), "{noted:?}");
+    elsewhere(&store).evict("key").await.unwrap();
+    sleep(SECOND / 2 + MOMENT).await;
+    assert!(!lease.is_live());
+}
+
+/// A store whose looks are out of date: they show no lease.
+#[derive(Clone, Debug, Default)]
+struct Lags {
+    memory: MemoryStore,
+    renewals: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Layer for Lags {
+    fn inner(&self) -> &dyn Store {
+        &self.memory
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        self.memory.renew(requests).await
+    }
+
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        Ok(vec![LookAnswer::default(); leases.len()])
+    }
+}
+
+/// Only the answer to a renewal ends the lease.
+#[tokio::test(start_paused = true)]
+async fn a_look_that_is_out_of_date_ends_nothing() {
+    let store = Lags::default();
+    let leases = Leases::new(Layered(store.clone()));
+    let lease = sticky(&leases).await;
+    sleep(3 * SECOND).await;
+    assert!(lease.is_live());
+    let renewals = store.renewals.load(Ordering::SeqCst);
+    assert!((1..=6).contains(&renewals), "{renewals}");
 }

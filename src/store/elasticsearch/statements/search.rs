@@ -32,10 +32,10 @@ impl Statements {
         })
     }
 
-    /// A get of the documents of several keys, of only the fields that tell whether a document is a lock and who waits
-    /// for it. The other fields are not sent: an owner and a note may be long.
-    pub(crate) fn get_many(&self, keys: &[Key]) -> HttpRequest {
-        let ids: Vec<_> = keys.iter().map(id).collect();
+    /// A get of the documents of several keys, of only the fields that tell whether a document is a lock, who holds it and
+    /// who waits for it. The other fields are not sent: an owner and a note may be long.
+    pub(crate) fn get_many(&self, keys: &[&Key]) -> HttpRequest {
+        let ids: Vec<_> = keys.iter().map(|key| id(key)).collect();
         HttpRequest {
             method: Method::Post,
             path: format!("{}/_mget", self.path()),

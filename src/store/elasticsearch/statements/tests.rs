@@ -247,7 +247,7 @@ fn fences_and_usage_are_parameters_if_there_is_something_to_say() {
 #[test]
 fn many_documents_are_read_by_their_ids() {
     let statements = Statements::of_locks("locks".into());
-    let get = statements.get_many(&[key("a/b"), key("."), key("limiter:")]);
+    let get = statements.get_many(&[&key("a/b"), &key("."), &key("limiter:")]);
     assert_eq!(get.path, "locks%2Dwrite/_mget");
     let hashed = "limiter::f5ddf788-a507-58e6-b519-bca54dc25352";
     assert_eq!(*json(&get), json!({ "ids": ["a/b", ".", hashed] }));

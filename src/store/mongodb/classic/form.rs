@@ -105,15 +105,13 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     (filter, update)
 }
 
-/// Matches the documents of these keys that have a list of waiting processes. Only a document with a state can have
-/// one.
-pub(super) fn with_waiters(keys: &[Key]) -> Document {
-    let keys: Vec<_> = keys.iter().map(Key::as_str).collect();
-    doc! {
-        "_id": { "$in": keys },
-        "schema": CLASSIC_SCHEMA,
-        "state.waiters.0": { "$exists": true },
-    }
+/// Whether the document has a list of waiting processes. Only a document with a state can have one.
+pub(super) fn has_places(document: &RawDocument) -> bool {
+    let waiters = field(document, "state").and_then(|state| {
+        let state = state.as_document()?;
+        field(state, "waiters")?.as_array()
+    });
+    waiters.is_some_and(|waiters| waiters.into_iter().next().is_some())
 }
 
 /// The release of a stamped lease, as a filter and an update. The filter lets nothing pass that cannot be

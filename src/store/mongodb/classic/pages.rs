@@ -1,4 +1,4 @@
-//! The operations on many keys: lists, purges, and the question which keys are waited for.
+//! The operations on many keys: lists, purges, and looks.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,11 +7,11 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{
     Classic,
-    form::{CLASSIC_SCHEMA, ClassicForm as _, with_waiters},
+    form::{CLASSIC_SCHEMA, ClassicForm as _, has_places},
     read_at,
 };
 use crate::{
-    messages::{ListRequest, Page},
+    messages::{ListRequest, LookAnswer, LookRequest, Page},
     model::{Error, Key, LimiterRecord, LockRecord},
     rules::{self, Decision, Write},
     store::{
@@ -87,14 +87,21 @@ impl Classic<'_> {
         }
     }
 
-    /// Those of these keys for which a process waits. Only a document with places needs the time, which costs a write,
-    /// so the documents are read first. They are judged by the clock of the server that keeps the first of them.
-    pub(in super::super) async fn waited_for(self, keys: &[Key]) -> Result<Vec<Key>, Error> {
-        if keys.is_empty() {
+    /// What a look at these leases tells. Only a document with places needs the time, which costs a write, so the
+    /// documents are read first. Those with places are judged by the clock of the server that keeps the first of them,
+    /// and of the others a lease that has expired counts as a holder.
+    pub(in super::super) async fn look(
+        self,
+        leases: &[LookRequest],
+    ) -> Result<Vec<LookAnswer>, Error> {
+        if leases.is_empty() {
             return Ok(Vec::new());
         }
         let locks = self.0.locks.reads();
-        let mut found = locks.find(with_waiters(keys)).await.map_err(classify)?;
+        let keys = leases.iter().map(|it| it.key.as_str()).collect();
+        let mut wanted = statements::of_keys(keys);
+        wanted.insert("schema", CLASSIC_SCHEMA);
+        let mut found = locks.find(wanted).await.map_err(classify)?;
         let mut documents = HashMap::new();
         while found.advance().await.map_err(classify)? {
             let document = found.current();
@@ -102,24 +109,30 @@ impl Classic<'_> {
                 documents.insert(id.to_owned(), document.to_owned());
             }
         }
-        let (mut now, mut waited_for) = (None, Vec::new());
-        for key in keys {
+        let (mut now, mut answers) = (None, Vec::new());
+        for LookRequest { key, lease } in leases {
             let Some(document) = documents.get(key.as_str()) else {
+                answers.push(LookAnswer::default());
                 continue;
             };
-            if now.is_none() {
-                now = self.time_at(key).await?;
-            }
-            let Some(now) = now else { continue };
-            match LockRecord::read(document, key, now) {
-                Ok(Some(record)) if !rules::inspect(&record, now).waiters.is_empty() => {
-                    waited_for.push(key.clone());
+            let at = if has_places(document) {
+                if now.is_none() {
+                    now = self.time_at(key).await?;
                 }
-                Ok(_) | Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. }) => {}
-                Err(error) => return Err(error),
-            }
+                now
+            } else {
+                Some(DateTime::<Utc>::MIN_UTC)
+            };
+            // `None` if the document was removed meanwhile.
+            let Some(at) = at else {
+                answers.push(LookAnswer::default());
+                continue;
+            };
+            let lock = rules::found(LockRecord::read(document, key, at))?;
+            let look = lock.map(|lock| rules::look(&rules::inspect(&lock, at), *lease));
+            answers.push(look.unwrap_or_default());
         }
-        Ok(waited_for)
+        Ok(answers)
     }
 
     /// Removes what has been dead for `retention`. Each document is judged by the clock of the server that keeps it.
