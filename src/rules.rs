@@ -52,7 +52,7 @@ pub mod turn;
 pub(crate) use self::decision::{is_last, no_next_fence};
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::permit::YEAR;
-pub(crate) use self::{admin::found, done::done_before};
+pub(crate) use self::{admin::found, done::not_due};
 pub use self::{
     admin::{answer_evict, evict, inspect, look, matches, remove_expired},
     decision::{Decision, Write, last_of_next, next_fence},

@@ -54,6 +54,6 @@ pub(crate) use self::{
         KeyStream, call, called, close, evicted, listener_failed, listener_opened,
         listener_unsupported, purged, released_owner, removed, store_failed,
     },
-    tick::{tick_done, tick_ran, tick_running},
+    tick::{tick_done, tick_ran, tick_running, tick_superseded},
     words::{Outcome, StayEndReason},
 };

@@ -18,6 +18,11 @@ pub async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code
             out::say(&format!("{}: {done}", run.key));
             Err(Code::Done)
         }
+        Some(OnceAttempt::Superseded { tick, done }) => {
+            let error = Error::Superseded { tick, done };
+            out::say(&format!("{}: {error}", run.key));
+            Err(Code::Superseded)
+        }
         Some(OnceAttempt::Held(held)) => {
             let waited = run.wait;
             out::say(&self::held(&Error::WaitTimedOut { waited, held }));

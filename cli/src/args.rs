@@ -125,9 +125,10 @@ pub struct Run {
 
     /// Run the command once for this tick: a date, a time, a version or a whole number
     ///
-    /// If this tick or a later one was done before, on any host, the command does not run, and the exit code is 0. The
-    /// tick is done when the command has ended with 0. A date or a time may be at most two days ahead of this host's
-    /// clock. All ticks of a key must be of one kind.
+    /// If this tick was done before, on any host, the command does not run, and the exit code is 0. If a later tick was
+    /// done before, this one is left out, whether it ran or not: the command does not run, and the exit code is 65. So
+    /// give each version of a migration a key of its own. The tick is done when the command has ended with 0. A date or
+    /// a time may be at most two days ahead of this host's clock. All ticks of a key must be of one kind.
     #[arg(long, value_name = "TICK", value_parser = super::tick::parse, conflicts_with_all = ["every", "shared", "permits", "min_hold"])]
     pub tick: Option<Tick>,
 

@@ -12,6 +12,7 @@ pub const CODES: &str = "Exit codes:
     0         success; the command ended with 0, or (`run`) its tick was done before
     1         `inspect`: the key is free; `evict`: nobody held the key; `doctor`: something is wrong
     2         the command line is wrong
+    65        a later tick is done, so this one is left out (`run`)
     69        the store cannot be reached, or does not answer
     70        the store failed
     73        the file of the locks cannot be used
@@ -35,6 +36,7 @@ pub enum Code {
     Done,
     No,
     Usage,
+    Superseded,
     Unavailable,
     Failed,
     File,
@@ -72,6 +74,7 @@ impl Code {
             Self::Done => 0,
             Self::No => 1,
             Self::Usage => 2,
+            Self::Superseded => 65,
             Self::Unavailable => 69,
             Self::Failed => 70,
             Self::File => 73,

@@ -47,6 +47,7 @@ async fn report(scheduled: apalis_cron::Tick, host: Data<Host>) -> Result<(), Bo
     match job.await.map_err(OnceError::merge)? {
         Once::Ran(()) => {}
         Once::Done(done) => println!("{name}: {done}."),
+        Once::Superseded { tick, done } => println!("{name} is too late for {tick}: {done}."),
         Once::Running(held) => println!("{name}: {} is at it.", held.owner()),
     }
     Ok(())

@@ -17,7 +17,7 @@
 //!
 //! Every instance wakes up at every tick of the schedule, and calls [`Leases::once`](leasehold::Leases::once). The
 //! first one keeps a lease alive while the job runs, and marks the tick as done when the job has ended with success. An
-//! instance that comes later, however late, is told that the tick is done.
+//! instance that comes later, however late, is told that the tick is done, or that a later one is.
 //!
 //! If an instance fails or dies during the job, the next instance that asks is granted the tick. An instance that is
 //! only paused may continue to write after it has lost its lease: then two instances write for one tick. If that does
@@ -63,6 +63,7 @@ async fn instance(name: String, store: Arc<dyn Store>, plan: Plan, late: bool) -
         let why = match job.await.map_err(OnceError::merge)? {
             Once::Ran(()) => continue,
             Once::Done(done) => format!("done by {}", done.by),
+            Once::Superseded { done, .. } => format!("too late, {done}"),
             Once::Running(held) => format!("{} is at it", held.owner()),
         };
         let late = if late { ", which is late" } else { "" };

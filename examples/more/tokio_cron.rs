@@ -56,6 +56,7 @@ async fn once(name: &str, leases: &Leases, runs: &Runs) -> Result<()> {
     match job.await.map_err(leasehold::jobs::OnceError::merge)? {
         Once::Ran(()) => {}
         Once::Done(done) => println!("{name}: {done}."),
+        Once::Superseded { tick, done } => println!("{name} is too late for {tick}: {done}."),
         Once::Running(held) => println!("{name}: {} is at it.", held.owner()),
     }
     Ok(())

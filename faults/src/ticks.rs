@@ -38,7 +38,9 @@ impl Worker {
         }
         match job.acquire().await {
             Ok(OnceAttempt::Acquired(lease)) => self.run(tick, sent, lease).await?,
-            Ok(OnceAttempt::Done(done)) => self.told_done(tick, &done, sent).await,
+            Ok(OnceAttempt::Done(done) | OnceAttempt::Superseded { done, .. }) => {
+                self.told_done(tick, &done, sent).await
+            }
             Ok(OnceAttempt::Held(held)) => {
                 if waits {
                     self.recorder.saw(Event::Operations(1));

@@ -9,8 +9,8 @@ use crate::{
     rules, runtime,
 };
 
-/// Reads whether the tick is done, or cannot be compared with the done one, and returns the error of that. `None` if
-/// neither is so, if there is no tick, or if the read fails within the limit.
+/// Reads whether the tick must not run, and returns [why](rules::not_due). `None` if it is due, if there is no tick,
+/// or if the read fails within the limit.
 pub(super) fn read(
     registry: &LeaseRegistry,
     key: &Key,
@@ -22,6 +22,6 @@ pub(super) fn read(
         let (tick, of) = (tick?, key.clone());
         let read = async move { store.inspect(&of).await };
         let state = runtime::call("inspect", limit, read).await;
-        rules::done_before(&state.ok()??.done?, tick, &key)
+        rules::not_due(&state.ok()??.done?, tick, &key)
     }
 }

@@ -40,8 +40,19 @@ pub struct RunOnce {
 pub enum Once<T> {
     /// The work ran in this call and succeeded, and the tick is done. The value is what the work returned.
     Ran(T),
-    /// This tick or a later one was done before. The work did not run.
+    /// This tick was done before. The work did not run.
     Done(Done),
+    /// A later tick was done before, so this one is left out, now and in later calls. The store keeps the newest done
+    /// tick only: this one may have been done before that, or never.
+    ///
+    /// For a migration this may mean that it never ran. [`RunOnce::run`] says how each version runs, whatever the
+    /// order.
+    Superseded {
+        /// The tick that is left out.
+        tick: Tick,
+        /// The newest tick that is done.
+        done: Done,
+    },
     /// Another lease holds the key, or processes that wait for it come first. So the work is likely to be running
     /// elsewhere. It did not run in this call.
     Running(Held),
@@ -154,6 +165,10 @@ impl RunOnce {
     /// on the same key, by [`acquire`](crate::Leases::acquire), counts like the lease of a running job: the answer is
     /// [`Once::Running`].
     ///
+    /// The ticks of a key run in their order: once a tick is done, no earlier one runs ([`Once::Superseded`]). Give each
+    /// piece of work that must run whatever the order a key of its own. For migrations that is a key for each version,
+    /// such as `migrate/1.4.0`.
+    ///
     /// ```
     /// use chrono::NaiveDate;
     /// use leasehold::{Leases, MemoryStore, jobs::Once};
@@ -167,6 +182,7 @@ impl RunOnce {
     ///     match report.run(async |_lease| Ok::<_, std::io::Error>(42)).await? {
     ///         Once::Ran(rows) => println!("{rows} rows"),
     ///         Once::Done(done) => println!("{done}"),
+    ///         Once::Superseded { tick, done } => println!("{tick} is left out: {done}"),
     ///         Once::Running(held) => println!("{} runs it now", held.owner()),
     ///     }
     /// }
@@ -190,6 +206,7 @@ impl RunOnce {
         let lease = match self.acquire().await.map_err(OnceError::NotAcquired)? {
             OnceAttempt::Acquired(lease) => lease,
             OnceAttempt::Done(done) => return Ok(Once::Done(done)),
+            OnceAttempt::Superseded { tick, done } => return Ok(Once::Superseded { tick, done }),
             OnceAttempt::Held(held) => return Ok(Once::Running(held)),
         };
         let key = lease.key().clone();
@@ -222,12 +239,13 @@ impl RunOnce {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), leasehold::Error> {
     /// # let leases = Leases::new(MemoryStore::new());
-    /// match leases.once("migrations", Tick::version(1, 4, 0)).acquire().await? {
+    /// match leases.once("migrate/1.4.0", Tick::version(1, 4, 0)).acquire().await? {
     ///     OnceAttempt::Acquired(lease) => {
     ///         // Migrate the data. If that fails, drop the lease or release it.
     ///         lease.complete().await?;
     ///     }
     ///     OnceAttempt::Done(done) => println!("{done}"),
+    ///     OnceAttempt::Superseded { tick, done } => println!("{tick} is left out: {done}"),
     ///     OnceAttempt::Held(held) => println!("{} runs it now", held.owner()),
     /// }
     /// # Ok(())
@@ -258,6 +276,10 @@ impl RunOnce {
                 telemetry::tick_done(&key, done.tick, &before);
                 Ok(OnceAttempt::Done(before))
             }
+            Err(Error::Superseded { tick, done }) => {
+                telemetry::tick_superseded(&key, tick, &done);
+                Ok(OnceAttempt::Superseded { tick, done })
+            }
             Err(error) => Err(error),
         }
     }
@@ -269,8 +291,15 @@ impl RunOnce {
 pub enum OnceAttempt {
     /// The lease was granted, and the tick is not done.
     Acquired(OnceLease),
-    /// This tick or a later one was done before.
+    /// This tick was done before.
     Done(Done),
+    /// A later tick was done before, so this one is left out: see [`Once::Superseded`].
+    Superseded {
+        /// The tick that is left out.
+        tick: Tick,
+        /// The newest tick that is done.
+        done: Done,
+    },
     /// Another lease holds the key, or processes that wait come first.
     Held(Held),
 }

@@ -394,7 +394,7 @@ impl AcquireOperation {
                 return Ok(Attempt::Held(held));
             }
             // This is not a failure of the store, so it makes no event.
-            AcquireAnswer::Done(done) => return Err(Error::Done(done)),
+            AcquireAnswer::Done(done) => return Err(self.not_due(done)),
         };
         let terms = GrantTerms {
             request: self.request.clone(),

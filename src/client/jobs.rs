@@ -13,8 +13,8 @@ impl Leases {
     /// run the job again, although the work took only a second and the lock is free.
     ///
     /// The tick names one run of the job, and must be the same in all processes: the scheduled time, the date, a
-    /// version or a counter. Ticks are ordered. A tick that is older than the newest done tick counts as done, so a
-    /// tick that was left out is never run later.
+    /// version or a counter. Ticks are ordered: a tick that is older than the newest done tick never runs. The answer
+    /// is then [`Once::Superseded`](crate::jobs::Once::Superseded), which is not that of a tick that is done.
     ///
     /// This call sends nothing and checks nothing; [`RunOnce::run`](crate::jobs::RunOnce::run) does, and has an
     /// example. The key is 1 to 512 bytes of text. A job and an ordinary lease of the same key use the same lock.
@@ -30,10 +30,10 @@ impl Leases {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let leases = Leases::new(MemoryStore::new());
-    /// let migration = leases.once("migrations", Tick::version(1, 4, 0));
-    /// let _ = migration.run(async |_| Ok::<_, std::io::Error>(())).await?;
-    /// let done = leases.last_done("migrations").await?;
-    /// assert_eq!(done.map(|done| done.tick), Some(Tick::version(1, 4, 0)));
+    /// let report = leases.once("report", Tick::counter(7));
+    /// let _ = report.run(async |_| Ok::<_, std::io::Error>(())).await?;
+    /// let done = leases.last_done("report").await?;
+    /// assert_eq!(done.map(|done| done.tick), Some(Tick::counter(7)));
     /// # Ok(())
     /// # }
     /// ```

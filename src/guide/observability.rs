@@ -5,8 +5,8 @@
 //! - WARN: what may need somebody: a lease is at risk, or lost while its guard lives; renewals are late; a release was
 //!   given up; a process waits without a place; the work of a job or of a leader failed; a campaign failed; a follower
 //!   cannot read who leads; a stream of the store failed; a document was left out of a list.
-//! - INFO: a term of a leader begins or ends; an operator evicted a holder, removed or purged locks, or released all
-//!   leases of an owner.
+//! - INFO: a tick is left out; a term of a leader begins or ends; an operator evicted a holder, removed or purged
+//!   locks, or released all leases of an owner.
 //! - DEBUG: operations, grants, releases, and calls to the store that fail.
 //! - TRACE: what happens all the time: renewals that succeed, grants from memory, guards that are dropped.
 //!

@@ -252,7 +252,7 @@ pub enum AcquireAnswer {
     /// the lease that it would replace is not among the holders, or other processes come first. Nothing was written,
     /// except perhaps a [place](Turn::InTurn).
     Held(Held),
-    /// The tick of the request is done, or a later one is. Nothing was written. Only a request with a
+    /// The newest done tick, which is that of the request or a later one. Nothing was written. Only a request with a
     /// [tick](AcquireRequest#structfield.tick) gets this answer.
     Done(Done),
 }

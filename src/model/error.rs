@@ -120,6 +120,17 @@ pub enum Error {
     #[error("{0}")]
     Done(Done),
 
+    /// A later tick is done, so the job does not run for this one. Whether it ran before is not known, because the store
+    /// keeps the newest done tick only. [`RunOnce::run`](crate::jobs::RunOnce::run) returns this as an answer and not as
+    /// an error.
+    #[error("{tick} is left out, because a later tick is done: {done}")]
+    Superseded {
+        /// The tick that was asked for.
+        tick: Tick,
+        /// The newest tick that is done.
+        done: Done,
+    },
+
     /// The maximum hold is shorter than the ttl. Nothing was sent.
     #[error("a maximum hold is at least the ttl of {ttl:?}, this one is {max_hold:?}")]
     InvalidMaxHold {

@@ -32,6 +32,8 @@ pub enum ErrorKind {
     LimitReached,
     /// The tick of a job is done.
     Done,
+    /// A later tick of the job is done.
+    Superseded,
     /// The lease is over, or the resource has seen a newer one.
     Lost,
     /// The handle was closed.
@@ -58,6 +60,7 @@ impl ErrorKind {
             Self::Held => "held",
             Self::LimitReached => "limit_reached",
             Self::Done => "done",
+            Self::Superseded => "superseded",
             Self::Lost => "lost",
             Self::Closed => "closed",
             Self::Misconfigured => "misconfigured",
@@ -86,6 +89,7 @@ impl Error {
             | ErrorKind::TransactionAborted => true,
             ErrorKind::InvalidInput
             | ErrorKind::Done
+            | ErrorKind::Superseded
             | ErrorKind::Lost
             | ErrorKind::Closed
             | ErrorKind::Misconfigured
@@ -130,6 +134,7 @@ impl Error {
             Self::WaitTimedOut { .. } | Self::TooManyHolders { .. } => ErrorKind::Held,
             Self::LimitReached { .. } => ErrorKind::LimitReached,
             Self::Done(_) => ErrorKind::Done,
+            Self::Superseded { .. } => ErrorKind::Superseded,
             Self::Lost { .. } | Self::Fenced { .. } => ErrorKind::Lost,
             Self::Closed => ErrorKind::Closed,
             Self::Denied { .. }

@@ -178,7 +178,7 @@ fn day(number: i64) -> Option<NaiveDate> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Done {
-    /// The tick. All ticks before it count as done too.
+    /// The tick. No earlier tick runs any more.
     pub tick: Tick,
     /// When it was done, on the server's clock.
     pub at: DateTime<Utc>,
@@ -223,7 +223,7 @@ pub enum LastDone {
     /// No tick is done, or the store has forgotten it.
     #[default]
     Nothing,
-    /// This tick is done, and so are all ticks before it.
+    /// This tick is done, and no earlier one runs any more.
     Tick(Done),
     /// The field cannot be read. The job does not run then, because it may be done. Neither
     /// [`purge`](crate::Leases::purge) nor [`remove_expired`](crate::Leases::remove_expired) removes the document.

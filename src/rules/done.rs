@@ -2,9 +2,11 @@
 //!
 //! Invariants:
 //!
-//! - No lease is granted for a tick that is done, or for an older one.
+//! - No lease is granted for a tick that is done, or for an older one. [`not_due`] alone says which of the two it is.
 //! - Only the release of a live lease marks its tick as done. So of two leases for one tick, the later one is granted
 //!   only if the tick was not done under the earlier one.
+
+use std::cmp::Ordering;
 
 use chrono::{DateTime, Utc};
 
@@ -27,8 +29,10 @@ pub(super) fn refusal(
     let tick = request.tick?;
     match &record.done {
         LastDone::Nothing => None,
-        LastDone::Tick(done) => match done_before(done, tick, &request.key)? {
-            Error::Done(done) => Some(Ok(AcquireAnswer::Done(done))),
+        LastDone::Tick(done) => match not_due(done, tick, &request.key)? {
+            Error::Done(done) | Error::Superseded { done, .. } => {
+                Some(Ok(AcquireAnswer::Done(done)))
+            }
             error => Some(Err(error)),
         },
         LastDone::Unreadable => Some(Err(Error::NotALock {
@@ -38,18 +42,23 @@ pub(super) fn refusal(
     }
 }
 
-/// Why a tick of this key must not run after the done one: it is not newer, or cannot be compared with it.
-pub(crate) fn done_before(done: &Done, tick: Tick, key: &Key) -> Option<Error> {
-    if done.tick < tick {
-        None
-    } else if done.tick >= tick {
-        Some(Error::Done(done.clone()))
-    } else {
-        Some(Error::OtherTickKind {
+/// Why a tick of this key must not run, when `done` is the newest one that is done: it is that tick, it is older, or
+/// it cannot be compared. `None` if it is newer.
+///
+/// A document has only the newest done tick. So of an older one nobody knows whether it ran.
+pub(crate) fn not_due(done: &Done, tick: Tick, key: &Key) -> Option<Error> {
+    match tick.partial_cmp(&done.tick) {
+        Some(Ordering::Greater) => None,
+        Some(Ordering::Equal) => Some(Error::Done(done.clone())),
+        Some(Ordering::Less) => Some(Error::Superseded {
+            tick,
+            done: done.clone(),
+        }),
+        None => Some(Error::OtherTickKind {
             key: key.clone(),
             tick,
             done: done.tick,
-        })
+        }),
     }
 }
 

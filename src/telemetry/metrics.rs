@@ -192,8 +192,8 @@ macro_rules! key_by {
     ($outcome:expr, $($rest:tt)*) => {
         key_by!(
             @ $outcome,
-            [Granted Held TimedOut Full Closed Cancelled Released HandedOver NotHeld Renewed Done Lost
-             Error],
+            [Granted Held TimedOut Full Closed Cancelled Released HandedOver NotHeld Renewed Done
+             Superseded Lost Error],
             ($($rest)*)
         )
     };

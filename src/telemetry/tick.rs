@@ -1,6 +1,6 @@
 //! Telemetry of jobs that run once per tick.
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 #[cfg(feature = "metrics")]
 use super::metrics;
@@ -19,11 +19,21 @@ pub(crate) fn tick_ran(key: &Key, tick: Tick, failure: Option<&'static str>) {
     metrics::tick(failure.unwrap_or("ran"));
 }
 
-/// Reports that the work of a tick did not run, because this tick or a later one was done before.
+/// Reports that the work of a tick did not run, because this tick was done before.
 pub(crate) fn tick_done(key: &Key, tick: Tick, done: &Done) {
     debug!(target: TARGET, key = key.as_str(), %tick, outcome = "done", %done, "a tick was done before");
     #[cfg(feature = "metrics")]
     metrics::tick("done");
+}
+
+/// Reports that the work of a tick did not run, because a later tick was done before. Perhaps the work never ran.
+pub(crate) fn tick_superseded(key: &Key, tick: Tick, done: &Done) {
+    info!(
+        target: TARGET, key = key.as_str(), %tick, outcome = "superseded", %done,
+        "a tick is left out, because a later one is done"
+    );
+    #[cfg(feature = "metrics")]
+    metrics::tick("superseded");
 }
 
 /// Reports that the work of a tick did not run, because the key is held.

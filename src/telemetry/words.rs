@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
     Renewed,
     /// The tick of the request was done before.
     Done,
+    /// A later tick than that of the request was done before.
+    Superseded,
     Lost,
     Error,
 }
@@ -42,6 +44,7 @@ impl Outcome {
             Self::NotHeld => "not_held",
             Self::Renewed => "renewed",
             Self::Done => "done",
+            Self::Superseded => "superseded",
             Self::Lost => "lost",
             Self::Error => "error",
         }
@@ -53,6 +56,7 @@ impl Outcome {
             Error::WaitTimedOut { .. } => Self::TimedOut,
             Error::LimitReached { .. } => Self::Full,
             Error::Done(_) => Self::Done,
+            Error::Superseded { .. } => Self::Superseded,
             Error::Closed => Self::Closed,
             Error::Lost { .. } => Self::Lost,
             _ => Self::Error,

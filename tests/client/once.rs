@@ -30,6 +30,11 @@ fn is_done(outcome: &Outcome, tick: Tick) -> bool {
     matches!(outcome, Ok(Once::Done(done)) if done.tick == tick)
 }
 
+/// Whether the answer is that this tick is left out, because the other one is done.
+fn is_left_out(outcome: &Outcome, left_out: Tick, newest: Tick) -> bool {
+    matches!(outcome, Ok(Once::Superseded { tick, done }) if (*tick, done.tick) == (left_out, newest))
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tick_runs_once_under_a_lease_that_is_kept_alive() {
     let (store, leases) = setup();
@@ -49,11 +54,42 @@ async fn a_tick_runs_once_under_a_lease_that_is_kept_alive() {
     );
     let again = run(&leases, TICK).await;
     assert!(is_done(&again, TICK), "{again:?}");
-    assert!(is_done(&run(&leases, Tick::counter(6)).await, TICK));
     let done = leases.last_done("key").await.unwrap().unwrap();
     assert_eq!((done.tick, &*done.by), (TICK, "one"));
     assert_eq!(run(&leases, NEXT).await.unwrap(), Once::Ran(42));
-    assert!(is_done(&run(&leases, TICK).await, NEXT));
+    assert!(is_done(&run(&leases, NEXT).await, NEXT));
+}
+
+/// A migration that is merged late is such a tick. If it counted as done, nobody would learn that it never ran.
+#[tokio::test(start_paused = true)]
+async fn a_tick_before_the_newest_done_one_is_left_out_and_not_told_as_done() {
+    let (_, leases) = setup();
+    let late = Tick::counter(6);
+    assert_eq!(run(&leases, TICK).await.unwrap(), Once::Ran(42));
+    let told = run(&leases, late).await;
+    assert!(is_left_out(&told, late, TICK), "{told:?}");
+    let attempt = leases.once("key", late).acquire().await.unwrap();
+    let OnceAttempt::Superseded { tick, done } = attempt else {
+        panic!("{attempt:?}");
+    };
+    assert_eq!((tick, done.tick), (late, TICK));
+    // One that did run is told in the same way: the store knows the newest done tick only.
+    assert_eq!(run(&leases, NEXT).await.unwrap(), Once::Ran(42));
+    let told = run(&leases, TICK).await;
+    assert!(is_left_out(&told, TICK, NEXT), "{told:?}");
+    // A key for each version: each of them runs, whatever the order, and only once.
+    for version in [Tick::version(1, 5, 0), Tick::version(1, 4, 0)] {
+        let migrate = || {
+            let migration = leases.once(format!("migrate/{version}"), version);
+            migration.run(async |_| Ok::<_, Error>(42))
+        };
+        assert_eq!(migrate().await.unwrap(), Once::Ran(42));
+        let again = migrate().await;
+        assert!(
+            matches!(&again, Ok(Once::Done(done)) if done.tick == version),
+            "{again:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,6 +352,12 @@ async fn a_tick_that_is_done_is_told_to_a_task_that_is_not_the_first_to_wait() {
         "{told:?}"
     );
     assert_eq!(start.elapsed(), Duration::ZERO);
+    let late = Tick::counter(6);
+    let told = waits(late).await;
+    assert!(
+        matches!(&told, Ok(Once::Superseded { tick, done }) if (*tick, done.tick) == (late, TICK)),
+        "{told:?}"
+    );
     let kind = waits(Tick::version(1, 0, 0)).await;
     assert!(
         matches!(

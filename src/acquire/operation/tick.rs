@@ -4,7 +4,11 @@
 use std::time::Duration;
 
 use super::AcquireOperation;
-use crate::{acquire::done_tick, model::Error};
+use crate::{
+    acquire::done_tick,
+    model::{Done, Error},
+    rules,
+};
 
 impl AcquireOperation {
     /// Whether this acquire is for a tick, and other tasks of its process wait before it.
@@ -19,7 +23,16 @@ impl AcquireOperation {
         self.request.tick.is_some() && is_behind()
     }
 
-    /// The error that the tick is done, as [`done_tick::read`] reads it within this limit.
+    /// The error of an acquire that the store refused because of this done tick.
+    pub(super) fn not_due(&self, done: Done) -> Error {
+        let request = &self.request;
+        let tick = request.tick;
+        let error = tick.and_then(|tick| rules::not_due(&done, tick, &request.key));
+        // A store that keeps the rules refuses no other request for this reason.
+        error.unwrap_or(Error::Done(done))
+    }
+
+    /// The error that the tick must not run, as [`done_tick::read`] reads it within this limit.
     pub(super) fn read_tick(&self, limit: Duration) -> impl Future<Output = Option<Error>> + use<> {
         let (registry, request) = (&self.context.registry, &self.request);
         done_tick::read(registry, &request.key, request.tick, limit)
