@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+use std::{ffi::OsString, io, time::Duration};
 
 use clap::{ArgGroup, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -264,14 +264,10 @@ pub struct Watch {
     pub json: bool,
 }
 
-/// The supervisor of a command. Only `run` and `lead` start it.
+/// The supervisor of a command. Only `run` and `lead` start it. Its standard input is its connection to them.
 #[derive(Parser)]
 #[command(name = "leasehold supervise")]
 pub struct Supervise {
-    /// The socket on which the process with the lease listens
-    #[arg(long)]
-    pub socket: PathBuf,
-
     #[arg(long, value_parser = time)]
     pub grace: Duration,
 

@@ -16,7 +16,7 @@ use super::{
     clock::ClockSamples,
     exit::{Code, Failure},
     out, process_tree,
-    run::{self, CommandEnd, SupervisorProcess},
+    run::{self, CommandEnd, ReadySupervisor},
     signals::Signals,
     terms::Terms,
     text,
@@ -36,6 +36,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
     process_tree::become_subreaper();
     let mut ends = 0;
     loop {
+        let supervisor = ReadySupervisor::new(&lead.command, &terms)?;
         let mut samples = ClockSamples::new();
         let campaign = campaign(&lead, leases, &terms, &mut samples);
         let lease = tokio::select! {
@@ -47,8 +48,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
             "{key} is led from here, with fence {}",
             lease.fence()
         ));
-        let started = SupervisorProcess::start(&lead.command, &lease, None, &terms, samples).await;
-        let ended = match started {
+        let ended = match supervisor.start(&lease, None, samples).await {
             Ok(supervisor) => supervisor.wait(&lease, &mut signals).await,
             Err(error) => {
                 let _ = run::release(lease).await;

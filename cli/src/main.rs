@@ -12,6 +12,7 @@ compile_error!("the command `leasehold` is for Unix: it needs process groups and
 mod acquire;
 mod address;
 mod args;
+mod channel;
 mod clock;
 mod doctor;
 mod evict;

@@ -5,23 +5,17 @@
 //! is killed, is stopped, or hangs.
 
 use std::{
-    ffi::OsString,
-    fmt::Display,
-    io::{self, IsTerminal},
-    os::unix::process::CommandExt,
-    path::PathBuf,
-    process::{Command, Stdio},
-    time::Duration,
+    ffi::OsString, fmt::Display, io, os::unix::process::CommandExt, path::PathBuf,
+    process::Command, time::Duration,
 };
 
 use futures::FutureExt;
 use leasehold::{Error, Key, Lease, Leases, jobs::Tick};
 use rustix::process::Signal;
-use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     net::{
-        UnixListener,
+        UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     process::Child,
@@ -32,6 +26,7 @@ use tokio::{
 use super::{
     acquire,
     args::Run,
+    channel,
     clock::{self, ClockSamples},
     exit::{Code, Failure},
     out, process_tree,
@@ -48,6 +43,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let mut signals = Signals::new()?;
     // If a process is started with SIGCHLD ignored, the kernel drops the status of each child that ends.
     let _children = signal(SignalKind::child())?;
+    let supervisor = ReadySupervisor::new(&run.command, &terms)?;
     let mut samples = ClockSamples::new();
     let lease = {
         let mut lease = Box::pin(acquire::acquire(&run, leases));
@@ -72,8 +68,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     // If the supervisor is killed, its children become children of this process, which can then end them.
     process_tree::become_subreaper();
     let (key, tick) = (lease.lease().key().clone(), lease.tick());
-    let started =
-        SupervisorProcess::start(&run.command, lease.lease(), tick, &terms, samples).await;
+    let started = supervisor.start(lease.lease(), tick, samples).await;
     let ended = match started {
         Ok(supervisor) => Ok(supervisor.wait(lease.lease(), &mut signals).await),
         Err(error) => Err(error),
@@ -166,6 +161,14 @@ impl CommandEnd {
     }
 }
 
+/// A supervisor that only needs a lease. What can fail without one fails when this is made, so that nobody takes a key
+/// with which nothing can be done.
+pub struct ReadySupervisor {
+    command: Command,
+    stream: UnixStream,
+    terms: Terms,
+}
+
 /// The supervisor process, with what this process knows of it.
 pub struct SupervisorProcess {
     process: Child,
@@ -188,54 +191,53 @@ pub struct SupervisorProcess {
     has_survivors: bool,
 }
 
-impl SupervisorProcess {
-    pub async fn start(
-        words: &[OsString],
-        lease: &Lease,
-        tick: Option<Tick>,
-        terms: &Terms,
-        samples: ClockSamples,
-    ) -> io::Result<Self> {
-        let folder = TempDir::with_prefix("leasehold-").map_err(no_socket)?;
-        let socket = folder.path().join("sock");
-        let listener = UnixListener::bind(&socket).map_err(no_socket)?;
+impl ReadySupervisor {
+    /// A supervisor for the command that consists of these words.
+    pub fn new(words: &[OsString], terms: &Terms) -> io::Result<Self> {
+        let (stream, other_end) = channel::pair()?;
         let mut command = Command::new(this_program()?);
         command
             .arg0("leasehold")
             .arg("supervise")
-            .arg("--socket")
-            .arg(&socket)
             .args(["--grace", &format!("{}ms", terms.grace.as_millis()), "--"])
             .args(words)
-            .env("LEASEHOLD_KEY", lease.key().as_str())
-            .env("LEASEHOLD_FENCE", lease.fence().to_string())
+            .stdin(other_end)
             // The supervisor is in another group, so it gets no signal from the terminal. The command then gets each
             // signal once, from this process.
             .process_group(0);
+        Ok(Self {
+            command,
+            stream,
+            terms: *terms,
+        })
+    }
+
+    /// Starts the supervisor, which starts the command.
+    pub async fn start(
+        self,
+        lease: &Lease,
+        tick: Option<Tick>,
+        samples: ClockSamples,
+    ) -> io::Result<SupervisorProcess> {
+        let mut command = self.command;
+        command
+            .env("LEASEHOLD_KEY", lease.key().as_str())
+            .env("LEASEHOLD_FENCE", lease.fence().to_string());
         match tick {
             Some(tick) => command.env("LEASEHOLD_TICK", tick.to_string()),
             // The tick of another `run`, of which this is the command, is not that of this key.
             None => command.env_remove("LEASEHOLD_TICK"),
         };
-        if io::stdin().is_terminal() {
-            // The command is not in the foreground group of the terminal. A read of the terminal would stop it until
-            // somebody continues it.
-            command.stdin(Stdio::null());
-        }
-        let mut process = tokio::process::Command::from(command).spawn()?;
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted?.0,
-            ended = process.wait() => {
-                let text = format!("the parent of the command did not start: {}", ended?);
-                return Err(io::Error::other(text));
-            }
-        };
-        let (reports, instructions) = stream.into_split();
-        Ok(Self {
+        // This closes the other end in this process, so that the end of the supervisor can be seen.
+        let process = tokio::process::Command::from(command).spawn()?;
+        // Without this the first instruction might not be sent.
+        self.stream.writable().await?;
+        let (reports, instructions) = self.stream.into_split();
+        Ok(SupervisorProcess {
             process,
             instructions,
             reports: BufReader::new(reports).lines(),
-            terms: *terms,
+            terms: self.terms,
             samples,
             until: i64::MIN,
             deadline: None,
@@ -246,7 +248,9 @@ impl SupervisorProcess {
             has_survivors: false,
         })
     }
+}
 
+impl SupervisorProcess {
     /// Waits until the command has ended.
     pub async fn wait(mut self, lease: &Lease, signals: &mut Signals) -> CommandEnd {
         self.send_deadline(lease.deadline());
@@ -294,7 +298,7 @@ impl SupervisorProcess {
             self.remember(signal);
         }
         if !self.is_over {
-            out::say("the parent of the command was killed, and so is the command");
+            out::say("the parent of the command ended before it, and the command is killed");
             self.has_survivors |= kill_remaining(lease).await;
         }
         CommandEnd {
@@ -376,14 +380,6 @@ fn this_program() -> io::Result<PathBuf> {
     } else {
         std::env::current_exe()
     }
-}
-
-fn no_socket(error: io::Error) -> io::Error {
-    let folder = std::env::temp_dir();
-    let folder = folder.display();
-    io::Error::other(format!(
-        "there can be no socket in {folder} ({error}): set TMPDIR to a folder with a short name, in which this user may write"
-    ))
 }
 
 fn millis(time: Duration) -> i64 {

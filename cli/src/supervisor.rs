@@ -4,15 +4,17 @@
 //! The supervisor ends the command before that time, even if the other process is dead or stopped. It sends SIGTERM to
 //! all processes that the command has started, and SIGKILL when the grace time or the lease is over.
 
-use std::{fmt, io, os::unix::process::CommandExt, process::Command, time::Duration};
+use std::{
+    fmt, io,
+    os::{fd::OwnedFd, unix::process::CommandExt},
+    process::Command,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::unix::{OwnedReadHalf, OwnedWriteHalf},
     process::Child,
     signal::unix::{self, SignalKind, signal},
     time::interval,
@@ -20,7 +22,7 @@ use tokio::{
 
 use super::{
     args::Supervise,
-    clock,
+    channel, clock,
     exit::{Code, Failure},
     out, process_tree,
     signals::Signals,
@@ -141,13 +143,8 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
     // This comes before the first child starts. If a process is started with SIGCHLD ignored, the kernel drops the
     // status of each child that ends.
     let children = signal(SignalKind::child())?;
-    let stream = UnixStream::connect(&args.socket).await;
-    // No other process must be able to connect.
-    if let Some(folder) = args.socket.parent() {
-        let _ = std::fs::remove_file(&args.socket);
-        let _ = std::fs::remove_dir(folder);
-    }
-    let (instructions, reports) = stream?.into_split();
+    let (stream, input) = channel::inherited()?;
+    let (instructions, reports) = stream.into_split();
     let mut instructions = BufReader::new(instructions).lines();
     let until = loop {
         match instructions
@@ -176,7 +173,7 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
         return Ok(too_late(&reports));
     }
     process_tree::become_subreaper();
-    match start(&args) {
+    match start(&args, input) {
         Ok(child) => {
             Supervisor::of(child, deadlines, reports)?
                 .run(instructions, signals, children)
@@ -203,11 +200,11 @@ fn too_late(reports: &OwnedWriteHalf) -> Code {
 }
 
 /// Starts the command in a process group of its own, so that signals can be forwarded to all of its processes.
-fn start(args: &Supervise) -> io::Result<Child> {
+fn start(args: &Supervise, input: OwnedFd) -> io::Result<Child> {
     let mut arguments = args.command.iter();
     let program = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.args(arguments).process_group(0).stdin(input);
     tokio::process::Command::from(command).spawn()
 }
 

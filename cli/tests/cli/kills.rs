@@ -1,17 +1,24 @@
 //! Processes of `leasehold run` that are killed or stopped: the command does not outlive the lease.
 
-use leasehold_tests::engine::Engine;
 use std::{
     fs,
-    io::Write,
-    os::unix::net::UnixListener,
+    io::{self, IoSlice, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use leasehold_tests::engine::Engine;
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::{Pid, Signal, kill_process},
+};
 
 use super::{
     Going, Place,
@@ -236,20 +243,21 @@ fn a_supervisor_that_is_stopped_is_killed_with_the_command() {
 /// The machine was suspended or busy while the supervisor started.
 #[test]
 fn a_command_does_not_start_when_its_time_is_over() {
-    // The supervisor removes the folder of the socket.
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("over");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let mut command = super::leasehold();
-    command
-        .args(["supervise", "--grace", "1s", "--socket"])
-        .arg(&socket);
-    command.args(["--", "echo", "never"]);
-    let supervisor = Going::of(command);
-    let (mut stream, _) = listener.accept().unwrap();
+    let (mut stream, other_end) = UnixStream::pair().unwrap();
+    // The supervisor gets the input of the command before its instructions.
+    let input = io::stdin();
+    let input = [input.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&input));
+    let data = [IoSlice::new(b"\n")];
+    sendmsg(&stream, &data, &mut control, SendFlags::empty()).unwrap();
     stream.write_all(b"signal 28\nuntil 1\n").unwrap();
-    assert_eq!(supervisor.finish(), (76, String::new()));
-    assert!(!folder.path().exists());
+    let mut command = super::leasehold();
+    command.args(["supervise", "--grace", "1s", "--", "echo", "never"]);
+    command.stdin(OwnedFd::from(other_end));
+    let ended = super::run(command);
+    assert_eq!(ended.with(76), "");
 }
 
 /// The supervisor is the parent of orphans, and has to reap them.

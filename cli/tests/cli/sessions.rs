@@ -1,6 +1,12 @@
 //! A session with each subcommand, on each kind of store.
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    os::unix::process::ExitStatusExt,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use leasehold_tests::engine::Engine;
 use rustix::process::Signal;
@@ -343,6 +349,26 @@ fn what_a_command_leaves_behind_ends_with_it() {
     let ended = place.leasehold(["run", "job", "--", "sh", "-c", script]);
     let pid = ended.with(0);
     assert!(!super::kills::is_there(pid), "{pid} is there");
+}
+
+/// The command would otherwise keep the connection of its supervisor open, or could write to it.
+#[test]
+fn the_command_has_no_open_files_but_those_that_leasehold_got() {
+    let place = Place::file();
+    let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* -> \\)/\\1/'";
+    let open = |mut command: Command| {
+        command.stdin(Stdio::piped());
+        let files = super::run(command).with(0).to_owned();
+        assert!(!files.contains("socket:"), "{files}");
+        let numbers = files.lines().filter_map(|line| line.split_once(" -> "));
+        numbers
+            .map(|(number, _)| number.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let mut direct = Command::new("sh");
+    direct.args(["-c", script]);
+    let run = ["run", "job", "--", "sh", "-c", script];
+    assert_eq!(open(place.command(run)), open(direct));
 }
 
 #[test]

@@ -10,8 +10,10 @@ use std::{
 };
 
 use leasehold::store::LeaseId;
+use leasehold_tests::engine::Engine;
+use rustix::process::Signal;
 
-use super::{Place, leasehold, run, scratch};
+use super::{Going, Place, leasehold, run, scratch};
 
 #[test]
 fn the_command_line_is_looked_at() {
@@ -143,20 +145,35 @@ fn a_key_in_a_message_moves_no_cursor() {
     assert_eq!(holder.finish().0, 0);
 }
 
+/// As in a container whose files cannot be written, or where temporary files have long names.
 #[test]
-fn a_folder_in_which_there_can_be_no_socket_is_named() {
-    let place = Place::file();
-    let mut command = place.command(["run", "job", "--", "true"]);
-    let ended = run({
-        command.env("TMPDIR", "/no such folder");
-        command
-    });
-    let said = ended.saying(70);
-    assert!(
-        said.contains("/no such folder") && said.contains("TMPDIR"),
-        "{said}"
-    );
-    assert_eq!(place.leasehold(["ls"]).with(0), "");
+fn run_and_lead_need_no_temporary_folder() {
+    for place in [Place::file(), Place::on(Engine::MongoDb)] {
+        for folder in ["/no such folder", &format!("/tmp/{}", "long/".repeat(40))] {
+            let ended = run({
+                let mut command = place.command(["run", "job", "--", "echo", "ran"]);
+                command.env("TMPDIR", folder);
+                command
+            });
+            assert_eq!(ended.with(0), "ran");
+            let mut lead = {
+                let words = [
+                    "lead",
+                    "job",
+                    "--",
+                    "sh",
+                    "-c",
+                    "echo leads; exec sleep 1000",
+                ];
+                let mut command = place.command(words);
+                command.env("TMPDIR", folder);
+                Going::of(command)
+            };
+            assert_eq!(lead.line(), "leads");
+            lead.signal(Signal::TERM);
+            assert_eq!(lead.wait().0, 128 + 15);
+        }
+    }
 }
 
 #[test]
