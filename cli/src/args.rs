@@ -47,7 +47,7 @@ pub enum Task {
     ///
     /// The lease is renewed while the command runs, and released when the command has ended. If somebody else holds the
     /// key, the command does not run. The command gets the key and the fence in LEASEHOLD_KEY and LEASEHOLD_FENCE, and
-    /// its tick, if any, in LEASEHOLD_TICK.
+    /// its tick, if any, in LEASEHOLD_TICK. Work that it starts elsewhere, as by docker run or ssh, is not ended with it.
     #[command(after_long_help = CRONTAB)]
     Run(Run),
     /// Keep a command running on one host at a time, and start it elsewhere when that host dies
