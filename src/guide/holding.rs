@@ -23,8 +23,9 @@
 //! # }
 //! ```
 //!
-//! A [`Lease`](crate::Lease) that is dropped is released in the background.
-//! [`Leases::close`](crate::Leases::close) waits for such releases.
+//! A [`Lease`](crate::Lease) that is dropped is released in the background, by a task of the runtime. If the runtime
+//! ends before that, as at the end of `main`, the key stays held until its ttl is over.
+//! [`Leases::close`](crate::Leases::close) waits for such releases: call it at the end of `main`.
 //!
 //! # How long a ttl should be
 //!

@@ -26,8 +26,11 @@ use crate::{
 ///
 /// Dropping the guard releases the lease in the background. The drop only queues the release for a task, so it
 /// works outside of a runtime too and does not block. But the caller does not learn whether the release
-/// succeeded, and a program that ends right after the drop may end before the release was sent.
-/// [`Lease::release`] waits and reports, and [`Leases::close`](crate::Leases::close) waits for all releases.
+/// succeeded. [`Lease::release`] waits and reports.
+///
+/// A runtime that ends ends its tasks. So a guard that is dropped at the end of `main` may stay held until its ttl is
+/// over, and on a current-thread runtime it always does. End `main` with [`Leases::close`](crate::Leases::close), which
+/// waits for all releases.
 ///
 /// ```
 /// # use std::time::Duration;

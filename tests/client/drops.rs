@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use futures::executor;
 use leasehold::{Error, Leases, MemoryStore};
-use tokio::{runtime::Runtime, time::sleep};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{sleep, timeout},
+};
 
-use super::{Fate, FlakyStore, MOMENT, PATIENCE, TTL, setup, until_free};
+use super::{Fate, FlakyStore, MOMENT, PATIENCE, TTL, is_free, setup, until_free};
 
 #[test]
 fn a_lease_can_be_dropped_without_a_runtime() {
@@ -20,6 +24,33 @@ fn a_lease_can_be_dropped_without_a_runtime() {
         let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;
         drop(next.unwrap());
     });
+}
+
+/// What the documents say of the end of `main`: of a guard that is dropped there, and of an acquire.
+#[test]
+fn what_is_dropped_at_the_end_of_main_is_free_at_once_only_after_a_close() {
+    for (closes, has_lease) in [(false, true), (true, true), (false, false), (true, false)] {
+        let store = FlakyStore::new();
+        let main = async {
+            let leases = Leases::new(store.clone());
+            let acquire = leases.acquire("key", PATIENCE * 4).into_future();
+            if has_lease {
+                drop(acquire.await.unwrap());
+            } else {
+                // The request is carried out, and the wait for its answer is dropped.
+                store.next([Fate::AnswerLate(MOMENT)]);
+                assert!(timeout(Duration::ZERO, acquire).await.is_err());
+            }
+            if closes {
+                leases.close().await;
+            }
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(main);
+        drop(runtime);
+        let is_free = executor::block_on(is_free(&store));
+        assert_eq!(is_free, closes, "with a lease: {has_lease}");
+    }
 }
 
 #[test]
