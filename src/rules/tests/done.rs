@@ -9,7 +9,7 @@ use crate::{
         Turn,
     },
     model::{Done, Error, LastDone, LeaseId, LockRecord, Tick, TickKind, WaiterId},
-    rules::{Decision, Write, inspect, release, remove_expired, renew},
+    rules::{Decision, Write, inspect, not_due, release, remove_expired, renew},
 };
 
 /// How long these tests keep a done tick: longer than a lease lives.
@@ -89,6 +89,25 @@ fn a_tick_that_is_done_and_those_before_it_are_refused() {
     let next = put(acquire(Some(&record), &ask_for(later, 8), at(1_000)).write);
     assert_eq!(holders(&next), [later]);
     assert_eq!(last(&next), &done, "it is not done yet");
+}
+
+#[test]
+fn the_newest_done_tick_tells_which_ticks_are_due() {
+    let (record, _) = after_tick(7, 1_000);
+    let (key, done) = (&record.key, last(&record));
+    let told = |tick| not_due(done, tick, key);
+    assert!(told(Tick::counter(8)).is_none());
+    assert!(matches!(told(Tick::counter(7)), Some(Error::Done(newest)) if newest == *done));
+    for older in [6, i64::MIN] {
+        let older = Tick::counter(older);
+        let left_out = told(older);
+        assert!(
+            matches!(&left_out, Some(Error::Superseded { tick, done: newest }) if (*tick, newest) == (older, done)),
+            "{left_out:?}"
+        );
+    }
+    let other = told(Tick::version(1, 0, 0));
+    assert!(matches!(other, Some(Error::OtherTickKind { .. })));
 }
 
 #[test]

@@ -58,6 +58,9 @@ fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
         pauses(&pace, &long),
         [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]
     );
+    // `docs/guarantees.md` names these bounds.
+    let between = [3, 4, 6].map(|processes| pace.pause(&long, ahead(processes), false, 1.0));
+    assert_eq!(between, [millis(1_500), millis(2_000), millis(3_000)]);
     assert_eq!(
         pace.pause(&long, ahead(MAX_PLACES), false, 1.0),
         WITHOUT_PLACE
