@@ -159,6 +159,24 @@ async fn a_write_passes_unless_the_document_has_seen_a_newer_fence() {
     }
 }
 
+/// Another program has written the fence, as a number of another type.
+#[tokio::test]
+async fn a_newer_fence_of_any_type_is_told_exactly() {
+    const LAST: i64 = (1 << 53) - 1;
+    let collection = Fixture::new(Engine::MongoDb).collection().await;
+    for seen in [Bson::Double(LAST as f64), Bson::Int64(LAST)] {
+        let document = doc! { "_id": 7, "state": "old", "leasehold_fence": seen };
+        collection.delete_many(doc! {}).await.unwrap();
+        collection.insert_one(&document).await.unwrap();
+        let late = under(&collection, LAST - 1);
+        let outcome = Write::Update.send(false, &late, None).await;
+        assert_fenced(outcome, LAST - 1, LAST);
+        assert_eq!(stored(&collection).await, Some(document));
+        let newest = under(&collection, LAST);
+        assert!(Write::Update.send(false, &newest, None).await.unwrap());
+    }
+}
+
 #[tokio::test]
 async fn a_document_that_does_not_exist_fences_nobody_off() {
     for engine in BOTH {

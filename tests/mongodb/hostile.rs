@@ -58,6 +58,7 @@ fn shapes_of_bson() -> Vec<(Verdict, Document)> {
         ("fence", Bson::Int32(7), sole(7)),
         ("fence", decimal("7.5"), sole(7)),
         ("fence", decimal("1E+300"), Verdict::NoLock),
+        ("fence", decimal("9007199254740990.9"), sole((1 << 53) - 2)),
         ("fence", far.into(), Verdict::NoLock),
         ("fence", Bson::Undefined, sole(0)),
         ("expires_at", far.into(), sole(7)),

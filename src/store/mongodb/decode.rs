@@ -120,7 +120,14 @@ impl Fields for Raw<'_> {
 
     fn number(&self, field: &str) -> Field<i64> {
         self.read(field, |value| match value {
-            RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => Some(float(value)? as i64),
+            RawBsonRef::Double(number) => Some(number as i64),
+            RawBsonRef::Decimal128(number) => {
+                let number = number.to_string();
+                // A decimal number with a fraction is written without an exponent, unless it is nearly 0. The fraction
+                // is cut off before a double could round it up.
+                let whole = number.split('.').next().filter(|_| !number.contains('E'));
+                Some(whole.unwrap_or(&number).parse::<f64>().ok()? as i64)
+            }
             value => whole(value),
         })
     }
@@ -203,7 +210,7 @@ fn whole(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// A number of any type. A long decimal number may lose digits here. No fence is long enough for that to matter.
+/// A number of any type. A long decimal number may lose digits here.
 fn float(value: RawBsonRef<'_>) -> Option<f64> {
     match value {
         RawBsonRef::Double(number) => Some(number),

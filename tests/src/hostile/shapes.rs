@@ -366,6 +366,8 @@ pub fn untyped_shapes() -> Vec<(Verdict, Value)> {
         (json!(7.5), 7, false),
         (json!(-1e300), i64::MIN, false),
         (json!(6e15), 6_000_000_000_000_000, true),
+        (json!((LAST_FENCE - 1) as f64), LAST_FENCE - 1, true),
+        (json!(LAST_FENCE as f64), LAST_FENCE, true),
     ] {
         let of_fence = |has| {
             Lock(Has {

@@ -235,7 +235,7 @@ pub(crate) fn integer(value: &Bson) -> Option<i64> {
     }
 }
 
-/// A double that is a whole number, as far as doubles are exact.
+/// A double that is a whole number of 64 bits.
 fn whole(number: f64) -> Option<i64> {
-    (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
+    (number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64)
 }
