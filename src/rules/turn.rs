@@ -158,21 +158,26 @@ pub(super) fn take_place(
     let counts_for = counts_for.min(MAX_PLACE_TIME);
     let until = after(now, counts_for);
     let mut places: Vec<_> = record.live_places(now).cloned().collect();
-    let is_full = places.len() >= MAX_PLACES;
-    match places.iter_mut().find(|place| place.waiter == waiter) {
-        Some(mine) => {
-            let is_same = (mine.mode, mine.permits, &mine.owner) == (mode, permits, &owner);
-            if is_same && mine.until >= after(now, long_enough(counts_for)) {
-                return None;
-            }
+    let is_mine = |place: &Place| place.waiter == waiter;
+    let is_kept = |place: &Place| {
+        let is_same = (place.mode, place.permits, &place.owner) == (mode, permits, &owner);
+        is_mine(place) && is_same && place.until >= after(now, long_enough(counts_for))
+    };
+    if places.iter().any(is_kept) {
+        return None;
+    }
+    if places.iter().any(is_mine) {
+        // There is one, unless a person has copied it.
+        for mine in places.iter_mut().filter(|place| is_mine(place)) {
             // The process was told that the place counts until then.
             let until = until.max(mine.until);
-            (mine.mode, mine.permits, mine.owner, mine.until) = (mode, permits, owner, until);
+            (mine.mode, mine.permits, mine.owner, mine.until) =
+                (mode, permits, owner.clone(), until);
         }
-        None if !is_full => {
-            places.push(Place::new(waiter, owner, (mode, permits), now, until));
-        }
-        None => return None,
+    } else if places.len() < MAX_PLACES {
+        places.push(Place::new(waiter, owner, (mode, permits), now, until));
+    } else {
+        return None;
     }
     Some(places)
 }

@@ -7,8 +7,8 @@
 //!   time. A missing fence counts as 0.
 //! - The key is free if `expires_at` is missing or past. No other field decides then.
 //! - Otherwise the lease in `lease` holds the key, or, if there is no `lease`, those in `holders`. If one of them has
-//!   no valid lease id, mode, number of permits, fence or expiry, or if the latest expiry in the list is not
-//!   `expires_at`, the document is damaged, and is not a lock.
+//!   no valid lease id, mode, number of permits, fence or expiry, if two of them have the same lease id, or if the
+//!   latest expiry in the list is not `expires_at`, the document is damaged, and is not a lock.
 //! - Owner, note, `idle_since` and the time of a grant decide nothing. An invalid one counts as missing.
 //! - `done` needs a valid kind, tick and end. Otherwise it is unreadable. Its other fields count as missing if they are
 //!   invalid.
@@ -16,6 +16,8 @@
 //!
 //! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` is a time, and `used` and `granted` are
 //! numbers from 0 to below [`USED_END`]. An invalid `last` or `over_at` counts as missing.
+
+use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 
@@ -252,7 +254,12 @@ fn holders(
 
 fn several(document: &impl Fields, field: &'static str) -> Result<Vec<Holder>, Damage> {
     let entries = document.list(field).required(field)?;
-    entries.iter().map(holder).collect()
+    let holders: Vec<_> = entries.iter().map(holder).collect::<Result<_, _>>()?;
+    let leases: HashSet<_> = holders.iter().map(|holder| holder.lease).collect();
+    // Nobody could tell which of two holders a renewal or a release of their lease means.
+    (leases.len() == holders.len())
+        .then_some(holders)
+        .ok_or(Damage(field))
 }
 
 fn holder(entry: &impl Fields) -> Result<Holder, Damage> {

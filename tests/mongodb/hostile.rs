@@ -6,7 +6,8 @@ use futures::future::join_all;
 use leasehold::{MongoStore, Store};
 use leasehold_tests::hostile::{
     Has, KEY, LEASE, OWNER, Verdict, are_judged_alike, are_not_purged, flat, limiters,
-    queue_shapes, several, shapes, sound_shapes, tick_shapes, untyped_shapes, with_times,
+    queue_shapes, several, shapes, sound_shapes, tick_shapes, twin_places, untyped_shapes,
+    with_times,
 };
 use mongodb::{
     bson::{Bson, DateTime, Document, doc, oid::ObjectId},
@@ -180,6 +181,18 @@ async fn hostile_documents_are_judged_alike_on_a_replica_set() {
     let mut some = of_json(sound_shapes());
     some.extend(shapes_of_bson());
     are_judged_alike_on(Engine::MongoDbReplicaSet, &some).await;
+}
+
+#[tokio::test]
+async fn a_place_that_stands_twice_is_judged_as_the_rules_say() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let store = fixture.store().await;
+    let collection = fixture.collection().await;
+    let put = async |document: &Value| {
+        let replaced = collection.replace_one(doc! { "_id": KEY }, of_shape(document));
+        replaced.upsert(true).await.unwrap();
+    };
+    twin_places::are_judged_as_the_rules_say(&store, put).await;
 }
 
 /// Documents of the classic dialect: sound and damaged ones, and one of another version.

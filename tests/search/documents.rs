@@ -16,7 +16,8 @@ use leasehold::{
 use leasehold_tests::carried::is_carried_along;
 use leasehold_tests::engine::Engine;
 use leasehold_tests::hostile::{
-    KEY, Verdict, are_judged_alike, are_not_purged, shapes, tick_shapes, untyped_shapes, with_times,
+    KEY, Verdict, are_judged_alike, are_not_purged, shapes, tick_shapes, twin_places,
+    untyped_shapes, with_times,
 };
 use leasehold_tests::long;
 use serde_json::{Value, json};
@@ -134,6 +135,21 @@ async fn a_part_is_judged_alike_on(engine: Engine, documents: &[(Verdict, Value)
     let taken = are_judged_alike(&store, documents, put, get).await;
     are_not_purged(&store, documents, put, get).await;
     taken
+}
+
+#[tokio::test]
+async fn a_place_that_stands_twice_is_judged_as_the_rules_say() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let path = format!("{}/_doc/{KEY}", fixture.alias);
+        let put = async |document: &Value| {
+            let now = chrono::Utc::now().timestamp_millis();
+            let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
+            let stored = fixture.ask(Put, &path, document).await;
+            assert!(stored["error"].is_null(), "{stored}");
+        };
+        twin_places::are_judged_as_the_rules_say(&*fixture.store(), put).await;
+    }
 }
 
 /// Another application has written the documents into the index.

@@ -8,8 +8,8 @@ use leasehold::{Error, Filter, Key, Leases, store::SCHEMA};
 use leasehold_tests::carried::is_carried_along;
 use leasehold_tests::hostile::limiters;
 use leasehold_tests::hostile::{
-    KEY, are_judged_alike, are_not_purged, queue_shapes, shapes, tick_shapes, untyped_shapes,
-    with_times,
+    KEY, are_judged_alike, are_not_purged, queue_shapes, shapes, tick_shapes, twin_places,
+    untyped_shapes, with_times,
 };
 use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
@@ -183,6 +183,15 @@ async fn hostile_documents_are_judged_alike_by_every_operation() {
     let taken = are_judged_alike(&store, &all, put, get).await;
     assert_eq!(taken, all.len());
     are_not_purged(&store, &all, put, get).await;
+}
+
+#[tokio::test]
+async fn a_place_that_stands_twice_is_judged_as_the_rules_say() {
+    let path = path();
+    let store = store_at(&path).await;
+    let rows = Rows::new(&path, "locks");
+    let put = async |document: &Value| rows.put_shape(KEY, document);
+    twin_places::are_judged_as_the_rules_say(&*store, put).await;
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ pub mod limiters;
 mod operations;
 mod shapes;
 mod ticks;
+pub mod twin_places;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 

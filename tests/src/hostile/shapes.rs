@@ -87,6 +87,13 @@ pub fn alone() -> Value {
     document
 }
 
+/// A lock whose two holders have the same lease. The first of them expires at this time.
+fn twins(expires_at: Value) -> Value {
+    let mut document = with_first("expires_at", expires_at);
+    document["holders"][1]["lease"] = json!(LEASE);
+    document
+}
+
 fn with_both(field: &str, value: Value) -> Value {
     let mut document = with_first(field, value.clone());
     document["holders"][1][field] = value;
@@ -170,6 +177,8 @@ fn damaged() -> Vec<(Verdict, Value)> {
         with_first("expires_at", at(9_000)),
         with(alone(), json!({ "expires_at": at(3_000) })),
         with_both("expires_at", at(9_000)),
+        twins(at(6_000)),
+        twins(at(-60)),
     ];
     documents.map(|document| (NoLock, document)).into()
 }
@@ -267,6 +276,8 @@ fn free_ones() -> Vec<(Verdict, Value)> {
             Lock(Has::NOBODY),
             with(with_first("mode", json!("intent")), past.clone()),
         ),
+        (Lock(Has::NOBODY), with(twins(at(6_000)), past.clone())),
+        (Lock(Has::NOBODY), without(twins(at(-60)), "expires_at")),
         (
             Lock(Has::NOBODY),
             with(with(several(), past), json!({ "holders": [] })),

@@ -107,8 +107,8 @@ pub(super) fn modes() -> Bson {
     modes.map(|mode| Bson::from(mode.as_str())).to_vec().into()
 }
 
-/// Whether each of these holders has all the fields that decide who else may hold the key, and the last of them expires
-/// at the expiry of the document, unless the key is free.
+/// Whether each of these holders has all the fields that decide who else may hold the key, no two of them have the same
+/// lease, and the last of them expires at the expiry of the document, unless the key is free.
 pub(super) fn make_sense(holders: &str) -> Document {
     let makes_sense = doc! { "$and": [
         { "$eq": [{ "$type": "$$this.lease" }, "string"] },
@@ -122,6 +122,10 @@ pub(super) fn make_sense(holders: &str) -> Document {
     doc! { "$and": [
         { "$isArray": holders },
         { "$allElementsTrue": { "$map": { "input": holders, "in": makes_sense } } },
+        { "$eq": [
+            { "$size": { "$setUnion": [format!("{holders}.lease")] } },
+            { "$size": holders },
+        ] },
         { "$or": [is_free(), { "$eq": [{ "$max": format!("{holders}.expires_at") }, "$expires_at"] }] },
     ] }
 }
