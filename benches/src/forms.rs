@@ -26,6 +26,8 @@ pub struct Form {
     pub checks: bool,
     /// The date at which the clean-up may remove the document.
     pub cleanup: bool,
+    /// What the acquire looks for among the places of waiting processes.
+    pub places: Places,
     /// The server's time in the answer.
     pub projection: bool,
     /// A release that only the primary acknowledges.
@@ -34,6 +36,17 @@ pub struct Form {
     pub look: bool,
     /// A timer around each command.
     pub timer: bool,
+}
+
+/// What an acquire looks for among the places of waiting processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Places {
+    #[default]
+    Nothing,
+    /// Whether there are any.
+    Any,
+    /// Whether all of them are over, which leasehold asks.
+    Over,
 }
 
 /// Longer than any command takes.
@@ -49,6 +62,7 @@ impl Form {
             fields: true,
             checks: true,
             cleanup: true,
+            places: Places::Over,
             primary: true,
             ..Self::default()
         }
@@ -113,8 +127,13 @@ fn acquire(form: Form, key: &str, lease: &str, ttl: Duration) -> Vec<Document> {
             "waiters": "$waiters",
             "done": "$done",
         };
-        let known = doc! { "$and": [over, is_lock(form)] };
-        (doc! { "$or": [known, new] }, granted)
+        let mut known = vec![over, is_lock(form)];
+        known.extend(match form.places {
+            Places::Nothing => None,
+            Places::Any => Some(doc! { "$lte": ["$waiters", Bson::Null] }),
+            Places::Over => Some(doc! { "$lte": [{ "$max": "$waiters.until" }, "$$NOW"] }),
+        });
+        (doc! { "$or": [{ "$and": known }, new] }, granted)
     } else {
         (
             over,

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::held::attempts;
 use crate::{
     engines::Mongo,
-    forms::{Form, FormLocks, plan},
+    forms::{Form, FormLocks, Places, plan},
     loops::Loops,
     results::CaseResult,
     rounds::{Plan, compare},
@@ -25,9 +25,10 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
         cleanup: true,
         ..checks
     };
+    let [any, over] = [Places::Any, Places::Over].map(|places| Form { places, ..cleanup });
     let projection = Form {
         projection: true,
-        ..cleanup
+        ..over
     };
     let whole = Form::whole();
     let look = Form {
@@ -39,6 +40,8 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
         ("+ its fields", fields),
         ("+ its conditions", checks),
         ("+ its clean-up date", cleanup),
+        ("+ whether there are places", any),
+        ("  or whether all places are over", over),
         ("+ a projection", projection),
         ("no projection, released by the primary alone", whole),
         ("no projection, read first", look),

@@ -1,8 +1,9 @@
 //! The rule of an acquire, as an update pipeline of MongoDB.
 //!
-//! The statement has three [forms](Form). The short one is for a key that is likely to be free. It refuses if any
-//! process waits, and takes no place. The second one is for a process that has the first place, and refuses if another
-//! process has it. If the rule says something else, the caller sends the full form.
+//! The statement has three [forms](Form). The short one is for a key that is likely to be free. It refuses until all
+//! places are over, and takes no place. So a client that sends nothing else is granted a free key then. The second one
+//! is for a process that has the first place, and refuses if another process has it. If the rule says something else,
+//! the caller sends the full form.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::{
 /// A form of the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// It refuses if any process waits.
+    /// It refuses until all places are over.
     Short,
     /// It refuses if another process has the first place.
     First,
@@ -50,8 +51,8 @@ pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration)
 enum QueueState {
     /// The request comes before all of them.
     Ignored,
-    /// The request is refused if a process waits.
-    Empty,
+    /// The request is refused until all places are over.
+    Over,
     /// The request is refused if a process waits, unless the first place is that of this process.
     First(WaiterId),
     /// The request is granted or refused, and takes a place, by the rule.
@@ -63,7 +64,7 @@ impl QueueState {
         match (request.turn, request.in_place_of, form) {
             (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
             (Turn::InTurn(InTurn { waiter, .. }), None, Form::First) => Self::First(waiter),
-            (_, None, Form::Short | Form::First) => Self::Empty,
+            (_, None, Form::Short | Form::First) => Self::Over,
             (_, None, Form::Full) => Self::Followed,
         }
     }
@@ -72,7 +73,7 @@ impl QueueState {
     fn is_its_turn(self) -> Option<Document> {
         match self {
             Self::Ignored => None,
-            Self::Empty => Some(turn::nobody_waits()),
+            Self::Over => Some(turn::all_places_are_over()),
             Self::First(waiter) => Some(turn::comes_first(waiter)),
             Self::Followed => Some(turn::is_its_turn()),
         }
@@ -141,15 +142,15 @@ fn kept_until(request: &AcquireRequest, retention: Duration) -> Document {
 /// The list of waiting processes after a grant, if the statement changes it.
 fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)> {
     let left = match queue {
-        QueueState::Ignored => turn::leave(request.ended_place()?),
-        QueueState::Empty => return None,
+        QueueState::Ignored => turn::leave(request.ended_place()?).into(),
+        QueueState::Over => Bson::from("$$REMOVE"),
         QueueState::First(_) => {
             request.ended_place()?;
-            turn::leave_first_place()
+            turn::leave_first_place().into()
         }
-        QueueState::Followed => turn::leave_place(request),
+        QueueState::Followed => turn::leave_place(request).into(),
     };
-    Some(("waiters".to_owned(), left.into()))
+    Some(("waiters".to_owned(), left))
 }
 
 /// Grants the lease if the live holders leave room for it.
@@ -207,7 +208,7 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
         Access::Shared | Access::Permits(_) => granted,
     };
     let decision = match queue {
-        QueueState::Ignored | QueueState::Empty | QueueState::First(_) => {
+        QueueState::Ignored | QueueState::Over | QueueState::First(_) => {
             doc! { "$cond": [free, granted, "$$ROOT"] }
         }
         QueueState::Followed => in_turn(request, free, granted),

@@ -17,8 +17,17 @@ use crate::{
 /// cycle.
 pub(super) const NEXT: &str = "$waiters";
 
+/// Whether all places are over. Without places their latest time is null, which sorts before every date.
+///
+/// This costs the server as much as a look at whether there is a list. To look also for places that end later than a
+/// place can would cost 2 to 3% of each grant of a free key. So a place that does not count for another reason than its
+/// time refuses the request as well, until its time is over.
+pub(super) fn all_places_are_over() -> Document {
+    doc! { "$lte": [{ "$max": "$waiters.until" }, "$$NOW"] }
+}
+
 /// Whether no process waits. Only a missing list, or null, sorts so early.
-pub(super) fn nobody_waits() -> Document {
+fn nobody_waits() -> Document {
     doc! { "$lte": ["$waiters", Bson::Null] }
 }
 
