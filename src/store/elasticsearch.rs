@@ -28,6 +28,8 @@ mod places;
 mod prepare;
 #[cfg(test)]
 mod protocol_pages;
+#[cfg(test)]
+mod protocol_templates;
 mod purge;
 mod scripts;
 mod send;

@@ -40,6 +40,8 @@ mod pipelines;
 mod prepare;
 #[cfg(test)]
 mod protocol_pages;
+#[cfg(test)]
+mod protocol_templates;
 mod read;
 mod release;
 mod renew;

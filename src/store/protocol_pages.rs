@@ -7,8 +7,10 @@
 //! <!-- end -->
 //! ```
 //!
-//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it. A statement
-//! that is nearly the same as another one is written as a patch of that one.
+//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it.
+//!
+//! The statements that every client needs are also there as templates: JSON that a program fills in. A text such as
+//! `<KEY>` is a [hole](filled) in it.
 //!
 //! The pages are for people to read, so [`Tree`] prints short values on one line. With the output of
 //! `serde_json::to_string_pretty`, which has one entry a line, the page for MongoDB had 3,369 lines instead of 1,343,
@@ -16,8 +18,8 @@
 
 use std::{fs, time::Duration};
 
-use diffy::DiffOptions;
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::{
     messages::{
@@ -188,8 +190,6 @@ impl Tree {
 pub(crate) struct PageStatement {
     name: String,
     text: String,
-    /// The name of the statement that this one resembles.
-    like: Option<&'static str>,
 }
 
 impl PageStatement {
@@ -197,31 +197,27 @@ impl PageStatement {
         Self {
             name: name.into(),
             text,
-            like: None,
         }
     }
 
-    /// The same statement, written as a patch of another one.
-    pub(crate) fn like(mut self, other: &'static str) -> Self {
-        self.like = Some(other);
-        self
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
+}
 
-    fn block(&self, language: &str, all: &[Self]) -> String {
-        let Some(like) = self.like else {
-            return format!("```{language}\n{}\n```\n", self.text);
-        };
-        let other = all.iter().find(|it| it.name == like).unwrap();
-        assert_eq!(other.like, None, "a patch of a patch");
-        let mut options = DiffOptions::new();
-        options
-            .set_context_len(1)
-            .set_original_filename(like.to_owned())
-            .set_modified_filename(self.name.clone());
-        let (before, after) = [other, self].map(|it| format!("{}\n", it.text)).into();
-        let patch = options.create_patch(&before, &after);
-        format!("```diff\n{patch}```\n")
-    }
+/// A template with these values in the place of its holes: each text that is the name of a hole, between quotation marks,
+/// is replaced by the JSON of its value.
+///
+/// # Panics
+///
+/// If a hole has no value.
+pub(crate) fn filled(template: &str, values: &[(&str, Value)]) -> String {
+    let fill = |text: String, (hole, value): &(&str, Value)| {
+        text.replace(&format!("\"<{hole}>\""), &value.to_string())
+    };
+    let text = values.iter().fold(template.to_owned(), fill);
+    assert!(!text.contains("\"<"), "a hole is left in {text}");
+    text
 }
 
 /// Panics unless a document has exactly these statements of a kind, each under its name.
@@ -236,7 +232,7 @@ pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[
         let start = start.unwrap_or_else(|| panic!("{path} has no mark {mark}"));
         let length = after[start..].find(END);
         let length = length.unwrap_or_else(|| panic!("{mark} has no end"));
-        let block = statement.block(language, statements);
+        let block = format!("```{language}\n{}\n```\n", statement.text);
         after.replace_range(start..start + length, &block);
     }
     let marks = before.matches(&format!("{BEGIN}{kind} ")).count();

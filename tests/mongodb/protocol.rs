@@ -1,14 +1,20 @@
 //! A program that knows nothing but `docs/protocol/mongodb.md` takes part in the locks.
 
-use leasehold::{Attempt, Error, Leases, LossReason, MongoStore};
-use leasehold_tests::protocol::statements;
+mod classic;
+
+use leasehold::{Attempt, Error, Key, Leases, LossReason, MongoStore};
+use leasehold_tests::{
+    patient,
+    protocol::{a_waiter_was_killed, statements},
+    python_client::{PythonClient, both_take_turns, they_exclude_each_other},
+};
 use mongodb::{
     Collection,
     bson::{Bson, Document, doc},
 };
 use serde_json::Value;
 
-use super::{Engine, Fixture, LONG};
+use super::{DATABASE, Engine, Fixture, LONG};
 
 const DOCUMENT: &str = include_str!("../../docs/protocol/mongodb.md");
 
@@ -213,6 +219,35 @@ async fn a_stranger_who_follows_the_document_takes_part() {
             )
         };
         assert!(lost.as_ref().is_err_and(evicted), "{lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_in_python_takes_part() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let store = fixture.store().await;
+    store.prepare().await.unwrap();
+    let mut python = PythonClient::on_mongodb(&fixture.uri, DATABASE, &fixture.name);
+    let leases = patient(store.clone());
+    they_exclude_each_other(&mut python, &store, &leases).await;
+    both_take_turns(&mut python, &leases).await;
+}
+
+/// The place that a killed process has left must not keep a free key from a client that knows only acquire, renew and
+/// release.
+#[tokio::test]
+async fn a_stranger_is_granted_a_free_key_after_a_waiter_was_killed() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let collection = Fixture::new(engine).collection().await;
+        let store = MongoStore::new(&collection);
+        let key = Key::new("report:42").unwrap();
+        a_waiter_was_killed(&store, &key).await;
+        let stranger = Stranger(collection);
+        let granted = stranger.send("acquire").await.remove(0);
+        let granted = granted.get_document("value").unwrap();
+        let granted = granted.get_document("document").unwrap();
+        assert_eq!(granted.get_str("owner"), Ok("worker-3"), "{granted}");
+        assert!(!granted.contains_key("waiters"), "{granted}");
     }
 }
 

@@ -1,8 +1,11 @@
 //! A program that knows nothing but `docs/protocol/elasticsearch.md` takes part in the locks.
 
 use elasticsearch::http::Method;
-use leasehold::{Attempt, Error, LossReason};
-use leasehold_tests::protocol::statements;
+use leasehold::{Attempt, Error, Key, LossReason};
+use leasehold_tests::{
+    protocol::{a_waiter_was_killed, statements},
+    python_client::{PythonClient, both_take_turns, they_exclude_each_other},
+};
 use serde_json::Value;
 
 use super::{BOTH, Fixture, LONG, leases};
@@ -28,7 +31,7 @@ impl Stranger {
         let mut body = body.replace("app-locks", &self.0.alias);
         for (script, source) in scripts() {
             let source = Value::from(source).to_string();
-            body = body.replace(&format!("\"(the script {script})\""), &source);
+            body = body.replace(&format!("\"<SCRIPT_{script}>\""), &source);
         }
         if !path.contains("_bulk") {
             let body = if body.is_empty() {
@@ -54,31 +57,19 @@ impl Stranger {
     }
 }
 
-/// The scripts by name, each with its functions, from the table at the end of the document.
+/// The scripts by name, each with its functions, from the end of the document.
 fn scripts() -> Vec<(String, String)> {
-    let read = |name: &str| {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/elasticsearch");
-        let link = format!("[{name}](../../src/store/elasticsearch/{name}.painless)");
-        assert!(DOCUMENT.contains(&link), "{name}");
-        std::fs::read_to_string(format!("{folder}/{name}.painless")).unwrap()
+    let texts = statements(DOCUMENT, "script");
+    let text = |name: &Value| {
+        let (_, text) = texts.iter().find(|(it, _)| name == it).unwrap();
+        text.as_str()
     };
-    // The names in a cell, without their links: `lock, [holders](…)` has two.
-    let names = |cell: &str| -> Vec<String> {
-        let names = cell.split(", ").map(|name| {
-            let name = name.trim().trim_start_matches('[');
-            name.split(']').next().unwrap().to_owned()
-        });
-        names.filter(|name| name != "none").collect()
-    };
-    let (_, table) = DOCUMENT.split_once("## Scripts\n").unwrap();
-    let rows = table.lines().filter(|row| row.starts_with("| ["));
-    let scripts = rows.map(|row| {
-        let cells: Vec<_> = row.split('|').map(names).collect();
-        let [_, script, functions, _] = &cells[..] else {
-            panic!("{row}");
-        };
-        let parts: Vec<_> = functions.iter().chain(script).map(|it| read(it)).collect();
-        (script[0].clone(), parts.join("\n"))
+    let (_, parts) = statements(DOCUMENT, "scripts").remove(0);
+    let parts: Value = serde_json::from_str(&parts).unwrap();
+    let scripts = parts.as_object().unwrap().iter();
+    let scripts = scripts.map(|(name, parts)| {
+        let parts: Vec<_> = parts.as_array().unwrap().iter().map(text).collect();
+        (name.to_uppercase(), parts.join("\n"))
     });
     scripts.collect()
 }
@@ -132,6 +123,32 @@ async fn a_stranger_who_follows_the_document_takes_part() {
             )
         };
         assert!(lost.as_ref().is_err_and(evicted), "{lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_in_python_takes_part() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let mut python = PythonClient::on_search(&fixture.url, &fixture.alias);
+        let leases = leases(fixture.store());
+        they_exclude_each_other(&mut python, &*fixture.store(), &leases).await;
+        both_take_turns(&mut python, &leases).await;
+    }
+}
+
+/// The place that a killed process has left must not keep a free key from a client that knows only acquire, renew and
+/// release.
+#[tokio::test]
+async fn a_stranger_is_granted_a_free_key_after_a_waiter_was_killed() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let key = Key::new("report:42").unwrap();
+        a_waiter_was_killed(&*fixture.store(), &key).await;
+        let granted = Stranger(fixture).send("acquire").await;
+        let document = &granted["get"]["_source"];
+        assert_eq!(document["owner"], "worker-3", "{granted}");
+        assert!(document.get("waiters").is_none(), "{granted}");
     }
 }
 

@@ -19,6 +19,7 @@ pub mod preload;
 pub mod processes;
 pub mod protocol;
 pub mod proxy;
+pub mod python_client;
 pub mod renewal_log;
 pub mod soak;
 pub mod stalls;

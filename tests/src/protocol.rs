@@ -1,32 +1,47 @@
 //! The statements in `docs/protocol/`, as a program in another language would take them from there.
 
-use diffy::Patch;
+use std::time::Duration;
+
+use leasehold::{
+    Key, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn, WaiterId,
+    },
+};
+use tokio::time::sleep;
+
+/// Leaves a free key with the place of a process that was killed while it waited. Returns when the place no longer
+/// counts.
+pub async fn a_waiter_was_killed(store: &dyn Store, key: &Key) {
+    let ask = |owner: &str| {
+        let ttl = Duration::from_secs(600);
+        AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), ttl)
+    };
+    let holder = ask("the holder");
+    let granted = store.acquire(&holder).await.unwrap();
+    assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
+    let turn = Turn::in_turn(WaiterId::random(), Duration::from_secs(2));
+    let waits = store.acquire(&ask("the waiter").turn(turn)).await.unwrap();
+    assert!(matches!(waits, AcquireAnswer::Held(_)), "{waits:?}");
+    let release = ReleaseRequest::new(key.clone(), holder.lease);
+    let released = store.release(&release).await.unwrap();
+    assert_eq!(released, ReleaseAnswer::Released);
+    while let Some(state) = store.inspect(key).await.unwrap()
+        && !state.waiters.is_empty()
+    {
+        sleep(Duration::from_millis(100)).await;
+    }
+}
 
 /// The statements of one kind with their names, in the order of the document.
 pub fn statements(document: &str, kind: &str) -> Vec<(String, String)> {
     let mark = format!("<!-- statement: {kind} ");
     let blocks = document.split(&mark).skip(1);
-    let mut statements = Vec::new();
-    for block in blocks {
+    let statement = |block: &str| {
         let (name, rest) = block.split_once(" -->\n```").unwrap();
-        let (language, rest) = rest.split_once('\n').unwrap();
+        let (_, rest) = rest.split_once('\n').unwrap();
         let (text, _) = rest.split_once("\n```\n").unwrap();
-        let text = match language {
-            "diff" => patched(&statements, text),
-            _ => text.to_owned(),
-        };
-        statements.push((name.to_owned(), text));
-    }
-    statements
-}
-
-/// The statement that a patch makes. The first line of the patch names the statement that it is
-/// for.
-fn patched(before: &[(String, String)], patch: &str) -> String {
-    let patch = format!("{patch}\n");
-    let patch = Patch::from_str(&patch).unwrap();
-    let like = patch.original().unwrap();
-    let (_, like) = before.iter().find(|(name, _)| name == like).unwrap();
-    let text = diffy::apply(&format!("{like}\n"), &patch).unwrap();
-    text.trim_end().to_owned()
+        (name.to_owned(), text.to_owned())
+    };
+    blocks.map(statement).collect()
 }

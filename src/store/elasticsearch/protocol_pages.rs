@@ -1,7 +1,7 @@
 //! The statements of `docs/protocol/elasticsearch.md`, as HTTP.
 //!
 //! In a plain snapshot of the requests, each request would contain its script, on one line with escaped line ends. So
-//! the page names the scripts, and links to their files.
+//! the page has a hole in the place of each script.
 
 use std::{num::NonZeroU16, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 
 /// The entries are sorted by name. Whether a map keeps the order in which it was filled depends on a feature that
 /// another crate may switch on.
-fn tree(value: &Value) -> Tree {
+pub(super) fn tree(value: &Value) -> Tree {
     match value {
         Value::Array(values) => Tree::List(values.iter().map(tree).collect()),
         Value::Object(fields) => {
@@ -33,14 +33,14 @@ fn tree(value: &Value) -> Tree {
     }
 }
 
-/// The requests contain the names of the scripts.
+/// The requests have a hole in the place of each script.
 fn without_sources(value: &mut Value) {
     let own = |source: &str| SCRIPTS.iter().find(|script| script.source() == source);
     match value {
         Value::Object(fields) => {
             let name = fields.get("source").and_then(Value::as_str).and_then(own);
             if let Some(script) = name {
-                fields["source"] = json!(format!("(the script {})", script.name()));
+                fields["source"] = json!(format!("<SCRIPT_{}>", script.name().to_uppercase()));
             }
             fields.values_mut().for_each(without_sources);
         }

@@ -8,9 +8,16 @@ use std::sync::OnceLock;
 pub(crate) struct Script {
     name: &'static str,
     /// The functions that it uses.
-    functions: &'static [&'static str],
+    functions: &'static [&'static Functions],
     written: &'static str,
     sent: OnceLock<Sent>,
+}
+
+/// Functions that several scripts use, with the name of their file.
+pub(super) struct Functions {
+    #[cfg(test)]
+    name: &'static str,
+    written: &'static str,
 }
 
 struct Sent {
@@ -21,7 +28,7 @@ struct Sent {
 impl Script {
     const fn new(
         name: &'static str,
-        functions: &'static [&'static str],
+        functions: &'static [&'static Functions],
         written: &'static str,
     ) -> Self {
         Self {
@@ -37,6 +44,13 @@ impl Script {
         self.name
     }
 
+    /// The files that it is made of, with their names, in their order.
+    #[cfg(test)]
+    pub(super) fn files(&self) -> Vec<(&'static str, &'static str)> {
+        let functions = self.functions.iter().map(|it| (it.name, it.written));
+        functions.chain([(self.name, self.written)]).collect()
+    }
+
     /// The script as it is sent: without comments and indents, because it is part of each request.
     pub(crate) fn source(&self) -> &str {
         &self.sent().source
@@ -50,7 +64,8 @@ impl Script {
 
     fn sent(&self) -> &Sent {
         self.sent.get_or_init(|| {
-            let parts = self.functions.iter().chain([&self.written]);
+            let functions = self.functions.iter().map(|it| &it.written);
+            let parts = functions.chain([&self.written]);
             let parts: Vec<_> = parts.map(|part| without_comments(part)).collect();
             let source = parts.join("\n");
             let hash = source
@@ -74,22 +89,32 @@ fn without_comments(script: &str) -> String {
     code.join("\n")
 }
 
+macro_rules! functions {
+    ($file:literal) => {
+        Functions {
+            #[cfg(test)]
+            name: $file,
+            written: include_str!(concat!($file, ".painless")),
+        }
+    };
+}
+
 /// Functions about the document of a lock.
-pub(super) const LOCK: &str = include_str!("lock.painless");
+static LOCK: Functions = functions!("lock");
 /// Functions about several holders.
-pub(super) const HOLDERS: &str = include_str!("holders.painless");
+static HOLDERS: Functions = functions!("holders");
 /// Functions about the place of a process that waits.
-pub(super) const PLACE: &str = include_str!("place.painless");
+static PLACE: Functions = functions!("place");
 /// Functions about all places.
-pub(super) const PLACES: &str = include_str!("places.painless");
+static PLACES: Functions = functions!("places");
 
 /// Functions about the done tick.
-pub(super) const DONE: &str = include_str!("done.painless");
+static DONE: Functions = functions!("done");
 
 macro_rules! scripts {
     ($($constant:ident = [$($functions:ident),*] $file:literal;)*) => {
         $(pub(crate) static $constant: Script =
-            Script::new($file, &[$($functions),*], include_str!(concat!($file, ".painless")));)*
+            Script::new($file, &[$(&$functions),*], include_str!(concat!($file, ".painless")));)*
         /// All scripts, for `prepare` to store them.
         pub(crate) static SCRIPTS: &[&Script] = &[$(&$constant),*];
     };

@@ -18,13 +18,15 @@
 mod form;
 mod operations;
 mod pages;
+#[cfg(test)]
+mod protocol_templates;
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use mongodb::{
     Collection,
-    bson::{Bson, RawDocumentBuf, doc, oid::ObjectId},
+    bson::{Bson, Document, RawDocumentBuf, doc, oid::ObjectId},
     options::ReturnDocument,
 };
 use tokio::time::sleep;
@@ -116,7 +118,7 @@ impl Classic<'_> {
             };
             let record = R::read(&seen.document, key, seen.now)?;
             let Decision { write, answer } = rule(record.as_ref(), seen.now);
-            let unchanged = doc! { "_id": id.clone(), "version": seen.version };
+            let unchanged = unchanged(&id, seen.version);
             let changed = match write {
                 Write::Keep => true,
                 Write::Put(record) => {
@@ -149,6 +151,22 @@ async fn pause(attempt: u32) {
     }
 }
 
+/// A look at a document, as a filter and an update: it writes the server's time, and creates a missing document if it
+/// may.
+fn look(id: &Bson, may_insert: bool) -> (Document, Document) {
+    let mut update = doc! { "$currentDate": { "asked_at": true } };
+    if may_insert {
+        let new = doc! { "version": ObjectId::new(), "fence": 0_i64 };
+        update.insert("$setOnInsert", new);
+    }
+    (doc! { "_id": id.clone(), "schema": CLASSIC_SCHEMA }, update)
+}
+
+/// Matches the document with this id if nobody has changed it since it had this version.
+fn unchanged(id: &Bson, version: ObjectId) -> Document {
+    doc! { "_id": id.clone(), "version": version }
+}
+
 /// Asks the server for its time and the document. `None` if the document does not exist, or if another request created
 /// it at the same moment.
 async fn read_at(
@@ -157,13 +175,9 @@ async fn read_at(
     key: &Key,
     may_insert: bool,
 ) -> Result<Option<DocumentAt>, Error> {
-    let mut update = doc! { "$currentDate": { "asked_at": true } };
-    if may_insert {
-        let new = doc! { "version": ObjectId::new(), "fence": 0_i64 };
-        update.insert("$setOnInsert", new);
-    }
+    let (filter, update) = look(id, may_insert);
     let asked = locks
-        .find_one_and_update(doc! { "_id": id.clone(), "schema": CLASSIC_SCHEMA }, update)
+        .find_one_and_update(filter, update)
         .upsert(may_insert)
         .return_document(ReturnDocument::After)
         .await;

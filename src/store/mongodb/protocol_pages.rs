@@ -18,21 +18,6 @@ use crate::{
     store::protocol_pages::{self as fixed, PageStatement, Tree},
 };
 
-/// The statements that the page shows as patches, each with the statement that it resembles.
-const PATCHES: [(&str, &str); 11] = [
-    ("const holdersMakeSense", "const allMakeSense"),
-    ("const idleRenewal", "const renewal"),
-    ("const usedRenewal", "const renewal"),
-    ("acquire fences", "acquire"),
-    ("acquire handover", "acquire"),
-    ("acquire permits", "acquire shared"),
-    ("acquire tick", "acquire"),
-    ("renew together idle", "renew together"),
-    ("renew together used", "renew together"),
-    ("release min hold", "release"),
-    ("permit smooth", "permit"),
-];
-
 /// The expressions that have a name on the page.
 fn parts() -> Vec<(&'static str, Bson)> {
     let parts = statements::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
@@ -186,12 +171,7 @@ fn statements() -> Vec<PageStatement> {
     let key = fixed::key();
     let mut statements = Vec::new();
     let mut add = |name: &str, text: String| {
-        let statement = PageStatement::new(name, text);
-        let patch = PATCHES.iter().find(|(patch, _)| *patch == name);
-        statements.push(match patch {
-            Some((_, like)) => statement.like(like),
-            None => statement,
-        });
+        statements.push(PageStatement::new(name, text));
     };
     let parts = parts();
     for (number, (name, part)) in parts.iter().enumerate() {
