@@ -11,6 +11,8 @@
 //! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`).
 //! - Renewals and releases in the background go on when the runtime of the application's task ends, if another one is
 //!   left. So they are tasks of the renewal task, which moves with them (`renewal/host.rs`).
+//!
+//! What must not wait for the caller that starts it is started by a thread beside the runtimes (`outside.rs`).
 
 mod call;
 pub(crate) mod in_flight;
@@ -18,6 +20,7 @@ pub(crate) mod inline_task;
 mod inline_tasks;
 pub(crate) mod lifecycle;
 pub(crate) mod listener;
+pub(crate) mod outside;
 pub(crate) mod suspension;
 
 #[cfg(feature = "sqlite")]

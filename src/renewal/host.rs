@@ -2,7 +2,7 @@
 //! is one.
 
 use std::{
-    fmt, mem,
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -13,7 +13,10 @@ use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio_util::sync::CancellationToken;
 
 use super::task::RenewalTask;
-use crate::{model::Error, runtime};
+use crate::{
+    model::Error,
+    runtime::{self, outside},
+};
 
 /// The greatest number of runtimes that are remembered. A program has one or two. A test suite has one for each test,
 /// but most of them have ended.
@@ -113,9 +116,9 @@ impl Host {
     /// Starts the task on a runtime. A runtime that has ended drops the task at once, which then
     /// [moves on](Host::move_from).
     fn start(self: &Arc<Self>, task: RenewalTask, runtime: &Handle) {
-        task.inbox.accept_releases();
+        task.inbox.begin_on(runtime);
         let hosted = HostedTask::new(task, self.clone(), runtime.id());
-        mem::drop(runtime.spawn(hosted.run()));
+        outside::spawn(runtime, hosted.run());
     }
 }
 

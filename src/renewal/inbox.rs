@@ -3,27 +3,39 @@
 use std::{
     fmt, mem,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    runtime::Handle,
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::DropGuard;
 
 use super::schedule::Schedule;
 use crate::{
     lease_state::{LeaseNumber, LeaseState, LossWatcher},
     release::PendingRelease,
+    runtime::outside::{self, Alarm},
 };
+
+/// How late the task may note that leases have come or gone. It only counts them then.
+const COUNTED_AFTER: Duration = Duration::from_secs(1);
 
 /// The work of the task. It outlives the runtimes that the task runs on.
 ///
 /// A change of the work never waits for I/O or a task, never spawns and never panics, so that the drop of a guard can
 /// make a change, with or without a runtime. While the mutex is held, no lease is dropped and no code of the
 /// application is called that could lock it again.
+///
+/// On a runtime with several threads only the thread beside the runtimes (`runtime/outside.rs`) wakes the task, when
+/// there is something to do.
 pub(super) struct RenewalInbox {
     work: Mutex<RenewalWork>,
-    changed: Notify,
+    changed: Arc<Notify>,
 }
 
 pub(super) struct RenewalWork {
@@ -33,6 +45,10 @@ pub(super) struct RenewalWork {
     drops_releases: bool,
     /// Whether the handle was dropped, so that no more work comes.
     pub(super) handle_dropped: bool,
+    /// When the task has to look at the work, whatever the schedule says.
+    look_at: Option<Instant>,
+    /// Wakes the task. `None` if the task runs on a current-thread runtime.
+    alarm: Option<Alarm>,
 }
 
 /// The work that the task carries out as soon as it can.
@@ -53,10 +69,12 @@ impl RenewalInbox {
             todo: Todo::default(),
             drops_releases: false,
             handle_dropped: false,
+            look_at: None,
+            alarm: None,
         };
         Arc::new(Self {
             work: Mutex::new(work),
-            changed: Notify::new(),
+            changed: Arc::default(),
         })
     }
 
@@ -65,26 +83,51 @@ impl RenewalInbox {
         access(&mut self.work.lock())
     }
 
-    /// Changes the work, and wakes the task.
+    /// Changes the work, and has the task look at it now.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut RenewalWork) -> T) -> T {
-        let changed = self.with(change);
-        self.changed.notify_one();
+        self.change_by(Instant::now(), change)
+    }
+
+    /// Changes the work, and has the task look at it at this instant, or when something is due before.
+    fn change_by<T>(&self, look_at: Instant, change: impl FnOnce(&mut RenewalWork) -> T) -> T {
+        let mut work = self.work.lock();
+        let changed = change(&mut work);
+        work.look_at = Some(work.look_at.map_or(look_at, |known| known.min(look_at)));
+        let due = work.due();
+        let alarm = work.alarm.as_mut();
+        let is_told = alarm.is_some_and(|alarm| alarm.set_earlier(due));
+        drop(work);
+        if !is_told {
+            self.changed.notify_one();
+        }
         changed
     }
 
-    /// Waits for a change. If there was one since the last wait, this returns at once. Only the task calls this.
-    pub(super) async fn changed(&self) {
-        self.changed.notified().await;
+    /// Waits until there is something to do. Only the task calls this.
+    pub(super) async fn due(&self) {
+        let timer = self.with(|work| {
+            let due = work.due();
+            let is_told = work.alarm.as_mut().is_some_and(|alarm| alarm.set(due));
+            due.filter(|_| !is_told)
+        });
+        match timer {
+            Some(due) => tokio::select! {
+                () = self.changed.notified() => {}
+                () = sleep_until(due) => {}
+            },
+            None => self.changed.notified().await,
+        }
     }
 
     /// Keeps a lease alive until it is lost or given up.
     pub(super) fn keep(&self, lease: &Arc<LeaseState>, now: Instant) {
-        self.change(|work| work.plan(lease, now));
+        self.change_by(now + COUNTED_AFTER, |work| work.plan(lease, now));
     }
 
     /// Ends the renewals of a lease, because it is given up.
     pub(super) fn forget(&self, lease: LeaseNumber) {
-        self.change(|work| drop(work.schedule.remove(lease)));
+        let look_at = Instant::now() + COUNTED_AFTER;
+        self.change_by(look_at, |work| drop(work.schedule.remove(lease)));
     }
 
     /// Releases a lease in the background, unless releases are dropped.
@@ -124,13 +167,29 @@ impl RenewalInbox {
         })
     }
 
-    /// From now on releases are carried out, because the task has a runtime.
-    pub(super) fn accept_releases(&self) {
-        self.with(|work| work.drops_releases = false);
+    /// From now on the work is carried out by a task on this runtime.
+    pub(super) fn begin_on(&self, runtime: &Handle) {
+        let alarm = outside::is_used_for(runtime).then(|| Alarm::new(self.changed.clone()));
+        self.with(|work| {
+            work.drops_releases = false;
+            work.alarm = alarm;
+        });
     }
 }
 
 impl RenewalWork {
+    /// Takes what the task is to do as soon as it can.
+    pub(super) fn take_todo(&mut self) -> Todo {
+        self.look_at = None;
+        mem::take(&mut self.todo)
+    }
+
+    /// When the task has to look at the work next. `None` if it has nothing to do.
+    fn due(&self) -> Option<Instant> {
+        let scheduled = self.schedule.next(Instant::now());
+        scheduled.into_iter().chain(self.look_at).min()
+    }
+
     /// Plans the renewals of a lease.
     pub(super) fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
         let (number, ttl) = (lease.number(), lease.ttl());

@@ -5,10 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use tokio::{
-    task::coop::consume_budget,
-    time::{Instant, sleep_until},
-};
+use tokio::{task::coop::consume_budget, time::Instant};
 
 use super::{
     inbox::{RenewalInbox, Todo},
@@ -41,14 +38,7 @@ impl RenewalTask {
             // A runtime that is ending drops a spawned release at once, and the drop returns the release to this task.
             // Without a point at which the runtime can stop the task, the task would spawn the release again for ever.
             consume_budget().await;
-            let inbox = &self.inbox;
-            match inbox.with(|work| work.schedule.next(Instant::now())) {
-                Some(due) => tokio::select! {
-                    () = inbox.changed() => {}
-                    () = sleep_until(due) => {}
-                },
-                None => inbox.changed().await,
-            }
+            self.inbox.due().await;
         }
     }
 
@@ -67,7 +57,7 @@ impl RenewalTask {
     fn carry_out(&mut self, now: Instant) -> bool {
         let (todo, due, handle_dropped) = self.inbox.with(|work| {
             let due = work.schedule.take_due(now);
-            (mem::take(&mut work.todo), due, work.handle_dropped)
+            (work.take_todo(), due, work.handle_dropped)
         });
         let Todo {
             releases,

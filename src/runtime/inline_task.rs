@@ -25,24 +25,25 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::oneshot::{self, error::TryRecvError},
-    task::JoinHandle,
+    task::yield_now,
 };
 
 use self::slot::{Slot, Stepped};
-use super::call;
+use super::{call, outside};
 use crate::model::Error;
 
 /// Work that a caller waits for.
 pub(crate) struct InlineTask {
     runtime: Handle,
     slot: Slot<Work>,
-    /// The task, from the detach until the [reason for a missing outcome](InlineTask::take_failure) is asked for.
-    task: Mutex<Option<JoinHandle<()>>>,
+    /// Whether the task has panicked, which is told when it ends. From the detach until the [reason for a missing
+    /// outcome](InlineTask::take_failure) is asked for.
+    has_panicked: Mutex<Option<oneshot::Receiver<bool>>>,
 }
 
 struct Work {
@@ -55,11 +56,17 @@ impl InlineTask {
     /// Work that [begins](InlineTask::wait) later. When it is detached, it becomes a task of the current runtime. Fails
     /// outside of a runtime.
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self {
-            runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        Ok(Self::on(runtime))
+    }
+
+    /// The same for work that becomes a task of this runtime.
+    pub(crate) fn on(runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
+            runtime,
             slot: Slot::new(),
-            task: Mutex::new(None),
-        }))
+            has_panicked: Mutex::new(None),
+        })
     }
 
     /// The runtime on which the work becomes a task.
@@ -79,8 +86,10 @@ impl InlineTask {
         // The receiver is moved to a local, which is dropped before `here`. So when the drop of `here` detaches the
         // work, the work can see that its caller has gone.
         let mut outcome = outcome;
-        let outcome = poll_fn(|cx| {
-            if here.0.poll_here(cx) {
+        // Whether the work was left and resumed here, so that this future was woken and may have woken others.
+        let mut is_resumed = false;
+        let told = poll_fn(|cx| {
+            let told = if here.0.poll_here(cx) {
                 // The work sends the outcome while it is polled here, so a check after each poll finds the outcome.
                 // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
                 match outcome.try_recv() {
@@ -90,23 +99,32 @@ impl InlineTask {
                 }
             } else {
                 Pin::new(&mut outcome).poll(cx).map(Result::ok)
-            }
+            };
+            is_resumed |= told.is_pending();
+            told
         });
-        match outcome.await {
-            Some(outcome) => Ok(outcome),
-            None => Err(here.0.take_failure().await),
+        let Some(told) = told.await else {
+            return Err(here.0.take_failure().await);
+        };
+        let may_have_woken = is_resumed && outside::is_used_for(&here.0.runtime);
+        drop(here);
+        if may_have_woken {
+            // The last poll may have woken a task that all requests need, for example the one that has the connections
+            // of a driver. No other worker takes that task while the caller computes, so it runs before the caller.
+            yield_now().await;
         }
+        Ok(told)
     }
 
     /// Waits for the end of the task, if the work was detached, and returns the reason why it gave no outcome.
     async fn take_failure(&self) -> Error {
-        let task = self.task.lock().take();
-        match task {
+        let has_panicked = self.has_panicked.lock().take();
+        match has_panicked {
             // The caller polled the work. Such work gives an outcome unless it panics.
             None => call::panicked(),
-            Some(task) => match task.await {
-                Ok(()) => call::ended(),
-                Err(error) => call::no_outcome(&error),
+            Some(has_panicked) => match has_panicked.await {
+                Ok(true) => call::panicked(),
+                Ok(false) | Err(_) => call::ended(),
             },
         }
     }
@@ -142,11 +160,15 @@ impl InlineTask {
     }
 
     fn go_on_in_a_task(&self, Work { work, waker }: Work) {
-        // The lock is held during the spawn. A runtime that has ended drops the work at once. That wakes the caller,
-        // which then takes the task to learn the reason.
-        let mut task = self.task.lock();
-        *task = Some(self.runtime.spawn(work));
-        drop(task);
+        let (panics, has_panicked) = oneshot::channel();
+        // This is set before the spawn. A runtime that has ended drops the work at once. That wakes the caller, which
+        // then asks for the reason.
+        *self.has_panicked.lock() = Some(has_panicked);
+        outside::spawn(&self.runtime, async move {
+            let ended = AssertUnwindSafe(work).catch_unwind().await;
+            // This fails if the caller does not wait any more.
+            let _ = panics.send(ended.is_err());
+        });
         // The caller has to be polled once more, so that it waits for the outcome on the channel.
         if let Some(waker) = waker {
             waker.wake();

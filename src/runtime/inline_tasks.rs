@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::inline_task::InlineTask;
+use super::{inline_task::InlineTask, outside};
 
 /// How long an inline task may take before the sweeper detaches it. The sweeper runs at this interval. It cannot see
 /// whether the caller still polls the work, and work that nobody polls may keep a key or a connection from other
@@ -62,7 +62,7 @@ impl InlineTasks {
                 is_listed: true,
             };
             drop(entries);
-            task.runtime().spawn(sweeper.run());
+            outside::spawn(task.runtime(), sweeper.run());
         }
         TaskEntry(self, name)
     }

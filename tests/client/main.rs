@@ -8,6 +8,7 @@ mod batches;
 mod cancel;
 mod clock_steps;
 mod close;
+mod computing;
 mod conversions;
 mod documented;
 mod drops;

@@ -8,6 +8,7 @@ mod between_processes;
 mod cancel;
 mod cleanup;
 mod commands;
+mod computing;
 mod conformance;
 mod dialects;
 mod distributed_lock;

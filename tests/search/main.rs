@@ -4,6 +4,7 @@ mod at_once;
 mod at_work;
 mod between_processes;
 mod cancel;
+mod computing;
 mod conformance;
 mod documents;
 mod errors;
