@@ -52,6 +52,7 @@ pub struct Leader {
     ttl: Duration,
     owner: Option<Arc<str>>,
     note: Option<Arc<str>>,
+    max_hold: Option<Duration>,
 }
 
 impl Leader {
@@ -62,6 +63,7 @@ impl Leader {
             ttl,
             owner: None,
             note: None,
+            max_hold: None,
         }
     }
 
@@ -79,6 +81,15 @@ impl Leader {
         self
     }
 
+    /// Bounds a term, so that work that hangs does not lead for ever. A third of the ttl before the time is over the
+    /// term is [at risk](crate::jobs::Term::at_risk). Then its lease is lost, the work's future is dropped at its
+    /// current await, the lease is released, and this process campaigns again, behind the processes that wait. The time
+    /// is at least the ttl. See [`Acquire::max_hold`](crate::Acquire::max_hold).
+    pub fn max_hold(mut self, time: Duration) -> Self {
+        self.max_hold = Some(time);
+        self
+    }
+
     /// Campaigns for the key, and runs the work while this process leads. When a term is over it campaigns again, until
     /// the client [closes](crate::Leases::close).
     ///
@@ -92,7 +103,8 @@ impl Leader {
     ///   not contain secrets.
     /// - [`Term::resign`] is called: the work's future is dropped at its current await, the lease is released, and this
     ///   process campaigns again, behind the processes that wait.
-    /// - The lease is lost: the work's future is dropped at its current await, and this process campaigns again.
+    /// - The lease is lost: the work's future is dropped at its current await, and this process campaigns again. If the
+    ///   reason is the end of its [maximum hold](Self::max_hold), that is behind the processes that wait.
     /// - The client closes: the work's future is dropped at its current await, the close releases the lease, and this
     ///   call returns `Ok`.
     /// - The work panics: the panic propagates to the caller, and the lease is released in the background.
@@ -167,6 +179,11 @@ impl Leader {
                     span.end(TermOutcome::Closed);
                     return Ok(());
                 }
+                // The store still has the lease.
+                TermEnd::Lost(LossReason::HeldTooLong) => {
+                    span.end(TermOutcome::Lost);
+                    release(term).await;
+                }
                 // The guard is dropped, which releases the lease in the background, in case the store still has it.
                 TermEnd::Lost(_) => span.end(TermOutcome::Lost),
             }
@@ -219,6 +236,9 @@ impl Leader {
         if let Some(note) = &self.note {
             acquire = acquire.note(note.clone());
         }
+        if let Some(time) = self.max_hold {
+            acquire = acquire.max_hold(time);
+        }
         acquire.await
     }
 
@@ -243,6 +263,7 @@ impl fmt::Debug for Leader {
             .field("ttl", &self.ttl)
             .field("owner", &self.owner)
             .field("note", &self.note)
+            .field("max_hold", &self.max_hold)
             .finish_non_exhaustive()
     }
 }

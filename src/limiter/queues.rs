@@ -173,7 +173,11 @@ impl LimiterQueue {
             Err(known) => return Ok(known),
         };
         loop {
-            let next = self.step(&mut waiter)?;
+            let next = match self.step(&mut waiter) {
+                Ok(next) => next,
+                // A grant that has come must not be lost.
+                Err(error) => return waiter.outcome.try_recv().unwrap_or(Err(error)),
+            };
             let now = Instant::now();
             let over = end.is_some_and(|end| end <= now);
             if over && !self.queue.lock().awaits_answer(waiter.number) {
@@ -229,14 +233,18 @@ impl LimiterQueue {
 
     /// Carries out the next step of a caller. Returns the latest time of its next step. `None` if it has nothing to do
     /// until the queue wakes it.
+    ///
+    /// Fails outside of a runtime, before it changes anything: nothing would send the request that the queue then counts
+    /// as under way.
     fn step(self: &Arc<Self>, waiter: &mut PermitWaiter) -> Result<Option<Instant>, Error> {
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         loop {
             let tick = tick();
             let mut queue = self.queue.lock();
             match queue.step(waiter.number, tick) {
                 Action::Wait(until) => return Ok(until),
                 Action::Ask(request) => {
-                    let work = InlineTask::new()?;
+                    let work = InlineTask::on(runtime.clone());
                     // This is set under the lock of the queue, so that every later caller finds the request.
                     *self.request.lock() = Arc::downgrade(&work);
                     if !queue.has_at_most_one_caller() {

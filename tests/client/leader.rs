@@ -165,6 +165,11 @@ async fn what_a_retry_cannot_mend_ends_the_campaign() {
         matches!(invalid, Err(Error::InvalidKey { .. })),
         "{invalid:?}"
     );
+    let invalid = leader(&leases).max_hold(TTL / 2).run(work).await;
+    assert!(
+        matches!(invalid, Err(Error::InvalidMaxHold { .. })),
+        "{invalid:?}"
+    );
     let invalid = leader(&leases).owner("").run(work).await;
     assert!(
         matches!(invalid, Err(Error::InvalidOwner { .. })),
@@ -200,6 +205,38 @@ async fn a_term_that_ends_hands_over_to_those_who_wait() {
             "no ttl is waited for"
         );
         assert_eq!(terms.lasting(), 1);
+    }
+}
+
+/// The work of each term hangs.
+#[tokio::test(start_paused = true)]
+async fn a_term_ends_with_its_maximum_hold_and_the_others_come_first() {
+    for is_same_process in [true, false] {
+        let (store, terms) = (FlakyStore::new(), Terms::default());
+        let clients = ["a", "b"].map(|owner| process(&store, owner));
+        let warned = Arc::new(AtomicUsize::new(0));
+        for (client, owner) in clients.iter().zip(["a", "b"]) {
+            let client = if is_same_process { &clients[0] } else { client };
+            let leader = leader(client).owner(owner).max_hold(TTL * 3);
+            let (terms, warned) = (terms.clone(), warned.clone());
+            tokio::spawn(leader.run(async move |term: &Term| {
+                let _lasting = terms.begin(term);
+                let start = Instant::now();
+                term.at_risk().await;
+                assert_eq!(start.elapsed(), TTL * 3 - TTL / 3);
+                warned.fetch_add(1, Ordering::SeqCst);
+                pending::<Result<(), Infallible>>().await
+            }));
+            sleep(MOMENT).await;
+        }
+        let start = Instant::now();
+        terms.until(5).await;
+        assert_eq!(terms.owners(), ["a", "b", "a", "b", "a"]);
+        assert!(
+            start.elapsed() <= (TTL * 3 + NOTICED) * 4,
+            "no ttl is waited for"
+        );
+        assert_eq!((terms.lasting(), warned.load(Ordering::SeqCst)), (1, 4));
     }
 }
 

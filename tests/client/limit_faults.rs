@@ -275,6 +275,33 @@ fn without_a_runtime_it_says_so() {
     }
 }
 
+/// The second caller is to send the next request, and is polled by a thread without a runtime.
+#[test]
+fn a_caller_that_is_polled_without_a_runtime_holds_up_nobody() {
+    let (store, _, limiter) = limited();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    let mut second = limiter.permit().into_future();
+    runtime.block_on(async {
+        store.gates.close(0);
+        let first = tokio::spawn(limiter.permit().into_future());
+        store.gates.reached().await;
+        assert!((&mut second).now_or_never().is_none());
+        store.gates.open();
+        first.await.unwrap().unwrap();
+    });
+    let refused = second.now_or_never();
+    assert!(
+        matches!(refused, Some(Err(Error::NoRuntime))),
+        "{refused:?}"
+    );
+    runtime.block_on(async {
+        let start = Instant::now();
+        limiter.permit().await.unwrap();
+        assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    });
+}
+
 /// Random faults of the network, with callers of all kinds that come and go.
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_nobody_hangs_and_the_limit_holds() {
