@@ -13,9 +13,9 @@
 //!   versions of the BSON library.
 //! - **The streams:** `change_stream.rs` reads which keys became free. `runtime/listener.rs` opens a stream again after
 //!   an error.
-//! - **The set-up:** `prepare.rs` creates indexes, `concern.rs` says which acknowledgement a write asks for,
-//!   `statement_clock.rs` whose clock a statement uses, and `routers.rs` and `router_checks.rs` check the routers of a
-//!   sharded cluster.
+//! - **The set-up:** `fitness.rs` says what a collection must be like, and `prepare.rs` creates indexes. `concern.rs` says
+//!   which acknowledgement a write asks for, `statement_clock.rs` whose clock a statement uses, and `routers.rs` and
+//!   `router_checks.rs` check the routers of a sharded cluster.
 
 mod acquire;
 mod admin;
@@ -34,6 +34,7 @@ pub(crate) mod distributed_lock;
 mod engine;
 mod error;
 mod fence_filter;
+mod fitness;
 pub(crate) mod guarded;
 mod permit;
 mod pipelines;
