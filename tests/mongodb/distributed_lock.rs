@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold::{Error, mongodb::MongoDistributedLock};
 use mongodb::{
     Collection,
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
     options::ReturnDocument,
 };
 use tokio::{
@@ -210,6 +210,75 @@ async fn the_contender_of_a_held_lock_only_reads() {
     assert_eq!(commands.names(), ["aggregate", "findAndModify"]);
     assert!(locks.acquire("invoices", LONG).await.unwrap().is_none());
     assert_eq!(commands.names(), ["aggregate"]);
+}
+
+/// A document may have the value 0, for example after a reset by hand. The new value 1 then tells nothing.
+#[tokio::test]
+async fn a_value_of_one_is_no_grant_unless_the_document_is_ours() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (locks, collection) = fixture(engine).await;
+        let now = chrono::Utc::now().timestamp_millis();
+        let reset = doc! { "key": "invoices", "value": 0.0, "expire": now + 600_000 };
+        let of_another = doc! { "key": "orders", "value": 0.0, "holder": "somebody" };
+        collection.insert_many([reset, of_another]).await.unwrap();
+        for key in ["invoices", "orders"] {
+            let granted = locks.increment(key, LONG).await.unwrap();
+            assert!(granted.is_none(), "{engine:?}, {key}: {granted:?}");
+            let counted = stored(&collection, key).await.unwrap();
+            assert_eq!(counted.get_f64("value"), Ok(1.0), "as the class counts");
+        }
+    }
+}
+
+/// The class compares with `$lt` in a query, which has no order between a number and anything else.
+#[tokio::test]
+async fn an_expiry_that_is_no_number_has_not_passed() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (locks, collection) = fixture(engine).await;
+        for expire in [
+            None,
+            Some(Bson::Null),
+            Some(Bson::Double(f64::NAN)),
+            Some(Bson::Decimal128("NaN".parse().unwrap())),
+            Some("soon".into()),
+            Some(mongodb::bson::DateTime::from_millis(0).into()),
+            Some(vec![0_i64].into()),
+            Some(Bson::MinKey),
+        ] {
+            let mut document = doc! { "key": "invoices", "value": 1.0 };
+            document.extend(expire.clone().map(|expire| ("expire".to_owned(), expire)));
+            collection.insert_one(document).await.unwrap();
+            let removed = locks.remove_expired("invoices").await.unwrap();
+            assert!(!removed, "{engine:?}: {expire:?}");
+            assert!(stored(&collection, "invoices").await.is_some());
+            collection.delete_many(doc! {}).await.unwrap();
+        }
+        // Of numbers, each kind counts.
+        for expire in [Bson::Int32(5), Bson::Int64(5), Bson::Double(5.5)] {
+            let expired = doc! { "key": "invoices", "value": 1.0, "expire": expire };
+            collection.insert_one(expired).await.unwrap();
+            assert!(locks.remove_expired("invoices").await.unwrap());
+            assert!(stored(&collection, "invoices").await.is_none());
+        }
+    }
+}
+
+/// Without the unique index two services that upsert at the same moment leave several documents. The class removes all
+/// that have expired.
+#[tokio::test]
+async fn all_expired_documents_of_a_key_are_removed() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let collection = Fixture::new(engine).collection().await;
+        let locks = MongoDistributedLock::new(&collection);
+        let now = chrono::Utc::now().timestamp_millis();
+        let twin = |expire| doc! { "key": "invoices", "value": 1.0, "expire": expire };
+        let twins = [twin(5_i64), twin(now + 600_000), twin(6)];
+        collection.insert_many(twins).await.unwrap();
+        assert!(locks.remove_expired("invoices").await.unwrap());
+        let left = collection.count_documents(doc! {}).await.unwrap();
+        assert_eq!(left, 1, "{engine:?}");
+        assert!(!locks.remove_expired("invoices").await.unwrap());
+    }
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// | `getLock(key, expire)` | [`acquire`](Self::acquire): a read; if it shows an expired lock, a bounded delete; one increment | returns a grant with the holder, which a release needs |
 /// | `MongoLockDao.getByKey` | the read, which brings the server's time along | compared with the server's clock instead of the client's: a client that is ahead would take over locks that are alive |
 /// | `releaseLockExpire`, `removeExpire` | [`remove_expired`](Self::remove_expired): a delete bounded by `expire` | bounded by the server's clock, in the same command |
-/// | `incrByWithExpire` | [`increment`](Self::increment): `findAndModify`, upsert, `$inc`, new value | sent once: Java sends it twice, so the winner of an empty field counts to 2 in the database. `$setOnInsert` for `expire`: Java's losers set it, and so extend the winner's lock |
+/// | `incrByWithExpire` | [`increment`](Self::increment): `findAndModify`, upsert, `$inc`, new value | granted only if the document that comes back has our holder and expiry: Java also takes a document with the value 0. Sent once: Java sends it twice, so the winner of an empty field counts to 2 in the database. `$setOnInsert` for `expire`: Java's losers set it, and so extend the winner's lock |
 /// | `releaseLock(key)` | [`release`](Self::release): a delete bounded by key and holder | Java deletes by key alone, so a slow holder frees the lock of the next one |
 /// | none | [`prepare`](Self::prepare): a unique index on `key` | without it two upserts at once can both insert, and both read 1 |
 ///
@@ -206,6 +206,8 @@ impl MongoDistributedLock {
 
     /// Removes the lock if it has expired. Returns whether it did. Java: `removeExpire`.
     ///
+    /// A document whose `expire` is not a number stays. If the key has several documents, all that have expired go.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidKey`], and the error with which the server answers.
@@ -221,8 +223,8 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// The step that decides: adds 1 to the lock's `value`, and takes the lock if the new value is 1. Java:
-    /// `incrByWithExpire`. [`acquire`](Self::acquire) reads the lock first, so that it writes nothing if the lock is
+    /// The step that decides: adds 1 to the lock's `value`, and takes the lock if the new value is 1 and this call has
+    /// inserted the document. Java: `incrByWithExpire`. [`acquire`](Self::acquire) reads the lock first, so that it writes nothing if the lock is
     /// held.
     ///
     /// # Errors
@@ -318,10 +320,14 @@ impl MongoDistributedLock {
     async fn delete_expired(&self, key: &Key) -> Result<bool, Error> {
         let expired = doc! {
             "key": key.as_str(),
+            // Without this condition, a value that is missing, null or NaN would count as expired: it is less than any
+            // number in an expression, and of no order with numbers in a query, which is what the class sends.
+            "expire": { "$lt": i64::MAX },
             "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] },
         };
         let locks = self.locks.durable_writes().await?;
-        let removed = locks.delete_one(expired).await.map_err(classify)?;
+        // A collection without the unique index may have several documents of the key.
+        let removed = locks.delete_many(expired).await.map_err(classify)?;
         Ok(removed.deleted_count > 0)
     }
 
@@ -370,16 +376,27 @@ impl MongoDistributedLock {
                     return Err(error);
                 }
             };
-            let value = document.and_then(|document| document.get("value").and_then(integer));
-            return Ok((value == Some(1)).then_some(DistributedLockGrant {
+            let grant = DistributedLockGrant {
                 key,
                 holder,
                 expires_at,
                 deadline,
-            }));
+            };
+            return Ok(document
+                .is_some_and(|document| is_of(&grant, &document))
+                .then_some(grant));
         }
         Err(Error::Contention { key })
     }
+}
+
+/// Whether an increment inserted this document, and so took the lock. A value of 1 alone does not tell: the document may
+/// have had the value 0, and then the expiry and the holder of somebody else.
+fn is_of(grant: &DistributedLockGrant, document: &Document) -> bool {
+    let number = |field| document.get(field).and_then(integer);
+    number("value") == Some(1)
+        && number("expire") == Some(grant.expires_at.timestamp_millis())
+        && document.get_str("holder") == Ok(&*grant.holder.to_string())
 }
 
 /// Why the unique index cannot be created, by the value of `key` that several documents have.
