@@ -18,6 +18,8 @@ mod time;
 pub(crate) mod validation;
 mod wait_policy;
 
+#[cfg(feature = "mongodb")]
+pub(crate) use self::cause::brief;
 pub(crate) use self::limits::FENCE_END;
 #[cfg(any(
     feature = "mongodb",

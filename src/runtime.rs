@@ -23,6 +23,6 @@ pub(crate) mod listener;
 pub(crate) mod outside;
 pub(crate) mod suspension;
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "mongodb", feature = "sqlite"))]
 pub(crate) use self::call::no_outcome;
 pub(crate) use self::call::{call, caught, ended, panicked, spawn};

@@ -230,9 +230,7 @@ pub enum Error {
     },
 
     /// The store is not set up for locks. Nothing was changed.
-    #[error(
-        "{store} is not prepared for locks ({problem}): call prepare() once, with a name that no other index has"
-    )]
+    #[error("{store} is not prepared for locks ({problem}): mend that, and call prepare() once")]
     NotPrepared {
         /// The kind of store.
         store: &'static str,

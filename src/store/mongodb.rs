@@ -13,9 +13,10 @@
 //!   versions of the BSON library.
 //! - **The streams:** `change_stream.rs` reads which keys became free. `runtime/listener.rs` opens a stream again after
 //!   an error.
-//! - **The set-up:** `fitness.rs` says what a collection must be like, and `prepare.rs` creates indexes. `concern.rs` says
-//!   which acknowledgement a write asks for, `statement_clock.rs` whose clock a statement uses, and `routers.rs` and
-//!   `router_checks.rs` check the routers of a sharded cluster.
+//! - **The set-up:** `fitness.rs` says what a collection must be like, `look.rs` looks whether it is so before the first
+//!   use, and `prepare.rs` creates indexes. `concern.rs` says which acknowledgement a write asks for,
+//!   `statement_clock.rs` whose clock a statement uses, and `routers.rs` and `router_checks.rs` check the routers of a
+//!   sharded cluster.
 
 mod acquire;
 mod admin;
@@ -36,6 +37,7 @@ mod error;
 mod fence_filter;
 mod fitness;
 pub(crate) mod guarded;
+mod look;
 mod permit;
 mod pipelines;
 mod prepare;
@@ -57,7 +59,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use mongodb::{Collection, bson::RawDocumentBuf};
 use parking_lot::Mutex;
 
-use self::{concern::Collections, dialect::Dialect, router_checks::RouterChecks};
+use self::{concern::Collections, dialect::Dialect, look::FirstLook, router_checks::RouterChecks};
 use crate::store::clock::ServerClock;
 
 /// How long the document of a dead lock is kept, unless [`MongoStore::retention`] says otherwise.
@@ -79,7 +81,10 @@ const MAX_SENDS: u32 = 3;
 /// - The role `readWrite` on the database. If the [`retention`](MongoStore::retention) was changed since the first
 ///   [`prepare`](MongoStore::prepare), the next one also needs the right `collMod`, which is in `dbAdmin`.
 /// - A collection for locks and limiters only, without a collation of its own: a collation that ignores case, for
-///   example, would treat two keys as one. A sharded collection must be sharded by `_id`.
+///   example, would treat two keys as one. A sharded collection must be sharded by `_id`. The first acquire looks at
+///   the collection, and is refused with [`Error::NotPrepared`](crate::Error::NotPrepared) if it is not fit
+///   ([`check`](MongoStore::check) says for what reasons). A user who may not list collections and indexes can lock all
+///   the same, and is not told.
 ///
 /// # Options of the driver
 ///
@@ -163,6 +168,8 @@ pub struct MongoStore {
     sharded: Arc<Mutex<Option<Dialect>>>,
     /// When the routers of a sharded cluster were asked to which cluster they belong.
     routers: Arc<Mutex<RouterChecks>>,
+    /// Whether the collection was looked at.
+    first_look: FirstLook,
 }
 
 impl MongoStore {
@@ -176,6 +183,7 @@ impl MongoStore {
             pipelines: true,
             sharded: Arc::default(),
             routers: Arc::default(),
+            first_look: FirstLook::default(),
         }
     }
 

@@ -219,7 +219,8 @@ async fn a_value_of_one_is_no_grant_unless_the_document_is_ours() {
         let (locks, collection) = fixture(engine).await;
         let now = chrono::Utc::now().timestamp_millis();
         let reset = doc! { "key": "invoices", "value": 0.0, "expire": now + 600_000 };
-        let of_another = doc! { "key": "orders", "value": 0.0, "holder": "somebody" };
+        let mut of_another = reset.clone();
+        of_another.extend(doc! { "key": "orders", "holder": "somebody" });
         collection.insert_many([reset, of_another]).await.unwrap();
         for key in ["invoices", "orders"] {
             let granted = locks.increment(key, LONG).await.unwrap();

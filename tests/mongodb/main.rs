@@ -19,6 +19,7 @@ mod errors;
 mod evictions;
 mod faults;
 mod fencing;
+mod first_use;
 mod freed;
 mod fuzz;
 mod heard;
@@ -116,7 +117,7 @@ impl Fixture {
             if let CommandEvent::Started(started) = event
                 && !["endSessions", "hello"].contains(&started.command_name.as_str())
             {
-                seen.0.lock().push(started.command);
+                seen.add(&started.command_name, started.command);
             }
         }));
         (self.collection_with(options), commands)
@@ -175,14 +176,26 @@ where
     }
 }
 
-/// The commands that a client sent.
+/// The commands that a client sent. Those by which a store looks at its collection before the first use are apart.
 #[derive(Clone, Default)]
-struct Commands(Arc<Mutex<Vec<Document>>>);
+struct Commands(Arc<Mutex<[Vec<Document>; 2]>>);
 
 impl Commands {
+    fn add(&self, name: &str, command: Document) {
+        let is_look = ["listCollections", "listIndexes"].contains(&name);
+        self.0.lock()[usize::from(is_look)].push(command);
+    }
+
     /// The commands that were sent since the last call.
     fn take(&self) -> Vec<Document> {
-        std::mem::take(&mut self.0.lock())
+        std::mem::take(&mut self.0.lock()[0])
+    }
+
+    /// The names of the looks that were sent since the last call.
+    fn looks(&self) -> Vec<String> {
+        let looks = std::mem::take(&mut self.0.lock()[1]);
+        let name = |command: &Document| command.keys().next().cloned();
+        looks.iter().filter_map(name).collect()
     }
 
     /// The names of the commands that were sent since the last call.

@@ -268,7 +268,7 @@ async fn through_a_router_a_look_always_follows() {
             if let CommandEvent::Started(started) = event
                 && started.command_name != "hello"
             {
-                seen.0.lock().push(started.command);
+                seen.add(&started.command_name, started.command);
             }
         }));
         let store = MongoStore::new(&fixture.collection_with(options));

@@ -23,6 +23,8 @@ pub enum Disguise {
     WithoutPipelines,
     /// An engine that has neither TTL indexes nor change streams.
     Bare,
+    /// An engine that lists neither collections nor indexes.
+    Taciturn,
 }
 
 /// The kind of the answer to a query of the first versions of the protocol, with which drivers greet a server.
@@ -96,6 +98,16 @@ impl Disguise {
                 return refused("Change streams are not supported", 115);
             }
             Self::Bare => return None,
+            Self::Taciturn => {
+                let is_asked = |name| command.contains_key(name);
+                return match ["listCollections", "listIndexes"]
+                    .into_iter()
+                    .find(|it| is_asked(*it))
+                {
+                    Some(_) => refused("no such command", 59),
+                    None => None,
+                };
+            }
             Self::WithoutPipelines => {}
         }
         let is_pipeline = |value: Option<&Bson>| matches!(value, Some(Bson::Array(_)));
@@ -139,7 +151,7 @@ impl Disguise {
                 document.remove("msg");
                 document.insert("setName", "disguised");
             }
-            Self::WithoutPipelines | Self::Bare => {}
+            Self::WithoutPipelines | Self::Bare | Self::Taciturn => {}
         }
         with_document(&answer[..start], &document)
     }

@@ -22,6 +22,7 @@ pub mod protocol;
 pub mod proxy;
 pub mod python_client;
 pub mod renewal_log;
+pub mod sentence;
 pub mod soak;
 pub mod stalls;
 pub mod text;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     decode,
-    error::{STORE, classify, classify_insert, is_race},
+    error::{STORE, classify, is_race},
     pipelines::Pipelines,
     statements::{self, Form},
 };
@@ -83,9 +83,7 @@ impl Pipelines<'_> {
             Ok(None) => return Ok(None),
             Err(race) if is_race(&race, "_id") => return Ok(None),
             Err(error) => {
-                return Err(self
-                    .explain_failure(&request.key, classify_insert(error))
-                    .await);
+                return Err(self.explain_failure(&request.key, classify(error)).await);
             }
         };
         let found = decode::found(&document, &request.key)?;

@@ -6,7 +6,9 @@ use std::{any::Any, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{MongoStore, classic::Classic, dialect::Dialect, pipelines::Pipelines};
+use super::{
+    MongoStore, classic::Classic, dialect::Dialect, fitness::FOR_LOCKS, pipelines::Pipelines,
+};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
@@ -26,7 +28,23 @@ const MAX_CONCURRENT: usize = 16;
 /// Carries out an operation in the dialect of the engine. Both dialects have a method of its name.
 macro_rules! in_dialect {
     ($store:expr, $operation:ident($($argument:expr),*)) => {
-        match $store.ask_dialect().await? {
+        carry_out!($store, $store.ask_dialect().await?, $operation($($argument),*))
+    };
+}
+
+/// As `in_dialect`, for an operation that may give its caller a lock or a permit: the collection is looked at before the
+/// first one. The others only show or end what is there.
+macro_rules! on_a_fit_collection {
+    ($store:expr, $operation:ident($($argument:expr),*)) => {{
+        let dialect = $store.ask_dialect().await?;
+        $store.first_look.ensure_fit(&$store.locks, &FOR_LOCKS).await?;
+        carry_out!($store, dialect, $operation($($argument),*))
+    }};
+}
+
+macro_rules! carry_out {
+    ($store:expr, $dialect:expr, $operation:ident($($argument:expr),*)) => {
+        match $dialect {
             Dialect::Pipelines(clock) => {
                 Pipelines::new($store, clock).$operation($($argument),*).await
             }
@@ -42,7 +60,7 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        in_dialect!(self, acquire(request))
+        on_a_fit_collection!(self, acquire(request))
     }
 
     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
@@ -50,11 +68,11 @@ impl Store for MongoStore {
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        in_dialect!(self, renew(requests))
+        on_a_fit_collection!(self, renew(requests))
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        in_dialect!(self, convert(request))
+        on_a_fit_collection!(self, convert(request))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -82,7 +100,7 @@ impl Store for MongoStore {
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        in_dialect!(self, permit(request))
+        on_a_fit_collection!(self, permit(request))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
@@ -98,7 +116,7 @@ impl Store for MongoStore {
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        in_dialect!(self, batch(requests))
+        on_a_fit_collection!(self, batch(requests))
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {

@@ -9,7 +9,7 @@ use mongodb::{
 use super::{
     MAX_SENDS,
     decode::{self, Decoded},
-    error::{STORE, cause, classify_insert, is_race},
+    error::{STORE, cause, classify, is_race},
     pipelines::Pipelines,
     statements,
 };
@@ -75,7 +75,7 @@ impl Pipelines<'_> {
                         source,
                     });
                 }
-                Err(error) => return Err(classify_insert(error)),
+                Err(error) => return Err(classify(error)),
             };
             let Decoded { record, now } = decode(&document)?;
             if let Some(now) = now {

@@ -34,7 +34,7 @@ use tokio::time::sleep;
 use self::form::{CLASSIC_SCHEMA, ClassicForm, written};
 use super::{
     MongoStore,
-    error::{STORE, classify, classify_insert, is_race},
+    error::{STORE, classify, is_race},
     statements::utc,
 };
 use crate::{
@@ -185,7 +185,7 @@ async fn read_at(
         Ok(Some(document)) => seen(document, key).map(Some),
         Ok(None) => refused(locks, id, key).await,
         Err(race) if is_race(&race, "_id") => refused(locks, id, key).await,
-        Err(error) => Err(classify_insert(error)),
+        Err(error) => Err(classify(error)),
     }
 }
 

@@ -14,7 +14,9 @@ use uuid::Uuid;
 use super::{
     MAX_SENDS,
     concern::Collections,
-    error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race, sentence},
+    error::{DUPLICATE_KEY, STORE, classify, code, duplicate, is_race, not_prepared, sentence},
+    fitness::{FOR_COUNTED_LOCKS, FOR_COUNTED_LOCKS_WITHOUT_INDEX},
+    look::FirstLook,
     statements::integer,
 };
 use crate::{
@@ -81,6 +83,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct MongoDistributedLock {
     locks: Collections<Document>,
+    first_look: FirstLook,
 }
 
 /// A lock that [`MongoDistributedLock::acquire`] granted. Dropping it releases nothing: the lock stays until its
@@ -126,6 +129,7 @@ impl MongoDistributedLock {
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
             locks: Collections::new(collection),
+            first_look: FirstLook::default(),
         }
     }
 
@@ -141,40 +145,48 @@ impl MongoDistributedLock {
     /// # Errors
     ///
     /// [`Error::NotPrepared`] if the collection has documents of another program, or several documents of one key. The
-    /// Java class can leave such documents behind: stop the services, remove the documents, and prepare again.
-    /// Otherwise as [`Error`] says.
+    /// Java class can leave such documents behind: stop the services, remove the documents, and prepare again. The same
+    /// error says that the collection is a view or a time series, is capped, has a collation, is in one of the server's
+    /// own databases, or has a unique index that refuses all locks but one. Otherwise as [`Error`] says.
     ///
     /// # Cancel safety
     ///
     /// The future may be dropped at any point. That does not stop a command that was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
-        let locks = self.locks.clone();
+        let this = self.clone();
         runtime::call("prepare", CALL_TIMEOUT, async move {
-            let unique = IndexOptions::builder().unique(true).build();
-            let keys = doc! { "key": 1 };
-            let index = IndexModel::builder().keys(keys).options(unique).build();
-            match locks.durable_writes().await?.create_index(index).await {
-                Ok(_) => Ok(()),
-                Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => {
-                    let text = sentence(&twice.kind);
-                    let value = duplicate(&text).map_or("", |found| found.value);
-                    Err(Error::NotPrepared {
-                        store: STORE,
-                        problem: in_the_way(value).to_owned(),
-                    })
-                }
-                Err(error) => Err(classify(error)),
-            }
+            let (facts, _) = this.locks.look().await?;
+            FOR_COUNTED_LOCKS_WITHOUT_INDEX.judge(&facts)?;
+            this.create_index().await?;
+            this.first_look.record(true);
+            Ok(())
         })
         .await
+    }
+
+    async fn create_index(&self) -> Result<(), Error> {
+        let unique = IndexOptions::builder().unique(true).build();
+        let keys = doc! { "key": 1 };
+        let index = IndexModel::builder().keys(keys).options(unique).build();
+        match self.locks.durable_writes().await?.create_index(index).await {
+            Ok(_) => Ok(()),
+            Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => {
+                let text = sentence(&twice.kind);
+                let value = duplicate(&text).map_or("", |found| found.value);
+                Err(not_prepared(in_the_way(value)))
+            }
+            Err(error) => Err(classify(error)),
+        }
     }
 
     /// Takes the lock if it is free or has expired; `None` if it is held. Java: `getLock`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`]; [`Error::InvalidTtl`] unless the ttl is between 1 ms and 365 days; and the error with
-    /// which the server answers. After [`Error::TimedOut`] (10 s) the lock may still be taken, until its expiry.
+    /// [`Error::InvalidKey`]; [`Error::InvalidTtl`] unless the ttl is between 1 ms and 365 days;
+    /// [`Error::NotPrepared`] if the first look at the collection shows that it is not as [`prepare`](Self::prepare)
+    /// leaves it (a user who may not list collections and indexes is not told); and the error with which the server
+    /// answers. After [`Error::TimedOut`] (10 s) the lock may still be taken, until its expiry.
     ///
     /// # Cancel safety
     ///
@@ -191,6 +203,7 @@ impl MongoDistributedLock {
         let this = self.clone();
         runtime::call("acquire", CALL_TIMEOUT, async move {
             let sent = Instant::now();
+            this.ensure_fit().await?;
             let read = this.read(&key).await?;
             match read.expire {
                 Some(expire) if expire >= read.now => return Ok(None),
@@ -246,6 +259,7 @@ impl MongoDistributedLock {
         let this = self.clone();
         runtime::call("increment", CALL_TIMEOUT, async move {
             let sent = Instant::now();
+            this.ensure_fit().await?;
             let now = this.read(&key).await?.now;
             this.count_up(key, ttl, now, sent + ttl).await
         })
@@ -267,6 +281,11 @@ impl MongoDistributedLock {
             this.delete_own(&key, holder).await
         })
         .await
+    }
+
+    async fn ensure_fit(&self) -> Result<(), Error> {
+        let look = self.first_look.ensure_fit(&self.locks, &FOR_COUNTED_LOCKS);
+        look.await
     }
 
     /// Reads the lock and the server's time, in one command. A pipeline cannot contain `$inc`, and only a pipeline can
@@ -367,7 +386,7 @@ impl MongoDistributedLock {
                 Ok(document) => document,
                 Err(race) if is_race(&race, "key") => continue,
                 Err(error) => {
-                    let error = classify_insert(error);
+                    let error = classify(error);
                     if error.is_ambiguous() {
                         // The lock may have been taken, and the caller has no grant to release it with. If the delete
                         // fails too, the lock is free at its expiry.

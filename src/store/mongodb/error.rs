@@ -11,7 +11,7 @@ use mongodb::{
 };
 
 use super::statements::integer;
-use crate::model::{Cause, Error};
+use crate::model::{Cause, Error, brief};
 
 /// The name of the store in messages.
 pub(crate) const STORE: &str = "MongoDB";
@@ -20,9 +20,6 @@ pub(crate) const STORE: &str = "MongoDB";
 pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 /// An index of this name or with these fields exists with other options.
 pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
-/// There is no index of this name.
-pub(crate) const INDEX_NOT_FOUND: i32 = 27;
-
 /// There is no collection of this name.
 pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
 
@@ -41,8 +38,23 @@ const TYPE_MISMATCH: i32 = 14;
 const BAD_VALUE: i32 = 2;
 const WITHOUT_JOURNAL: &str = "does not have journaling enabled";
 
-/// Unauthorized, and authentication failed.
-const DENIED: [i32; 2] = [13, 18];
+/// The user has no right to do this.
+const UNAUTHORIZED: i32 = 13;
+/// The server refused the password.
+pub(crate) const AUTHENTICATION_FAILED: i32 = 18;
+const DENIED: [i32; 2] = [UNAUTHORIZED, AUTHENTICATION_FAILED];
+
+/// A validator of the collection refused a document.
+const REFUSED_BY_VALIDATOR: i32 = 121;
+/// The command cannot be carried out on a view.
+const IS_A_VIEW: i32 = 166;
+
+/// The longest part of a message that quotes a name.
+pub(crate) const LONGEST_NAME: usize = 60;
+/// The longest text of a cause. With that of its error, it is at most 300 characters.
+const LONGEST_CAUSE: usize = 150;
+/// How many of the servers that cannot be used are named.
+const SERVERS_SHOWN: usize = 3;
 /// The primary stepped down or is shutting down, the network between the servers failed, or time ran out. These are the
 /// driver's own list of errors that a retry may fix, and the time limits; a router's errors for a shard without a
 /// primary (133) or without a connection in time (202, 407), and for documents that move to another shard (63, 150,
@@ -76,7 +88,49 @@ fn refuses_journal(error: &DriverError) -> bool {
 
 /// An error of the driver with a sentence as its text, because its own text contains whole answers of the server.
 pub(crate) fn cause(error: DriverError) -> Cause {
-    Cause::worded(sentence(&error.kind), error)
+    let text = match &*error.kind {
+        ErrorKind::ServerSelection { message, .. } => of_no_server(message),
+        ErrorKind::ConnectionPoolCleared { message, .. } => without_details(message),
+        kind => sentence(kind),
+    };
+    Cause::worded(brief(&text, LONGEST_CAUSE), error)
+}
+
+/// Which servers the driver looked for, and what it knows of each, from its description of all of them.
+fn of_no_server(message: &str) -> String {
+    let described = message.split("{ Address: ").skip(1);
+    let mut servers: Vec<_> = described
+        .map(|server| {
+            let (address, rest) = server.split_once(", Type: ").unwrap_or((server, ""));
+            let known = match rest.split_once(", Error: ") {
+                Some((_, error)) => without_details(error),
+                None => rest.split([',', ' ']).next().unwrap_or_default().to_owned(),
+            };
+            format!("{address} ({known})")
+        })
+        .collect();
+    if servers.is_empty() {
+        return without_details(message);
+    }
+    servers.sort();
+    let more = match servers.len().saturating_sub(SERVERS_SHOWN) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    servers.truncate(SERVERS_SHOWN);
+    // The driver's words for the case that servers answer, and none of them is the primary.
+    let what = if message.contains("None of the available servers") {
+        "none of these servers takes writes"
+    } else {
+        "no server answers"
+    };
+    format!("{what}: {}{more}", servers.join(", "))
+}
+
+/// The driver's text for an error in another one, without its lists of labels and of inner errors.
+fn without_details(text: &str) -> String {
+    let text = text.split(", labels: ").next().unwrap_or_default();
+    text.replace("Kind: ", "")
 }
 
 /// The message of the server or the driver. The driver's own text for a failed write has all fields of the error, even
@@ -86,6 +140,11 @@ pub(crate) fn sentence(kind: &ErrorKind) -> String {
         ErrorKind::Write(WriteFailure::WriteError(write)) => (&write.message, write.code),
         ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => {
             (&concern.message, concern.code)
+        }
+        // The rest is the command, with all that is in it.
+        ErrorKind::Command(it) if it.code == UNAUTHORIZED => {
+            let of_the_command = it.message.split(" {").next();
+            return format!("{} (code {})", of_the_command.unwrap_or_default(), it.code);
         }
         _ => return kind.to_string(),
     };
@@ -130,22 +189,52 @@ pub(crate) fn duplicate(text: &str) -> Option<Duplicate<'_>> {
 /// The error if a unique index on a field other than `_id` refuses a lock.
 fn of_another_index(text: &str) -> Option<Error> {
     let duplicate = duplicate(text).filter(|it| it.field != "_id")?;
-    Some(Error::NotPrepared {
+    Some(not_prepared(unique_index(duplicate.index)))
+}
+
+/// The error for a collection that is not fit for locks.
+pub(crate) fn not_prepared(problem: impl Into<String>) -> Error {
+    Error::NotPrepared {
         store: STORE,
-        problem: unique_index(duplicate.index),
-    })
+        problem: problem.into(),
+    }
 }
 
 /// Why a collection of locks must not have this unique index.
 pub(crate) fn unique_index(name: &str) -> String {
+    let name = brief(name, LONGEST_NAME);
     format!(
         "its unique index {name} refuses all locks but one, because they have not its fields: drop it, or give the \
          locks a collection of their own"
     )
 }
 
-/// Classifies an error by what the caller can do about it. In doubt, the request may have been carried out.
+/// Why a view is not fit for locks.
+pub(crate) fn view() -> String {
+    "it is a view, which takes no writes: give the locks a collection of their own".to_owned()
+}
+
+/// The error if the server refused a change of a lock because of what the collection is. A retry cannot help.
+fn of_an_unfit_collection(code: i32, text: &str) -> Option<Error> {
+    match code {
+        DUPLICATE_KEY => of_another_index(text),
+        REFUSED_BY_VALIDATOR => Some(not_prepared(
+            "its validator refuses the documents of locks: remove it, or give the locks a collection of their own",
+        )),
+        IS_A_VIEW => Some(not_prepared(view())),
+        _ => None,
+    }
+}
+
+/// Classifies the error of a request about locks or limiters, by what the caller can do about it. In doubt, the request
+/// may have been carried out.
 pub(crate) fn classify(error: DriverError) -> Error {
+    let unfit = code(&error).and_then(|code| of_an_unfit_collection(code, &sentence(&error.kind)));
+    unfit.unwrap_or_else(|| classify_of_any_collection(error))
+}
+
+/// As [`classify`], for a request that may be about a collection of the application.
+pub(crate) fn classify_of_any_collection(error: DriverError) -> Error {
     let store = STORE;
     let unwritten = error.contains_label(NO_WRITES_PERFORMED);
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
@@ -206,21 +295,9 @@ fn refuses_pipelines(code: i32, text: &str) -> bool {
 }
 
 fn no_pipelines() -> Error {
-    Error::NotPrepared {
-        store: STORE,
-        problem: "its engine takes no pipelines in updates, as Amazon DocumentDB does not: use \
-                  MongoStore::without_pipelines"
-            .to_owned(),
-    }
-}
-
-/// As [`classify`], for a change that may insert a lock or a limiter.
-pub(crate) fn classify_insert(error: DriverError) -> Error {
-    let other = match code(&error) {
-        Some(DUPLICATE_KEY) => of_another_index(&sentence(&error.kind)),
-        _ => None,
-    };
-    other.unwrap_or_else(|| classify(error))
+    not_prepared(
+        "its engine takes no pipelines in updates, as Amazon DocumentDB does not: use MongoStore::without_pipelines",
+    )
 }
 
 /// Whether a server did not authenticate a new connection for a reason that passes, such as its shutdown. The driver then
@@ -271,15 +348,15 @@ impl From<Error> for DriverError {
 pub(crate) fn statement_failed(error: &Document) -> Error {
     let code = error.get("code").and_then(integer).unwrap_or_default();
     let text = error.get_str("errmsg").unwrap_or("it does not say why");
-    if code == i64::from(DUPLICATE_KEY)
-        && let Some(error) = of_another_index(text)
-    {
+    let number = i32::try_from(code).unwrap_or_default();
+    if let Some(error) = of_an_unfit_collection(number, text) {
         return error;
     }
-    if i32::try_from(code).is_ok_and(|code| refuses_pipelines(code, text)) {
+    if refuses_pipelines(number, text) {
         return no_pipelines();
     }
-    let (store, source) = (STORE, Cause::text(format!("{text} (code {code})")));
+    let text = format!("{text} (code {code})");
+    let (store, source) = (STORE, Cause::text(brief(&text, LONGEST_CAUSE)));
     if INTERRUPTED.iter().any(|at| i64::from(*at) == code) {
         Error::Interrupted { store, source }
     } else {
@@ -319,6 +396,35 @@ mod tests {
         ] {
             assert!(classify(io_error(kind)).is_ambiguous(), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn the_servers_that_cannot_be_used_are_named_with_the_reason() {
+        let refused =
+            "Kind: I/O error: Connection refused (os error 111), labels: {\"A\"}, source: None";
+        let server = |port: u16, what: &str| format!("{{ Address: db:{port}, Type: {what} }}");
+        let all = |servers: Vec<String>| {
+            let servers = servers.join(", ");
+            of_no_server(&format!(
+                "Server selection timeout: No available servers. Topology: {{ Type: Unknown, Servers: [ {servers} ] }}"
+            ))
+        };
+        assert_eq!(
+            all(vec![server(1, &format!("Unknown, Error: {refused}"))]),
+            "no server answers: db:1 (I/O error: Connection refused (os error 111))"
+        );
+        assert_eq!(
+            all((1..6).rev().map(|port| server(port, "Unknown")).collect()),
+            "no server answers: db:1 (Unknown), db:2 (Unknown), db:3 (Unknown), and 2 more"
+        );
+        let without_primary = "Server selection timeout: None of the available servers suitable for criteria \
+            ReadPreference(Primary). Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, Servers: [ \
+            { Address: db:1, Type: RsSecondary, Average RTT: 1ms, Last Update Time: 0 } ] }";
+        assert_eq!(
+            of_no_server(without_primary),
+            "none of these servers takes writes: db:1 (RsSecondary)"
+        );
+        assert_eq!(of_no_server("no address"), "no address");
     }
 
     #[test]

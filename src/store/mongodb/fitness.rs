@@ -1,10 +1,163 @@
 //! Whether a collection is fit for locks, by its description and its indexes. Pure functions.
+//!
+//! There is one judge for the first use of a store, for `prepare` and for `check`, so that none of them accepts what
+//! another refuses. `look.rs` asks the server what is judged here.
 
-use mongodb::{
-    IndexModel,
-    bson::{Bson, Document},
-    options::IndexOptions,
+use mongodb::bson::{Bson, Document};
+
+use super::error::{LONGEST_NAME, not_prepared, unique_index, view};
+use crate::model::{Error, brief};
+
+/// What the server tells of a collection.
+#[derive(Debug, Default)]
+pub(super) struct CollectionFacts {
+    pub(super) database: String,
+    /// The entry in the list of collections. `None` if the collection does not exist, or if this user may not see it.
+    pub(super) listed: Option<Document>,
+    /// The indexes, as the server lists them. `None` if this user may not see them.
+    pub(super) indexes: Option<Vec<Document>>,
+}
+
+/// What a collection must be like for one kind of documents.
+pub(super) struct Requirements {
+    /// The top-level fields of the documents.
+    fields: &'static [&'static [&'static str]],
+    /// Those of them that are dates, or have some, but for the dates by which dead documents are removed.
+    dates: &'static [&'static str],
+    /// The fields of which each document has a value of its own.
+    distinct: &'static [&'static str],
+    /// One of them that must have a unique index. MongoDB makes that on `_id` by itself.
+    unique: Option<&'static str>,
+}
+
+/// For the documents of [`MongoStore`](super::MongoStore).
+pub(super) const FOR_LOCKS: Requirements = Requirements {
+    fields: &[&OURS, &OURS_OF_CLASSIC],
+    dates: &DATES,
+    distinct: &["_id"],
+    unique: None,
 };
+
+/// For the documents of [`MongoDistributedLock`](super::distributed_lock::MongoDistributedLock). None of their fields
+/// is a date, so no TTL index removes them.
+pub(super) const FOR_COUNTED_LOCKS: Requirements = Requirements {
+    fields: &[&["_id", "key", "expire", "holder", "value"]],
+    dates: &[],
+    distinct: &["_id", "key"],
+    unique: Some("key"),
+};
+
+/// As [`FOR_COUNTED_LOCKS`], before the unique index is made.
+pub(super) const FOR_COUNTED_LOCKS_WITHOUT_INDEX: Requirements = Requirements {
+    unique: None,
+    ..FOR_COUNTED_LOCKS
+};
+
+/// The databases of the server itself. `local` is not replicated, so after a failover each of its locks would be free.
+const OF_THE_SERVER: [&str; 3] = ["admin", "config", "local"];
+
+impl Requirements {
+    /// Fails if the documents cannot be kept in this collection. The error says what to do about it.
+    pub(super) fn judge(&self, facts: &CollectionFacts) -> Result<(), Error> {
+        match self.problem(facts) {
+            Some(problem) => Err(not_prepared(problem)),
+            None => Ok(()),
+        }
+    }
+
+    fn problem(&self, facts: &CollectionFacts) -> Option<String> {
+        if OF_THE_SERVER.contains(&&*facts.database) {
+            return Some(format!(
+                "its database {} is the server's own: give the locks a database of the application",
+                facts.database
+            ));
+        }
+        if let Some(problem) = facts.listed.as_ref().and_then(unfit) {
+            return Some(problem);
+        }
+        let indexes = facts.indexes.as_deref()?;
+        let named = |is_harmful: &dyn Fn(&Document) -> bool| {
+            let harmful = indexes.iter().find(|index| is_harmful(index))?;
+            Some(harmful.get_str("name").unwrap_or("without a name"))
+        };
+        if let Some(name) = named(&|index| self.removes_too_early(index)) {
+            return Some(format!(
+                "its TTL index {} removes locks that are held, or whose fence is ahead of the clock: drop it",
+                brief(name, LONGEST_NAME)
+            ));
+        }
+        if let Some(name) = named(&|index| self.refuses_documents(index)) {
+            return Some(unique_index(name));
+        }
+        let field = self.unique?;
+        let is_there = indexes.iter().any(|index| is_unique_on(index, field));
+        (!is_there).then(|| {
+            format!("it has no unique index on {field}, so two processes could each insert the same lock")
+        })
+    }
+
+    /// Whether a unique index refuses all documents but one.
+    fn refuses_documents(&self, index: &Document) -> bool {
+        let is_distinct = fields_of(index).any(|field| self.distinct.contains(&field));
+        is_set(index, "unique") && !is_distinct && !self.excludes_documents(index)
+    }
+
+    /// Whether an index removes documents by a date that is not for their removal.
+    fn removes_too_early(&self, index: &Document) -> bool {
+        let is_date_of_ours = |path: &str| self.dates.contains(&first_field(path));
+        index.contains_key("expireAfterSeconds")
+            && fields_of(index).any(is_date_of_ours)
+            && !self.excludes_documents(index)
+    }
+
+    /// Whether none of our documents is in an index: it is sparse, and they have none of its fields, or its filter is
+    /// for a field that they have not. Other filters are not evaluated.
+    fn excludes_documents(&self, index: &Document) -> bool {
+        if is_set(index, "sparse") && fields_of(index).all(|field| self.is_foreign(field)) {
+            return true;
+        }
+        let filter = index.get_document(FILTER).into_iter().flatten();
+        filter
+            .into_iter()
+            .any(|(field, condition)| self.is_foreign(field) && requires(condition))
+    }
+
+    /// Whether a field, by its path, is in none of our documents.
+    fn is_foreign(&self, path: &str) -> bool {
+        let field = first_field(path);
+        // `$and` and the like hold further conditions.
+        !field.starts_with('$') && !self.fields.iter().any(|ours| ours.contains(&field))
+    }
+}
+
+/// The filter of a partial index.
+const FILTER: &str = "partialFilterExpression";
+
+/// The fields of an index, by their paths.
+fn fields_of(index: &Document) -> impl Iterator<Item = &str> {
+    let keys = index.get_document("key").into_iter();
+    keys.flat_map(|keys| keys.keys().map(String::as_str))
+}
+
+/// Whether an option of an index is on.
+fn is_set(index: &Document, option: &str) -> bool {
+    match index.get(option) {
+        Some(Bson::Boolean(on)) => *on,
+        Some(Bson::Int32(number)) => *number != 0,
+        Some(Bson::Int64(number)) => *number != 0,
+        Some(Bson::Double(number)) => *number != 0.0,
+        _ => false,
+    }
+}
+
+fn first_field(path: &str) -> &str {
+    path.split('.').next().unwrap_or_default()
+}
+
+/// Whether this index lets only one document have a value of the field.
+fn is_unique_on(index: &Document, field: &str) -> bool {
+    fields_of(index).eq([field]) && is_set(index, "unique") && !index.contains_key(FILTER)
+}
 
 /// The fields of locks and limiters.
 const OURS: [&str; 24] = [
@@ -55,58 +208,22 @@ const DATES: [&str; 13] = [
 const OURS_OF_CLASSIC: [&str; 6] = ["version", "asked_at", "free", "ttl", "renewed_at", "state"];
 
 /// Why locks cannot be kept in a collection of this description.
-pub(super) fn unfit(collection: &Document) -> Option<&'static str> {
+fn unfit(collection: &Document) -> Option<String> {
     let options = collection.get_document("options");
     let has = |option: &str| options.as_ref().is_ok_and(|it| it.contains_key(option));
-    match collection.get_str("type") {
-        Ok("view") => return Some("it is a view: give the locks a collection of their own"),
-        Ok("timeseries") => {
-            return Some("it is a time series: give the locks a collection of their own");
-        }
-        _ => {}
-    }
     let is_capped = options
         .as_ref()
         .is_ok_and(|it| it.get_bool("capped").unwrap_or(false));
-    if is_capped {
-        Some(
-            "it is capped, so the server may remove a lock that somebody has: give the locks a collection of their own",
-        )
-    } else if has("collation") {
-        Some(
-            "it has a collation, which may take two keys for one: give the locks a collection of their own",
-        )
-    } else {
-        None
-    }
-}
-
-/// The name of a unique index that refuses locks, or limiters.
-pub(super) fn refuses_locks(index: &IndexModel) -> Option<String> {
-    let options = index.options.as_ref()?;
-    let refuses = options.unique == Some(true)
-        && !index.keys.contains_key("_id")
-        && !excludes_store_documents(&index.keys, options);
-    refuses.then(|| options.name.clone().unwrap_or_default())
-}
-
-/// Whether none of our documents is in an index: it is sparse, and they have none of its fields, or its filter is for
-/// a field that they have not. Other filters are not evaluated.
-fn excludes_store_documents(keys: &Document, options: &IndexOptions) -> bool {
-    if options.sparse == Some(true) && keys.keys().all(|field| is_foreign(field)) {
-        return true;
-    }
-    let filter = options.partial_filter_expression.iter().flatten();
-    filter
-        .into_iter()
-        .any(|(field, condition)| is_foreign(field) && requires(condition))
-}
-
-/// Whether a field, by its path, is in none of our documents.
-fn is_foreign(path: &str) -> bool {
-    let field = path.split('.').next().unwrap_or_default();
-    // `$and` and the like hold further conditions.
-    !field.starts_with('$') && !OURS.contains(&field) && !OURS_OF_CLASSIC.contains(&field)
+    let problem = match collection.get_str("type") {
+        Ok("view") => return Some(view()),
+        Ok("timeseries") => "is a time series, in which an id can be there twice",
+        _ if is_capped => "is capped, so the server may remove a lock that somebody has",
+        _ if has("collation") => "has a collation, which may take two keys for one",
+        _ => return None,
+    };
+    Some(format!(
+        "it {problem}: give the locks a collection of their own"
+    ))
 }
 
 /// Whether a condition of a filter is false for a document without the field.
@@ -121,54 +238,36 @@ fn requires(condition: &Bson) -> bool {
     }
 }
 
-/// Whether an index removes locks or limiters by a date that is not for their removal.
-pub(super) fn removes_too_early(index: &IndexModel) -> bool {
-    let is_date_of_ours = |path: &String| {
-        let field = path.split('.').next().unwrap_or_default();
-        DATES.contains(&field)
-    };
-    index.options.as_ref().is_some_and(|options| {
-        options.expire_after.is_some()
-            && index.keys.keys().any(is_date_of_ours)
-            && !excludes_store_documents(&index.keys, options)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use mongodb::bson::doc;
 
     use super::*;
 
-    fn unique(keys: Document, more: impl FnOnce(&mut IndexOptions)) -> IndexModel {
-        let mut options = IndexOptions::builder().unique(true).build();
-        options.name = Some("theirs".to_owned());
-        more(&mut options);
-        IndexModel::builder().keys(keys).options(options).build()
+    fn unique(keys: Document, more: Document) -> Document {
+        let mut index = doc! { "name": "theirs", "key": keys, "unique": true };
+        index.extend(more);
+        index
     }
 
     #[test]
     fn a_unique_index_is_refused_unless_it_leaves_locks_out() {
-        let sparse = |keys| unique(keys, |it| it.sparse = Some(true));
-        let partial = |filter| {
-            unique(doc! { "owner": 1 }, |it| {
-                it.partial_filter_expression = Some(filter);
-            })
-        };
+        let sparse = |keys| unique(keys, doc! { "sparse": true });
+        let partial = |filter: Document| unique(doc! { "owner": 1 }, doc! { FILTER: filter });
         let harmless = [
             sparse(doc! { "email": 1 }),
             sparse(doc! { "email": 1, "address.city": -1 }),
             partial(doc! { "email": { "$exists": true } }),
             partial(doc! { "email": { "$type": "string" } }),
             partial(doc! { "fence": { "$gt": 5 }, "kind": "person" }),
-            unique(doc! { "email": 1, "_id": 1 }, |_| {}),
-            unique(doc! { "email": 1 }, |it| it.unique = None),
+            unique(doc! { "email": 1, "_id": 1 }, doc! {}),
+            unique(doc! { "email": 1 }, doc! { "unique": false }),
         ];
         for index in harmless {
-            assert_eq!(refuses_locks(&index), None, "{index:?}");
+            assert!(!FOR_LOCKS.refuses_documents(&index), "{index}");
         }
         let harmful = [
-            unique(doc! { "email": 1 }, |_| {}),
+            unique(doc! { "email": 1 }, doc! {}),
             sparse(doc! { "owner": 1 }),
             sparse(doc! { "email": 1, "lease": 1 }),
             sparse(doc! { "_id.limiter": 1 }),
@@ -181,12 +280,37 @@ mod tests {
             partial(doc! {}),
         ];
         for index in harmful {
-            assert_eq!(
-                refuses_locks(&index).as_deref(),
-                Some("theirs"),
-                "{index:?}"
-            );
+            assert!(FOR_LOCKS.refuses_documents(&index), "{index}");
         }
+    }
+
+    #[test]
+    fn the_counted_locks_need_a_unique_index_on_their_key() {
+        let problem = |requirements: &Requirements, indexes: Option<Vec<Document>>| {
+            requirements.problem(&CollectionFacts {
+                indexes,
+                ..CollectionFacts::default()
+            })
+        };
+        let on_key = |more| unique(doc! { "key": 1 }, more);
+        let enough = [on_key(doc! {}), on_key(doc! { "sparse": true })];
+        for index in enough {
+            assert_eq!(problem(&FOR_COUNTED_LOCKS, Some(vec![index])), None);
+        }
+        let not_enough = [
+            on_key(doc! { "unique": false }),
+            on_key(doc! { FILTER: { "value": { "$gt": 0 } } }),
+            unique(doc! { "key": 1, "value": 1 }, doc! {}),
+        ];
+        for index in not_enough {
+            let indexes = || Some(vec![index.clone()]);
+            let text = problem(&FOR_COUNTED_LOCKS, indexes()).unwrap();
+            assert!(text.contains("no unique index on key"), "{index}: {text}");
+            assert_eq!(problem(&FOR_COUNTED_LOCKS_WITHOUT_INDEX, indexes()), None);
+        }
+        assert_eq!(problem(&FOR_COUNTED_LOCKS, None), None, "not seen");
+        let text = problem(&FOR_COUNTED_LOCKS, Some(Vec::new()));
+        assert!(text.is_some(), "there is no collection yet");
     }
 
     /// Those that `docs/protocol.md` has, but for the fields of a holder and those of the search engines alone.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::TryStreamExt as _;
 use mongodb::{
     IndexModel,
     bson::{Document, doc},
@@ -12,22 +11,16 @@ use mongodb::{
 use super::{
     MongoStore,
     concern::Deployment,
-    error::{
-        INDEX_CONFLICTS, INDEX_NOT_FOUND, INDEX_REFUSED, NAMESPACE_NOT_FOUND, STORE, classify,
-        code, sentence, unique_index,
-    },
-    fitness::{refuses_locks, removes_too_early, unfit},
+    error::{INDEX_CONFLICTS, INDEX_REFUSED, classify, code, not_prepared, sentence},
+    fitness::FOR_LOCKS,
 };
 use crate::{
-    model::{Error, LIMITER_SCHEMA, SCHEMA},
+    model::{Error, LIMITER_SCHEMA, SCHEMA, brief},
     runtime,
 };
 
 /// How long `prepare` may take: to build an index on a collection in use takes time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The TTL index on `expires_at` that earlier versions created, before locks had a clean-up date.
-const FORMER_INDEX: &str = "leasehold_expires_at";
 
 /// A TTL index.
 pub(super) struct Index {
@@ -49,10 +42,8 @@ impl MongoStore {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if the collection is not fit for locks, as [`check`](MongoStore::check) says, or has a
-    /// TTL index on another date of ours: it would remove locks that are held, or whose fence is ahead of the clock, so
-    /// that the next fence would be smaller. Drop it. The same error says that the engine refuses such an index: then
-    /// [`purge`](crate::Leases::purge) from time to time.
+    /// [`Error::NotPrepared`] if the collection is not fit for locks, as [`check`](MongoStore::check) says. The same
+    /// error says that the engine refuses a TTL index: then [`purge`](crate::Leases::purge) from time to time.
     ///
     /// Otherwise as [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
     /// changed retention, has no right `collMod`. The locks work all the same.
@@ -63,26 +54,30 @@ impl MongoStore {
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
         runtime::call("prepare", PREPARE_TIMEOUT, async move {
-            this.fit_for_locks().await?;
-            if this.ask_whether_classic().await? {
-                return this.forbid_early_removal().await;
+            this.ensure_fit_for_locks().await?;
+            if !this.ask_whether_classic().await? {
+                for index in indexes(this.retention) {
+                    this.create(index).await?;
+                }
             }
-            for index in indexes(this.retention) {
-                this.create(index).await?;
-            }
-            this.forbid_early_removal().await
+            Ok(())
         })
         .await
     }
 
     /// Checks that the collection is fit for locks. Nothing is changed: the update that is tried finds no document.
     ///
+    /// The first acquire of each store looks at the same, but for the engine and for what this user may not see.
+    ///
     /// # Errors
     ///
     /// [`Error::NotPrepared`] if the collection
     ///
     /// - is a view or one of a time series, or is capped (the server may remove a lock that somebody has), or has a
-    ///   collation (which may take two keys for one); a user who may not list collections is not told of these;
+    ///   collation (which may take two keys for one);
+    /// - is in one of the server's own databases, `admin`, `config` and `local`;
+    /// - has a TTL index on a date of ours that somebody else made: it would remove locks that are held, or whose fence
+    ///   is ahead of the clock, so that the next fence would be smaller;
     /// - has a unique index on another field than `_id` (which refuses all locks but one, unless it is sparse, or has a
     ///   filter, so that they are not in it);
     /// - is sharded by another key than `_id`; a user who may not read the cluster's settings (`config.collections`) is
@@ -90,30 +85,23 @@ impl MongoStore {
     /// - is behind routers of two clusters; a user who may not read `config.version` is not told of that;
     /// - is one of an engine that takes no updates with pipelines; a user who may only read is not told of that.
     ///
-    /// Otherwise the error with which the server answers.
+    /// [`Error::Denied`] if nothing of these was seen, and the user may not list collections or indexes. Otherwise the
+    /// error with which the server answers.
     ///
     /// # Cancel safety
     ///
     /// The future may be dropped at any point.
     pub async fn check(&self) -> Result<(), Error> {
         let this = self.clone();
-        let check = async move { this.fit_for_locks().await };
+        let check = async move { this.ensure_fit_for_locks().await };
         runtime::call("check", PREPARE_TIMEOUT, check).await
     }
 
-    async fn fit_for_locks(&self) -> Result<(), Error> {
-        let locks = self.locks.reads();
-        let database = self.locks.database();
-        let list = doc! { "listCollections": 1, "filter": { "name": locks.name() } };
-        let listed = match database.run_cursor_command(list).await.map_err(classify) {
-            Ok(listed) => listed.try_collect().await.map_err(classify)?,
-            Err(Error::Denied { .. }) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let problem = listed.iter().find_map(unfit);
-        if let Some(problem) = problem {
-            return Err(not_prepared(problem.to_owned()));
-        }
+    async fn ensure_fit_for_locks(&self) -> Result<(), Error> {
+        let (facts, hidden) = self.locks.look().await?;
+        let judged = FOR_LOCKS.judge(&facts);
+        self.first_look.record(judged.is_ok());
+        judged?;
         if self.locks.ask_deployment().await? == Deployment::Sharded {
             self.ensure_one_cluster().await?;
         }
@@ -121,15 +109,7 @@ impl MongoStore {
         if !self.ask_whether_classic().await? {
             self.try_pipeline().await?;
         }
-        if listed.is_empty() {
-            return Ok(());
-        }
-        let indexes = locks.list_indexes().await.map_err(classify)?;
-        let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
-        match indexes.iter().find_map(refuses_locks) {
-            Some(name) => Err(not_prepared(unique_index(&name))),
-            None => Ok(()),
-        }
+        hidden.map_or(Ok(()), Err)
     }
 
     /// Tries an update with a pipeline, and the server's time in it, that changes nothing.
@@ -175,49 +155,14 @@ impl MongoStore {
             }
             Err(refused) if code(&refused).is_some_and(|at| INDEX_REFUSED.contains(&at)) => {
                 Err(not_prepared(format!(
-                    "its engine refuses the TTL index {}: {}. Locks work without it, but the documents of dead locks stay: \
+                    "its engine refuses the TTL index {}: {}; locks work without it, but the documents of dead locks stay: \
                      purge them from time to time",
                     index.name,
-                    sentence(&refused.kind)
+                    brief(&sentence(&refused.kind), 60)
                 )))
             }
             Err(error) => Err(classify(error)),
         }
-    }
-
-    /// Drops the TTL index on `expires_at` that earlier versions created, and refuses any other TTL index on a field of
-    /// ours: it would remove a lock that is held, or one whose fence is ahead of the clock.
-    async fn forbid_early_removal(&self) -> Result<(), Error> {
-        let indexes = match self.locks.reads().list_indexes().await {
-            // There is no collection yet.
-            Err(missing) if code(&missing) == Some(NAMESPACE_NOT_FOUND) => return Ok(()),
-            indexes => indexes.map_err(classify)?,
-        };
-        let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
-        for index in indexes.into_iter().filter(removes_too_early) {
-            let name = index.options.and_then(|options| options.name);
-            let name = name.unwrap_or_default();
-            if name != FORMER_INDEX {
-                let problem = format!(
-                    "its TTL index {name} removes locks that are held, or whose fence is ahead of the clock: \
-                     drop it"
-                );
-                return Err(not_prepared(problem));
-            }
-            match self.locks.durable_writes().await?.drop_index(name).await {
-                // Another process has dropped it already.
-                Err(gone) if code(&gone) == Some(INDEX_NOT_FOUND) => {}
-                dropped => dropped.map_err(classify)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-fn not_prepared(problem: String) -> Error {
-    Error::NotPrepared {
-        store: STORE,
-        problem,
     }
 }
 

@@ -17,10 +17,7 @@ use crate::{
     },
     model::{Access, Error, Key, LimiterRecord, LockRecord, LockState, WaiterId},
     rules::{self, Decision, Write},
-    store::mongodb::{
-        error::{classify, classify_insert},
-        statements,
-    },
+    store::mongodb::{error::classify, statements},
 };
 
 /// The most requests of one call that are under way at the same time.
@@ -63,7 +60,7 @@ impl Classic<'_> {
             .find_one_and_update(filter, update)
             .return_document(ReturnDocument::After)
             .await
-            .map_err(classify_insert)?;
+            .map_err(classify)?;
         let Some(granted) = granted else {
             return Ok(None);
         };

@@ -11,7 +11,7 @@ use mongodb::{
 use super::super::{
     MAX_SENDS,
     concern::Collections,
-    error::{DUPLICATE_KEY, classify, code},
+    error::{DUPLICATE_KEY, classify_of_any_collection, code},
     statements::integer,
 };
 use crate::{
@@ -102,7 +102,7 @@ async fn write<S: GuardedWrite>(
         // has seen a newer fence, or it was inserted just now, or another document has the same value in a unique
         // index.
         if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
-            return Err(classify(error));
+            return Err(classify_of_any_collection(error));
         }
         let again = target.creates == Creates::Upsert && !in_session && sent < MAX_SENDS;
         match target.refuse_if_overtaken(session.as_deref_mut()).await {
@@ -110,7 +110,7 @@ async fn write<S: GuardedWrite>(
             Ok(()) if again => {}
             // The first error counts. In a transaction, which that error has ended, the read fails as well, with an
             // error after which the transaction would be run again without end.
-            _ => return Err(classify(error)),
+            _ => return Err(classify_of_any_collection(error)),
         }
     }
 }
@@ -135,7 +135,7 @@ impl GuardedTarget {
             Some(session) => find.session(session).await,
             None => find.await,
         };
-        match found.map_err(classify)? {
+        match found.map_err(classify_of_any_collection)? {
             None => Ok(()),
             Some(newer) => Err(Error::Fenced {
                 fence: self.fence,
