@@ -14,7 +14,7 @@
 //! - **The streams:** `change_stream.rs` reads which keys became free. `runtime/listener.rs` opens a stream again after
 //!   an error.
 //! - **The set-up:** `fitness.rs` says what a collection must be like, `look.rs` looks whether it is so before the first
-//!   use, and `prepare.rs` creates indexes. `concern.rs` says which acknowledgement a write asks for,
+//!   use, and `prepare.rs` creates indexes and tries a lock (`trial.rs`). `concern.rs` says which acknowledgement a write asks for,
 //!   `statement_clock.rs` whose clock a statement uses, and `routers.rs` and `router_checks.rs` check the routers of a
 //!   sharded cluster.
 
@@ -53,6 +53,7 @@ mod routers;
 mod statement_clock;
 mod statements;
 pub(crate) mod transaction;
+mod trial;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -81,8 +82,8 @@ const MAX_SENDS: u32 = 3;
 /// - The role `readWrite` on the database. If the [`retention`](MongoStore::retention) was changed since the first
 ///   [`prepare`](MongoStore::prepare), the next one also needs the right `collMod`, which is in `dbAdmin`.
 /// - A collection for locks and limiters only, without a collation of its own: a collation that ignores case, for
-///   example, would treat two keys as one. A sharded collection must be sharded by `_id`. The first acquire looks at
-///   the collection, and is refused with [`Error::NotPrepared`](crate::Error::NotPrepared) if it is not fit
+///   example, would treat two keys as one. A sharded collection must be sharded by `_id`. The first acquire of a store looks
+///   at the collection, and is refused with [`Error::NotPrepared`](crate::Error::NotPrepared) if it is not fit
 ///   ([`check`](MongoStore::check) says for what reasons). A user who may not list collections and indexes can lock all
 ///   the same, and is not told.
 ///

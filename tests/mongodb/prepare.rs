@@ -12,7 +12,7 @@ use mongodb::{
     options::IndexOptions,
 };
 
-use super::{Engine, Fixture, LONG};
+use super::{Engine, Fixture, LONG, errors::everything};
 
 pub async fn unique_on_email(collection: &Collection<Document>) {
     let options = IndexOptions::builder().unique(true).build();
@@ -40,8 +40,9 @@ async fn a_unique_index_on_another_field_is_named_and_is_no_race() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
         let fixture = Fixture::new(engine);
         let (store, collection) = (fixture.store().await, fixture.collection().await);
-        unique_on_email(&collection).await;
+        // The store has looked at the collection before it got the index.
         store.acquire(&ask("one")).await.unwrap();
+        unique_on_email(&collection).await;
         let again = ask("two");
         let errors = [
             store.acquire(&ask("two").fresh()).await.unwrap_err(),
@@ -77,6 +78,9 @@ async fn a_unique_index_is_refused_if_locks_are_in_it_and_only_then() {
         ] {
             let fixture = Fixture::new(engine);
             let (store, collection) = (fixture.store().await, fixture.collection().await);
+            // This store has looked at the collection before it got the index.
+            let before = fixture.store().await;
+            before.acquire(&ask("one")).await.unwrap();
             let mut options = IndexOptions::builder().unique(true).build();
             options.sparse = filter.is_none().then_some(true);
             options.partial_filter_expression = filter;
@@ -84,9 +88,10 @@ async fn a_unique_index_is_refused_if_locks_are_in_it_and_only_then() {
             let index = IndexModel::builder().keys(keys).options(options).build();
             collection.create_index(index.clone()).await.unwrap();
             assert_eq!(store.prepare().await.is_ok(), harmless, "{index:?}");
-            store.acquire(&ask("one")).await.unwrap();
-            let second = store.acquire(&ask("two")).await;
-            assert_eq!(second.is_ok(), harmless, "{index:?}: {second:?}");
+            for (store, key) in [(store, "two"), (before, "three")] {
+                let next = store.acquire(&ask(key)).await;
+                assert_eq!(next.is_ok(), harmless, "{index:?}: {next:?}");
+            }
         }
     }
 }
@@ -124,6 +129,46 @@ async fn a_collection_that_is_of_no_use_for_locks_is_refused() {
         plain.check().await.unwrap();
         plain.prepare().await.unwrap();
         plain.check().await.unwrap();
+    }
+}
+
+/// The server refuses locks for a reason that no description of the collection shows, or only their release.
+#[tokio::test]
+async fn prepare_tries_a_lock_and_leaves_nothing_of_it() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        for is_classic in [false, true] {
+            let prepared = async |rule: Document| {
+                let fixture = Fixture::new(engine);
+                let (collection, commands) = fixture.watched().await;
+                let create = doc! { "create": collection.name(), "validator": rule };
+                let database = collection.client().database(super::DATABASE);
+                database.run_command(create).await.unwrap();
+                commands.take();
+                let store = MongoStore::new(&collection);
+                let store = match is_classic {
+                    true => store.without_pipelines(),
+                    false => store,
+                };
+                let outcome = store.prepare().await;
+                let names = commands.names();
+                let left = collection.count_documents(doc! {}).await.unwrap();
+                assert_eq!(left, 0, "{engine:?}: {names:?}");
+                (outcome, names)
+            };
+            for required in ["never there", "lease"] {
+                let rule = doc! { "$jsonSchema": { "required": [required] } };
+                let error = prepared(rule).await.0.unwrap_err();
+                assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+                let text = everything(&error);
+                assert!(text.contains("its validator"), "{text}");
+            }
+            let (outcome, names) = prepared(doc! {}).await;
+            outcome.unwrap();
+            assert!(
+                names.ends_with(&["update".to_owned(), "delete".to_owned()]),
+                "{names:?}"
+            );
+        }
     }
 }
 

@@ -34,7 +34,8 @@ pub(super) struct Index {
 }
 
 impl MongoStore {
-    /// Creates the TTL indexes that remove dead locks and limiters, and the collection with them.
+    /// Creates the TTL indexes that remove dead locks and limiters, and the collection with them. Then it takes a lock
+    /// on a key that nobody uses, releases it, and removes its document, to see that locks work.
     ///
     /// The call can be repeated, at every start of the application for example, and by several processes at
     /// once; a changed [`retention`](MongoStore::retention) of limiters is taken over. Locking works without
@@ -46,7 +47,8 @@ impl MongoStore {
     /// error says that the engine refuses a TTL index: then [`purge`](crate::Leases::purge) from time to time.
     ///
     /// Otherwise as [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
-    /// changed retention, has no right `collMod`. The locks work all the same.
+    /// changed retention, has no right `collMod`. The locks work all the same. It is also the error for a user who may
+    /// not acquire, or not list collections or indexes: what could be done was done then.
     ///
     /// # Cancel safety
     ///
@@ -54,13 +56,14 @@ impl MongoStore {
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
         runtime::call("prepare", PREPARE_TIMEOUT, async move {
-            this.ensure_fit_for_locks().await?;
+            let hidden = this.ensure_fit_for_locks().await?;
             if !this.ask_whether_classic().await? {
                 for index in indexes(this.retention) {
                     this.create(index).await?;
                 }
             }
-            Ok(())
+            this.try_a_lock().await?;
+            hidden.map_or(Ok(()), Err)
         })
         .await
     }
@@ -93,11 +96,15 @@ impl MongoStore {
     /// The future may be dropped at any point.
     pub async fn check(&self) -> Result<(), Error> {
         let this = self.clone();
-        let check = async move { this.ensure_fit_for_locks().await };
-        runtime::call("check", PREPARE_TIMEOUT, check).await
+        runtime::call("check", PREPARE_TIMEOUT, async move {
+            let hidden = this.ensure_fit_for_locks().await?;
+            hidden.map_or(Ok(()), Err)
+        })
+        .await
     }
 
-    async fn ensure_fit_for_locks(&self) -> Result<(), Error> {
+    /// Fails if what can be seen of the collection is not fit. The value says why a part cannot be seen.
+    async fn ensure_fit_for_locks(&self) -> Result<Option<Error>, Error> {
         let (facts, hidden) = self.locks.look().await?;
         let judged = FOR_LOCKS.judge(&facts);
         self.first_look.record(judged.is_ok());
@@ -109,7 +116,7 @@ impl MongoStore {
         if !self.ask_whether_classic().await? {
             self.try_pipeline().await?;
         }
-        hidden.map_or(Ok(()), Err)
+        Ok(hidden)
     }
 
     /// Tries an update with a pipeline, and the server's time in it, that changes nothing.
