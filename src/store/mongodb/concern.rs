@@ -21,7 +21,7 @@ use std::{
 };
 
 use mongodb::{
-    Client, Collection, Database,
+    Collection, Database,
     bson::{Document, doc},
     options::{
         Acknowledgment, CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference,
@@ -108,13 +108,21 @@ impl<T: Send + Sync> Collections<T> {
         &self.majority
     }
 
-    /// The database of the collection, for commands that are built by hand. The driver refuses some of them if the
-    /// client has a write concern that waits for no answers.
+    /// The database of the collection, for commands that are built by hand.
     pub(crate) fn database(&self) -> Database {
-        let options = DatabaseOptions::builder().write_concern(WriteConcern::majority());
-        let database = &self.majority.namespace().db;
+        self.other_database(&self.majority.namespace().db)
+    }
+
+    /// Another database of the same client, for what the server tells of itself. Its reads go to the primary, like those
+    /// of the collection: a client whose reads go to secondaries could not read the settings of a sharded cluster, or
+    /// would read old ones. The driver refuses some commands if the write concern of the client waits for no answers.
+    pub(crate) fn other_database(&self, name: &str) -> Database {
+        let options = DatabaseOptions::builder()
+            .write_concern(WriteConcern::majority())
+            .read_concern(ReadConcern::local())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary));
         let client = self.majority.client();
-        client.database_with_options(database, options.build())
+        client.database_with_options(name, options.build())
     }
 
     /// For writes that must be durable. The first call asks the server for its kind. A standalone server is asked again
@@ -161,17 +169,14 @@ impl<T: Send + Sync> Collections<T> {
             None => {}
         }
         let asked = Instant::now();
-        let deployment = deployment_behind(self.majority.client()).await?;
+        let deployment = deployment_behind(&self.other_database("admin")).await?;
         *self.known.lock() = Some((deployment, asked));
         Ok(deployment)
     }
 }
 
-async fn deployment_behind(client: &Client) -> Result<Deployment, Error> {
-    let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-    let admin = client.database("admin");
-    let hello = admin.run_command(doc! { "hello": 1 });
-    let hello = hello.selection_criteria(primary).await;
+async fn deployment_behind(admin: &Database) -> Result<Deployment, Error> {
+    let hello = admin.run_command(doc! { "hello": 1 }).await;
     Ok(deployment_of(&hello.map_err(classify)?))
 }
 

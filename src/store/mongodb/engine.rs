@@ -88,7 +88,7 @@ impl MongoStore {
     /// [`Error::NotPrepared`] if it is sharded by another key.
     async fn ensure_one_document_a_key(&self) -> Result<(), Error> {
         let locks = self.locks.reads();
-        let collections = locks.client().database("config");
+        let collections = self.locks.other_database("config");
         let collections = collections.collection::<Document>("collections");
         let found = collections
             .find_one(doc! { "_id": locks.namespace().to_string() })

@@ -88,7 +88,7 @@ impl MongoStore {
                 true
             }))
         };
-        let admin = self.locks.reads().client().database("admin");
+        let admin = self.locks.other_database("admin");
         let ping = admin.run_command(doc! { "ping": 1 });
         ping.selection_criteria(any).await.map_err(classify)?;
         let known = known.lock().clone();
@@ -99,7 +99,7 @@ impl MongoStore {
     async fn ask_cluster(&self, router: &ServerAddress) -> Option<Bson> {
         let wanted = router.clone();
         let this = SelectionCriteria::Predicate(Arc::new(move |it| *it.address() == wanted));
-        let config = self.locks.reads().client().database("config");
+        let config = self.locks.other_database("config");
         let version = config.collection::<Document>("version");
         let asked = async { version.find_one(doc! {}).selection_criteria(this).await };
         let answer = timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()??;

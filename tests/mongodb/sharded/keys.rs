@@ -1,7 +1,10 @@
 //! Sharded collections, by `_id` and by another field.
 
 use leasehold::{Error, Leases, MongoStore};
-use mongodb::bson::{Bson, doc};
+use mongodb::{
+    bson::{Bson, doc},
+    options::{ReadConcern, ReadPreference},
+};
 
 use super::routers;
 use crate::{DATABASE, LONG};
@@ -62,4 +65,33 @@ async fn it_is_refused_without_pipelines_too() {
         matches!(refused, Err(Error::NotPrepared { .. })),
         "{refused:?}"
     );
+}
+
+/// The defaults of the client are for the reads of the application. The settings of the cluster have no secondary here.
+#[tokio::test]
+async fn a_client_that_reads_from_secondaries_has_locks_and_is_told_of_a_wrong_key() {
+    for (field, is_fit) in [("_id", true), ("owner", false)] {
+        let (fixture, _) = routers().await;
+        let mut options = fixture.options().await;
+        options.selection_criteria = Some(ReadPreference::Secondary { options: None }.into());
+        options.read_concern = Some(ReadConcern::available());
+        let (collection, commands) = fixture.watched_with(options);
+        let admin = collection.client().database("admin");
+        let name = format!("{DATABASE}.{}", fixture.name);
+        let command = doc! { "shardCollection": name, "key": { field: 1 } };
+        admin.run_command(command).await.unwrap();
+        commands.take();
+
+        let leases = Leases::new(MongoStore::new(&collection));
+        match leases.acquire("key", LONG).await {
+            Ok(lease) if is_fit => lease.release().await.unwrap(),
+            Err(Error::NotPrepared { .. }) if !is_fit => {}
+            other => panic!("{field}: {other:?}"),
+        }
+        for sent in commands.take() {
+            assert!(!sent.contains_key("$readPreference"), "{sent}");
+            let concern = sent.get_document("readConcern").ok();
+            assert_ne!(concern, Some(&doc! { "level": "available" }), "{sent}");
+        }
+    }
 }
