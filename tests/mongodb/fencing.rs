@@ -2,6 +2,7 @@
 
 mod races;
 mod sent;
+mod unusual;
 
 use leasehold::{Error, Fence, mongodb::GuardedCollection};
 use mongodb::{

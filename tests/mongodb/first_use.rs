@@ -63,12 +63,12 @@ async fn granted(store: &MongoStore) -> Vec<(&'static str, Result<(), Error>)> {
     let quota = Quota::fixed(5, LONG).unwrap();
     let permit = PermitRequest::new(key(), PermitId::random(), quota, 1);
     let batch = [BatchRequest::Acquire(Arc::new(ask()))];
-    let renewal = [RenewRequest::new(key(), LeaseId::random(), LONG)];
+    let upgrade = ConvertRequest::upgrade(key(), LeaseId::random());
     vec![
         ("acquire", store.acquire(&ask()).await.map(drop)),
         ("fresh", store.acquire(&ask().fresh()).await.map(drop)),
         ("batch", store.batch(&batch).await.map(drop)),
-        ("renew", store.renew(&renewal).await.map(drop)),
+        ("upgrade", store.convert(&upgrade).await.map(drop)),
         ("permit", store.permit(&permit).await.map(drop)),
     ]
 }
@@ -220,13 +220,19 @@ async fn only_a_good_look_is_remembered() {
         assert_refused("theirs", "acquire", store.acquire(&ask()).await.map(drop));
     }
     collection.drop_index("theirs").await.unwrap();
-    store.acquire(&ask()).await.unwrap();
+    let held = ask();
+    store.acquire(&held).await.unwrap();
     // The collection is not looked at again.
     ttl_on(&collection, "expires_at").await;
     store.acquire(&ask()).await.unwrap();
-    // But whoever asks is told, and from then on the first use is too.
+    // But whoever asks is told, and from then on whoever acquires. The holder keeps its lease all the same.
     assert_refused("theirs", "check", store.check().await);
     assert_refused("theirs", "acquire", store.acquire(&ask()).await.map(drop));
+    let renewal = RenewRequest::new(held.key.clone(), held.lease, LONG);
+    let renewed = store.renew(&[renewal]).await.unwrap().remove(0).unwrap();
+    assert!(matches!(renewed, RenewAnswer::Renewed(_)), "{renewed:?}");
+    let release = ReleaseRequest::new(held.key.clone(), held.lease);
+    store.release(&release).await.unwrap();
 }
 
 /// An engine that does not know the questions.

@@ -33,11 +33,11 @@ macro_rules! in_dialect {
 }
 
 /// As `in_dialect`, for an operation that may give its caller a lock or a permit: the collection is looked at before the
-/// first one. The others only show or end what is there.
+/// first one. The others only keep, show or end what is there.
 macro_rules! on_a_fit_collection {
     ($store:expr, $operation:ident($($argument:expr),*)) => {{
         let dialect = $store.ask_dialect().await?;
-        $store.first_look.ensure_fit(&$store.locks, &FOR_LOCKS).await?;
+        $store.first_look.ensure_fit(&$store.locks, |facts| FOR_LOCKS.judge(facts)).await?;
         carry_out!($store, dialect, $operation($($argument),*))
     }};
 }
@@ -68,7 +68,7 @@ impl Store for MongoStore {
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        on_a_fit_collection!(self, renew(requests))
+        in_dialect!(self, renew(requests))
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {

@@ -284,7 +284,8 @@ impl MongoDistributedLock {
     }
 
     async fn ensure_fit(&self) -> Result<(), Error> {
-        let look = self.first_look.ensure_fit(&self.locks, &FOR_COUNTED_LOCKS);
+        let judge = |facts: &_| FOR_COUNTED_LOCKS.judge(facts);
+        let look = self.first_look.ensure_fit(&self.locks, judge);
         look.await
     }
 

@@ -47,7 +47,7 @@ const DENIED: [i32; 2] = [UNAUTHORIZED, AUTHENTICATION_FAILED];
 /// A validator of the collection refused a document.
 const REFUSED_BY_VALIDATOR: i32 = 121;
 /// The command cannot be carried out on a view.
-const IS_A_VIEW: i32 = 166;
+pub(crate) const IS_A_VIEW: i32 = 166;
 
 /// The longest part of a message that quotes a name.
 pub(crate) const LONGEST_NAME: usize = 60;

@@ -5,8 +5,8 @@
 
 use mongodb::bson::{Bson, Document};
 
-use super::error::{LONGEST_NAME, not_prepared, unique_index, view};
-use crate::model::{Error, brief};
+use super::error::{LONGEST_NAME, STORE, not_prepared, unique_index, view};
+use crate::model::{Cause, Error, brief};
 
 /// What the server tells of a collection.
 #[derive(Debug, Default)]
@@ -128,6 +128,21 @@ impl Requirements {
         // `$and` and the like hold further conditions.
         !field.starts_with('$') && !self.fields.iter().any(|ours| ours.contains(&field))
     }
+}
+
+/// Fails for a collection in which an id can be there twice. An insert that comes late then meets no document of a later
+/// holder.
+pub(super) fn ensure_ids_are_unique(facts: &CollectionFacts) -> Result<(), Error> {
+    let kind = facts.listed.as_ref().map(|listed| listed.get_str("type"));
+    if kind == Some(Ok("timeseries")) {
+        return Err(Error::Store {
+            store: STORE,
+            source: Cause::text(
+                "the collection is a time series, in which an id can be there twice, so no late insert can be refused",
+            ),
+        });
+    }
+    Ok(())
 }
 
 /// The filter of a partial index.

@@ -19,7 +19,7 @@ use self::{
     },
     send::{Creates, GuardedTarget},
 };
-use super::{bson_compat, concern::Collections};
+use super::{bson_compat, concern::Collections, look::FirstLook};
 use crate::model::{Error, Fence};
 
 /// Writes to the application's own collection that are refused once a later holder has written.
@@ -102,6 +102,8 @@ use crate::model::{Error, Fence};
 /// the caller's task, as the driver's own writes do, and is not cancel safe.
 pub struct GuardedCollection<T: Send + Sync> {
     documents: Collections<Document>,
+    /// Whether the collection can tell a late insert.
+    first_look: FirstLook,
     types: PhantomData<fn() -> T>,
     fence: Fence,
 }
@@ -112,6 +114,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
     pub fn new(collection: &Collection<T>, fence: Fence) -> Self {
         Self {
             documents: Collections::new(collection),
+            first_look: FirstLook::default(),
             types: PhantomData,
             fence,
         }
@@ -220,6 +223,10 @@ impl<T: Send + Sync> GuardedCollection<T> {
     /// A missing document has no fence, so a stale holder may insert it. If the document exists and has seen a newer
     /// fence, the error is [`Error::Fenced`]. If it exists otherwise, the error is that of a duplicate key, as without
     /// a guard.
+    ///
+    /// An id can be there twice in a time series, so no insert would find out who was there: it is refused with
+    /// [`Error::Store`], and nothing is sent. To know that, the first insert of each `GuardedCollection` looks at the
+    /// collection (`listCollections`). A user who may not list collections is not told.
     pub fn insert_one(&self, document: &T) -> GuardedInsert<'static>
     where
         T: Serialize,
@@ -266,6 +273,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
     fn target(&self, filter: Document, creates: Creates) -> GuardedTarget {
         GuardedTarget {
             documents: self.documents.clone(),
+            first_look: self.first_look.clone(),
             fence: self.fence,
             filter,
             creates,

@@ -21,8 +21,11 @@ use tokio::time::timeout;
 
 use super::{
     concern::Collections,
-    error::{AUTHENTICATION_FAILED, NAMESPACE_NOT_FOUND, STORE, classify, code},
-    fitness::{CollectionFacts, Requirements},
+    error::{
+        AUTHENTICATION_FAILED, IS_A_VIEW, NAMESPACE_NOT_FOUND, STORE, classify_of_any_collection,
+        code,
+    },
+    fitness::CollectionFacts,
 };
 use crate::{
     model::{Cause, Error},
@@ -31,6 +34,9 @@ use crate::{
 
 /// How long a look may take. After that an operation looks again, by another connection.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Decides whether a collection is fit.
+type Judge = fn(&CollectionFacts) -> Result<(), Error>;
 
 /// A look that is under way, for all operations that wait for it.
 type RunningLook = Shared<BoxFuture<'static, Result<(), Error>>>;
@@ -53,11 +59,11 @@ impl FirstLook {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if the collection is not fit. Otherwise the look failed, and nothing was changed.
+    /// The error of the judge if the collection is not fit. Otherwise the look failed, and nothing was changed.
     pub(super) async fn ensure_fit<T: Clone + Send + Sync + 'static>(
         &self,
         collection: &Collections<T>,
-        requirements: &'static Requirements,
+        judge: Judge,
     ) -> Result<(), Error> {
         if self.is_fit.load(Ordering::Acquire) {
             return Ok(());
@@ -67,7 +73,7 @@ impl FirstLook {
             match running.take().filter(|look| look.peek().is_none()) {
                 Some(look) => running.insert(look).clone(),
                 None => {
-                    let look = look_in_time(collection.clone(), requirements);
+                    let look = look_in_time(collection.clone(), judge);
                     running.insert(look.boxed().shared()).clone()
                 }
             }
@@ -86,11 +92,11 @@ impl FirstLook {
 /// Looks at the collection in a task of its own, which goes on when nobody waits any more.
 async fn look_in_time<T: Clone + Send + Sync + 'static>(
     collection: Collections<T>,
-    requirements: &'static Requirements,
+    judge: Judge,
 ) -> Result<(), Error> {
     let look = async move {
         let (facts, _) = collection.look().await?;
-        requirements.judge(&facts)
+        judge(&facts)
     };
     let outcome = match timeout(LOOK_TIMEOUT, runtime::spawn(look)?).await {
         Ok(Ok(outcome)) => outcome,
@@ -128,16 +134,21 @@ impl<T: Send + Sync> Collections<T> {
             entries(doc! { "listIndexes": &namespace.coll }),
         )
         .await;
+        let mut view = None;
         let indexes = match indexes {
+            Err(error) if code(&error) == Some(IS_A_VIEW) => {
+                view = Some(doc! { "type": "view" });
+                Ok(Vec::new())
+            }
             // There is no collection yet.
-            Err(missing) if code(&missing) == Some(NAMESPACE_NOT_FOUND) => Ok(Vec::new()),
+            Err(error) if code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(Vec::new()),
             indexes => indexes,
         };
         let (listed, indexes) = (in_sight(listed)?, in_sight(indexes)?);
         let hidden = listed.as_ref().err().or(indexes.as_ref().err()).cloned();
         let facts = CollectionFacts {
             database: namespace.db,
-            listed: listed.unwrap_or_default().into_iter().next(),
+            listed: listed.unwrap_or_default().into_iter().next().or(view),
             indexes: indexes.ok(),
         };
         Ok((facts, hidden))
@@ -151,9 +162,7 @@ fn in_sight<T>(answer: Result<T, DriverError>) -> Result<Result<T, Error>, Error
         Err(error) => error,
     };
     let is_refusal = code(&error).is_some_and(|code| code != AUTHENTICATION_FAILED);
-    match classify(error) {
-        // The refusal itself says that the collection is not fit.
-        unfit @ Error::NotPrepared { .. } => Err(unfit),
+    match classify_of_any_collection(error) {
         error if is_refusal && !error.is_retryable() => Ok(Err(error)),
         error => Err(error),
     }

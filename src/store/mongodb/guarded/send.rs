@@ -12,6 +12,8 @@ use super::super::{
     MAX_SENDS,
     concern::Collections,
     error::{DUPLICATE_KEY, classify_of_any_collection, code},
+    fitness::ensure_ids_are_unique,
+    look::FirstLook,
     statements::integer,
 };
 use crate::{
@@ -38,6 +40,7 @@ pub(super) trait GuardedWrite: Send + Sync + 'static {
 /// The documents that a write is meant for, and its fence.
 pub(super) struct GuardedTarget {
     pub(super) documents: Collections<Document>,
+    pub(super) first_look: FirstLook,
     pub(super) fence: Fence,
     /// The filter of the caller.
     pub(super) filter: Document,
@@ -84,6 +87,12 @@ async fn write<S: GuardedWrite>(
     mut session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
     let target = statement.target();
+    if target.creates == Creates::Insert {
+        let look = target
+            .first_look
+            .ensure_fit(&target.documents, ensure_ids_are_unique);
+        look.await?;
+    }
     let documents = target.documents.durable_writes().await?;
     let in_session = session.is_some();
     let mut sent = 0;
