@@ -15,8 +15,8 @@ use leasehold::{ElasticsearchStore, Error, MongoStore, OpenSearchStore, SqliteSt
 use mongodb::{
     Client, Collection,
     bson::Document,
-    error::ErrorKind,
-    options::{ClientOptions, ServerAddress},
+    error::{Error as DriverError, ErrorKind},
+    options::{ClientOptions, ConnectionString, ServerAddress},
 };
 use opensearch::OpenSearch;
 use serde_json::Value;
@@ -26,6 +26,9 @@ use serde_json::Value;
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a search engine may take to answer. It may answer late if it is busy.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many hosts of a store are named.
+const HOSTS_SHOWN: usize = 3;
 
 /// The forms of an address.
 pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]], \
@@ -136,11 +139,16 @@ impl Opened {
     }
 }
 
-/// The message for an error. The driver's message is long, so it is appended only where the error itself does not say
-/// what to do.
+/// The message for an error, with its cause.
 pub(crate) fn message(error: &Error) -> String {
+    let is_of_mongodb = || error.driver_error::<DriverError>().is_some();
     match error {
-        Error::Unreachable { .. } | Error::Denied { .. } | Error::File { .. } => error.to_string(),
+        Error::NotPrepared { store, problem } => format!(
+            "{store} is not prepared for locks ({problem}): mend that, and run `leasehold prepare`"
+        ),
+        Error::File { .. } => error.to_string(),
+        // The client of a search engine quotes what it has sent.
+        Error::Unreachable { .. } | Error::Denied { .. } if !is_of_mongodb() => error.to_string(),
         error => match std::error::Error::source(error) {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
@@ -176,17 +184,19 @@ async fn open_mongodb(
 ) -> Result<Opened, AddressError> {
     let (address, collection) =
         collection_of(address).ok_or_else(|| invalid("MongoDB", MONGODB))?;
-    let mut options = ClientOptions::parse(address).await.map_err(unreadable)?;
+    let mut options = ClientOptions::parse(&address)
+        .await
+        .map_err(|error| unreadable(error, &address))?;
     options
         .server_selection_timeout
         .get_or_insert(SERVER_SELECTION_TIMEOUT);
-    let hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
-    let client = Client::with_options(options).map_err(unreadable)?;
+    let hosts = named(&options.hosts);
+    let client = Client::with_options(options).map_err(|error| unreadable(error, &address))?;
     let database = client
         .default_database()
         .unwrap_or_else(|| client.database("leasehold"));
     let locks = database.collection::<Document>(collection.as_deref().unwrap_or("locks"));
-    let place = format!("{}, {}", hosts.join(", "), locks.namespace());
+    let place = format!("{hosts}, {}", locks.namespace());
     let store = set(MongoStore::new(&locks));
     Ok(Opened::new(place, Backend::MongoDb(store, locks)))
 }
@@ -310,13 +320,59 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     }
 }
 
+/// The first of these hosts, and how many more there are.
+fn named(hosts: &[ServerAddress]) -> String {
+    let shown = hosts.iter().take(HOSTS_SHOWN).map(ServerAddress::to_string);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match hosts.len().saturating_sub(HOSTS_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// What is wrong with the options of an address, if it is valid without them.
+///
+/// The option is told by its place: its text may be the rest of a password that is not percent-encoded.
+fn refused_option(address: &str) -> Option<String> {
+    let (before, options) = address.split_once('?')?;
+    let parse = |options: &str| ConnectionString::parse(format!("{before}?{options}"));
+    if options.contains('@') || parse("appName=leasehold").is_err() {
+        return None;
+    }
+    for (number, option) in (1..).zip(options.split('&')) {
+        let Err(error) = parse(option) else { continue };
+        // The driver names an option that it knows.
+        let text = error.to_string();
+        let similar = text.split_once("similar name exists: ");
+        let similar = similar.map(|(_, rest)| {
+            let name: String = rest
+                .chars()
+                .take_while(|c| c.is_ascii_alphanumeric())
+                .collect();
+            format!("; the name of a similar option is {name}")
+        });
+        return Some(format!(
+            "option {number} after the ? of the address is none of the MongoDB driver's, or has a value that it does \
+             not take{}",
+            similar.unwrap_or_default()
+        ));
+    }
+    Some(
+        "the options after the ? of the address do not go together for the MongoDB driver"
+            .to_owned(),
+    )
+}
+
 /// The error for an address that the driver refuses. It leaves out the driver's message, which may quote the address.
-fn unreadable(error: mongodb::error::Error) -> AddressError {
+fn unreadable(error: DriverError, address: &str) -> AddressError {
     match *error.kind {
         ErrorKind::DnsResolve { .. } => AddressError::Unreachable(
             "the host of the address has no DNS entry for MongoDB: check its name".to_owned(),
         ),
-        _ => invalid("MongoDB", MONGODB),
+        _ => match refused_option(address) {
+            Some(problem) => AddressError::Invalid(problem),
+            None => invalid("MongoDB", MONGODB),
+        },
     }
 }
 

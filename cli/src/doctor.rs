@@ -240,7 +240,7 @@ fn of_check(checked: Result<(), Error>) -> Finding {
     match checked {
         Ok(()) => Finding::new("prepared", Grade::Good, "yes"),
         Err(Error::NotPrepared { problem, .. }) => {
-            let text = format!("no: {problem}; then run `leasehold prepare`");
+            let text = format!("no: {problem}; mend that, and run `leasehold prepare`");
             Finding::new("prepared", Grade::Bad, text)
         }
         Err(Error::Denied { .. }) => unseen(),

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, process::ExitCode};
 
-use leasehold::Error;
+use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
 use super::{address::AddressError, args::OnHeld};
@@ -138,6 +138,17 @@ impl Failure {
         }
     }
 
+    /// The failure, with the place of the store if the store is the reason.
+    pub fn at(self, place: &str) -> Self {
+        match self {
+            Self::Store(error) if is_about_the_place(&error) => {
+                let place = place.to_owned();
+                Self::Address(AddressError::Store { place, error })
+            }
+            failure => failure,
+        }
+    }
+
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Host(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -161,13 +172,23 @@ fn of(error: &Error) -> Code {
     }
 }
 
+/// Whether somebody who looks into this error has to know which store it is about.
+fn is_about_the_place(error: &Error) -> bool {
+    match error.kind() {
+        // The message names the file.
+        ErrorKind::Misconfigured => !matches!(error, Error::File { .. } | Error::NoRuntime),
+        ErrorKind::Unavailable
+        | ErrorKind::NoAnswer
+        | ErrorKind::ForeignDocument
+        | ErrorKind::Other => true,
+        _ => false,
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(error) => write!(f, "{error}"),
-            Self::Store(error @ Error::NotPrepared { .. }) => {
-                write!(f, "{error}; `leasehold prepare` does that")
-            }
             Self::Store(error) => f.write_str(&super::address::message(error)),
             Self::Host(error) => write!(f, "{error}"),
             Self::Usage(text) | Self::NoPlace(text) => f.write_str(text),

@@ -132,5 +132,5 @@ async fn work(args: Args) -> Result<Code, Failure> {
     };
     // If the release does not end in time, the lease is free when its ttl is over.
     let _ = timeout(CLOSE_TIMEOUT, leases.close()).await;
-    outcome
+    outcome.map_err(|failure| failure.at(&opened.place))
 }

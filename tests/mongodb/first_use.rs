@@ -6,7 +6,10 @@ use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, MongoStore, Store,
     mongodb::MongoDistributedLock,
-    store::{AcquireRequest, BatchRequest, LeaseId, PermitId, PermitRequest, Quota, RenewRequest},
+    store::{
+        AcquireRequest, BatchRequest, ConvertRequest, LeaseId, PermitId, PermitRequest, Quota,
+        ReleaseRequest, RenewAnswer, RenewRequest,
+    },
 };
 use leasehold_tests::{disguise::Disguise, proxy::Proxy};
 use mongodb::{

@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use leasehold::store::LeaseId;
 use leasehold_tests::{disguise::Disguise, engine::Engine};
-use mongodb::{Client, bson::doc};
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -126,6 +129,55 @@ fn the_doctor_tells_of_a_capped_collection() {
     let refused = place.leasehold(["prepare"]);
     for said in [prepared["text"].as_str().unwrap(), refused.saying(78)] {
         assert!(said.contains("capped"), "{said}");
+    }
+}
+
+/// An index of the application that would remove locks that are held, a validator that refuses them, and the database of
+/// a server that is not replicated.
+#[test]
+fn what_locks_cannot_work_with_is_told_by_everything_that_uses_it() {
+    let name = |place: &Place| {
+        let (before, options) = place.0.split_once('?').unwrap();
+        let (hosts, _) = before.rsplit_once('/').unwrap();
+        Place(format!("{hosts}/local.{}?{options}", LeaseId::random()))
+    };
+    let change = |place: &Place, change: Document| {
+        let made = async {
+            let client = Client::with_uri_str(&place.0).await.unwrap();
+            let database = client.default_database().unwrap();
+            database.create_collection("locks").await.unwrap();
+            database.run_command(change).await.unwrap();
+        };
+        Runtime::new().unwrap().block_on(made);
+    };
+    let [index, validator, local] = [(); 3].map(|()| Place::on(Engine::MongoDbReplicaSet));
+    let theirs = doc! { "key": { "expires_at": 1 }, "name": "theirs", "expireAfterSeconds": 60 };
+    change(
+        &index,
+        doc! { "createIndexes": "locks", "indexes": [theirs] },
+    );
+    let rule = doc! { "$jsonSchema": { "required": ["never there"] } };
+    change(&validator, doc! { "collMod": "locks", "validator": rule });
+    for (place, problem) in [
+        (index, "TTL index theirs"),
+        (validator, "validator"),
+        (name(&local), "local"),
+    ] {
+        let ended = place.leasehold(["doctor", "--json"]);
+        let found: serde_json::Value = serde_json::from_str(ended.with(1)).unwrap();
+        let findings = found["findings"].as_array().unwrap();
+        let mut bad = findings.iter().filter(|it| it["grade"] == "bad");
+        let is_told = bad.any(|it| it["text"].as_str().unwrap().contains(problem));
+        assert!(is_told, "{found:#}");
+        let run = ["run", "job", "--", "true"];
+        for ended in [place.leasehold(["prepare"]), place.leasehold(run)] {
+            let said = ended.saying(78);
+            assert!(
+                said.contains(problem) && said.contains("`leasehold prepare`"),
+                "{said}"
+            );
+        }
+        assert_eq!(place.json(["ls", "--all", "--json"]), json!([]));
     }
 }
 

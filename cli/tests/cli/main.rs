@@ -26,7 +26,7 @@ use std::{
 };
 
 use leasehold::store::LeaseId;
-use leasehold_tests::engine::Engine;
+use leasehold_tests::{engine::Engine, sentence::LONGEST};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -186,11 +186,21 @@ impl Ended {
         self.out.trim()
     }
 
-    /// The standard error. Panics unless the command ended with this code.
+    /// The standard error. Panics unless the command ended with this code. What went wrong with a store is said in a line
+    /// that can be read.
     #[track_caller]
     fn saying(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{}", self.all());
-        self.err.trim()
+        let said = self.err.trim();
+        if [69, 70, 77, 78].contains(&code) {
+            for line in said
+                .lines()
+                .map(|line| line.trim_start_matches("leasehold: "))
+            {
+                assert!(line.chars().count() <= LONGEST, "{line}");
+            }
+        }
+        said
     }
 }
 

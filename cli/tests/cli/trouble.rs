@@ -73,6 +73,64 @@ fn an_address_that_leads_nowhere_is_never_repeated() {
     }
 }
 
+/// The option is not repeated either: what follows a question mark may be the rest of a password.
+#[test]
+fn an_option_that_mongodb_does_not_know_is_no_wrong_password() {
+    for (options, told) in [
+        ("retryWrite=true", "option 1 "),
+        ("w=1&retryWrite=true", "retrywrites"),
+        ("w=1&secret=1&appName=me", "option 2 "),
+        ("w=1&secret", "option 2 "),
+        ("maxPoolSize=many", "option 1 "),
+        ("directConnection=true&srvMaxHosts=2", "option"),
+    ] {
+        let address = format!("mongodb://user:secret@127.0.0.1:1/app?{options}");
+        let ended = Place(address).leasehold(["ls"]);
+        let said = ended.saying(2);
+        assert!(said.contains(told), "{options}: {said}");
+        assert!(
+            !said.contains("secret") && !said.contains("password"),
+            "{said}"
+        );
+    }
+    for address in [
+        "mongodb://user:sec?ret=1@host/app",
+        "mongodb://user:1?sec=ret@host",
+    ] {
+        let ended = Place(address.to_owned()).leasehold(["ls"]);
+        assert!(
+            ended.saying(2).contains("percent-encoded"),
+            "{}",
+            ended.all()
+        );
+        assert!(!ended.err.contains("ret@"), "{}", ended.all());
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_is_named_with_the_reason() {
+    let options = "serverSelectionTimeoutMS=100";
+    for words in [
+        &["run", "job", "--", "true"][..],
+        &["ls"],
+        &["inspect", "job"],
+        &["evict", "job", "--yes"],
+        &["purge"],
+        &["prepare"],
+    ] {
+        let place = Place(format!(
+            "mongodb://user:secret@127.0.0.1:1,127.0.0.2:1/app?{options}"
+        ));
+        let ended = run(place.command(words));
+        let said = ended.saying(69);
+        assert!(
+            said.contains("127.0.0.1:1") && said.contains("refused"),
+            "{words:?}: {said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
+    }
+}
+
 /// The command line has an address in a place where an option or a key belongs.
 #[test]
 fn a_wrong_word_with_a_password_is_not_repeated() {

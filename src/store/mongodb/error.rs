@@ -50,9 +50,9 @@ const REFUSED_BY_VALIDATOR: i32 = 121;
 pub(crate) const IS_A_VIEW: i32 = 166;
 
 /// The longest part of a message that quotes a name.
-pub(crate) const LONGEST_NAME: usize = 60;
-/// The longest text of a cause. With that of its error, it is at most 300 characters.
-const LONGEST_CAUSE: usize = 150;
+pub(crate) const LONGEST_NAME: usize = 40;
+/// The longest text of a cause. With that of its error, and a place before it, it is at most 300 characters.
+const LONGEST_CAUSE: usize = 130;
 /// How many of the servers that cannot be used are named.
 const SERVERS_SHOWN: usize = 3;
 /// The primary stepped down or is shutting down, the network between the servers failed, or time ran out. These are the
@@ -130,22 +130,22 @@ fn of_no_server(message: &str) -> String {
 /// The driver's text for an error in another one, without its lists of labels and of inner errors.
 fn without_details(text: &str) -> String {
     let text = text.split(", labels: ").next().unwrap_or_default();
-    text.replace("Kind: ", "")
+    text.replace("Kind: ", "").replace("I/O error: ", "")
 }
 
 /// The message of the server or the driver. The driver's own text for a failed write has all fields of the error, even
 /// the server's details, which may contain documents.
 pub(crate) fn sentence(kind: &ErrorKind) -> String {
     let (message, code) = match kind {
-        ErrorKind::Write(WriteFailure::WriteError(write)) => (&write.message, write.code),
+        ErrorKind::Write(WriteFailure::WriteError(write)) => (&*write.message, write.code),
         ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => {
-            (&concern.message, concern.code)
+            (&*concern.message, concern.code)
         }
-        // The rest is the command, with all that is in it.
+        // After the database, this message has the whole command.
         ErrorKind::Command(it) if it.code == UNAUTHORIZED => {
-            let of_the_command = it.message.split(" {").next();
-            return format!("{} (code {})", of_the_command.unwrap_or_default(), it.code);
+            (it.message.split(" {").next().unwrap_or_default(), it.code)
         }
+        ErrorKind::Command(it) => (&*it.message, it.code),
         _ => return kind.to_string(),
     };
     format!("{message} (code {code})")
@@ -204,8 +204,7 @@ pub(crate) fn not_prepared(problem: impl Into<String>) -> Error {
 pub(crate) fn unique_index(name: &str) -> String {
     let name = brief(name, LONGEST_NAME);
     format!(
-        "its unique index {name} refuses all locks but one, because they have not its fields: drop it, or give the \
-         locks a collection of their own"
+        "its unique index {name} refuses all locks but one: drop it, or give the locks a collection of their own"
     )
 }
 
@@ -411,7 +410,7 @@ mod tests {
         };
         assert_eq!(
             all(vec![server(1, &format!("Unknown, Error: {refused}"))]),
-            "no server answers: db:1 (I/O error: Connection refused (os error 111))"
+            "no server answers: db:1 (Connection refused (os error 111))"
         );
         assert_eq!(
             all((1..6).rev().map(|port| server(port, "Unknown")).collect()),

@@ -162,10 +162,9 @@ impl MongoStore {
             }
             Err(refused) if code(&refused).is_some_and(|at| INDEX_REFUSED.contains(&at)) => {
                 Err(not_prepared(format!(
-                    "its engine refuses the TTL index {}: {}; locks work without it, but the documents of dead locks stay: \
-                     purge them from time to time",
+                    "its engine refuses the TTL index {}: {}; locks work, but purge the dead ones",
                     index.name,
-                    brief(&sentence(&refused.kind), 60)
+                    brief(&sentence(&refused.kind), 45)
                 )))
             }
             Err(error) => Err(classify(error)),

@@ -70,8 +70,8 @@ impl MongoStore {
             Some((other, _)) => Err(Error::NotPrepared {
                 store: STORE,
                 problem: format!(
-                    "the routers {one} and {other} belong to different clusters, and each would grant the same key: give \
-                     the client an address with the routers of one cluster"
+                    "the routers {one} and {other} belong to different clusters, and each would grant one key: address \
+                     those of one cluster"
                 ),
             }),
         }
