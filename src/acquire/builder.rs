@@ -32,6 +32,7 @@ use crate::{
 /// - [`Error::TooManyHolders`] if no holder conflicts with the request, but the key has
 ///   [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) holders.
 /// - [`Error::NotTaken`] if the lease expired before the future was polled again.
+/// - [`Error::Lost`] if the lease was evicted before it was [renewed for the caller](TryAcquire::keep_alive).
 /// - Otherwise the error of the store, after three tries if a retry could help. A request that is not answered within
 ///   the ttl, or within the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter, returns
 ///   [`Error::TimedOut`]. A request that was sent in a batch with others is sent once more, by itself, after a second

@@ -389,6 +389,11 @@ macro_rules! lease_options {
             /// expires. [`at_risk`](crate::Lease::at_risk) warns before a loss, and [`lost`](crate::Lease::lost)
             /// returns the reason of a loss.
             ///
+            /// If the answer that grants the lease comes so late that the renewal is due already, the acquire renews the
+            /// lease before it ends. So work does not begin on what is left of the ttl. If that renewal fails, an
+            /// acquire that waits requests the key again, and another one returns the error. A store whose answers
+            /// always take longer than a third of the ttl delays the acquire by a ttl at most.
+            ///
             /// If more leases are kept alive than the store can renew, renewals are late long before the first lease is
             /// lost. An acquire with `keep_alive` then waits until renewals are in time, for at most a third of its
             /// ttl. An event and a metric report the wait. `docs/observability.md` describes them, and says how many

@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    local,
+    late, local,
     operation::{AcquireOperation, AcquireReport, Reply, Retries},
     options::LeaseOptions,
 };
@@ -57,27 +57,54 @@ pub(super) async fn acquire_without_holds(
             return give_to_caller(&context, end, keep_alive, span);
         }
     }
-    let (reply, outcome) = oneshot::channel();
-    let waited_for = key.as_ref().ok().filter(|_| waits).cloned();
-    let end = match begin(options, key, wait_policy, retries, span.since(), reply) {
-        Ok((work, asking)) => {
-            let mut caller = waited_for.map(|key| Caller::new(&context, key, &work));
-            let waiting = context
-                .registry
-                .lifecycle
-                .wait_for(work, span.since(), asking, outcome);
-            let reported = waiting.instrument(span.span()).await;
-            if let Some(caller) = &mut caller {
-                caller.has_outcome = true;
+    let mut asked = (options, key);
+    loop {
+        let again = (keep_alive && waits).then(|| asked.clone());
+        let mut end = ask(&context, asked, wait_policy, retries, &mut span).await;
+        if let Ok(Attempt::Acquired(lease)) = &end
+            && keep_alive
+            && late::is_late(lease, Instant::now())
+        {
+            // Boxed, because few grants are late.
+            let renewing = Box::pin(late::renew(lease)).instrument(span.span());
+            if let Err(error) = renewing.await {
+                let again =
+                    again.filter(|_| late::is_to_be_asked_again(&error, wait_policy, span.since()));
+                end = Err(error);
+                if let Some(again) = again {
+                    asked = again;
+                    continue;
+                }
             }
-            reported.and_then(|AcquireReport { outcome, ahead }| {
-                span.set_ahead(ahead);
-                outcome
-            })
         }
-        Err(error) => Err(error),
-    };
-    give_to_caller(&context, end, keep_alive, span)
+        return give_to_caller(&context, end, keep_alive, span);
+    }
+}
+
+/// Asks the store for a key, and waits for the outcome.
+async fn ask(
+    context: &AcquireContext,
+    (options, key): (LeaseOptions, Result<Key, Error>),
+    wait_policy: WaitPolicy,
+    retries: Retries,
+    span: &mut AcquireSpan,
+) -> Result<Attempt, Error> {
+    let (reply, outcome) = oneshot::channel();
+    let waits = wait_policy != WaitPolicy::None;
+    let waited_for = key.as_ref().ok().filter(|_| waits).cloned();
+    let (work, asking) = begin(options, key, wait_policy, retries, span.since(), reply)?;
+    let mut caller = waited_for.map(|key| Caller::new(context, key, &work));
+    let waiting = context
+        .registry
+        .lifecycle
+        .wait_for(work, span.since(), asking, outcome);
+    let reported = waiting.instrument(span.span()).await;
+    if let Some(caller) = &mut caller {
+        caller.has_outcome = true;
+    }
+    let AcquireReport { outcome, ahead } = reported?;
+    span.set_ahead(ahead);
+    outcome
 }
 
 /// The caller of an acquire that may wait. If its future is dropped, the waiter leaves the others their turn at once,

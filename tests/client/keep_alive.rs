@@ -253,18 +253,6 @@ fn goes_on_after(end: impl FnOnce(Runtime)) {
     });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_was_granted_late_is_renewed_in_time() {
-    let (store, leases) = setup();
-    // The first two requests are carried out, but not answered in time. The third finds their grant.
-    store.next([Fate::AnswerLate(TTL * 3); 2]);
-    let acquire = leases.acquire("key", TTL).wait_for(TTL * 2).keep_alive();
-    let lease = acquire.await.unwrap();
-    assert!(lease.remaining() < TTL / 3, "the control");
-    sleep(TTL).await;
-    assert!(lease.is_live());
-}
-
 /// Counts the renewals of 2,000 leases while the store cannot be reached for a whole ttl.
 async fn renewals_in_an_outage(fate: Fate) -> usize {
     let (store, leases) = setup();

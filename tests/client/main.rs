@@ -19,6 +19,7 @@ mod handover;
 mod keep_alive;
 mod kinds;
 mod known_defects;
+mod late_grants;
 mod leader;
 mod limit_faults;
 mod limits;

@@ -3,6 +3,7 @@
 mod doctor;
 mod idle;
 mod kills;
+mod late;
 mod lead;
 mod max_hold;
 mod pace;
