@@ -1,9 +1,11 @@
 //! Locks and limiters in a file, for the processes of one host.
 
+mod beside;
 mod clock;
 mod error;
 mod file;
 mod identity;
+mod lock_file;
 mod opening;
 mod table;
 
@@ -46,19 +48,21 @@ use crate::{
 ///   added to a time of day that the file keeps. All processes of the host have the same time, and it never goes back,
 ///   even if somebody sets the time of day or the host boots with a wrong one. On other systems it is the time of day,
 ///   and stands still if that goes back.
+/// - Other code of the process may open, read and close the files, for example to copy them. On Unix that ends SQLite's
+///   own locks, so each operation also locks a file beside them, which no other code can unlock.
 /// - Each operation is a transaction of its own, on a thread of tokio's blocking pool. It waits up to five seconds for
-///   the write of another process. Other processes are not notified of a release: the first of their waiters polls at
+///   those of other processes. Other processes are not notified of a release: the first of their waiters polls at
 ///   least once a second.
 ///
 /// # The file
 ///
 /// The file is for one host: SQLite's write-ahead log does not work on a network file system
-/// (<https://sqlite.org/wal.html>). SQLite keeps two more files beside it, whose names end with `-wal` and `-shm`. All
-/// three belong together. Do not remove, replace or hard link any of them while a process has the file open: operations
+/// (<https://sqlite.org/wal.html>). Three more files are beside it, whose names end with `-wal`, `-shm` and `-lock`. All
+/// four belong together. Do not remove, replace or hard link any of them while a process has the file open: operations
 /// then fail with [`Error::File`].
 ///
-/// If containers share the file, mount its folder and not the file alone. Otherwise the other two files are not shared,
-/// and each container grants leases that the others hold.
+/// If containers share the file, mount its folder and not the file alone. Otherwise the other files are not shared, and
+/// each container grants leases that the others hold.
 ///
 /// A clone shares the connection.
 ///
@@ -104,11 +108,14 @@ impl SqliteStore {
     /// Opens an existing file of locks, and never creates one: for tools that only read, and whose path may be
     /// mistyped.
     ///
-    /// A user who may only read the file can open and read it while another process, which may write, has it open.
+    /// A user who may only read the file, and the files beside it, can look at the locks. That changes nothing. If one of
+    /// these files is missing, it is refused, because the missing file would be this user's, and the owner could not write
+    /// it.
     ///
     /// # Errors
     ///
-    /// As for [`SqliteStore::open`]; and [`Error::File`] if the file does not exist or is empty.
+    /// As for [`SqliteStore::open`]; and [`Error::File`] if the file does not exist or is empty, or if this user may only
+    /// read it and a file beside it is missing.
     ///
     /// # Cancel safety
     ///

@@ -10,7 +10,7 @@ use leasehold_tests::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{LONG, crashes, path, store_at};
+use super::{LONG, copies, crashes, other_users, path, store_at};
 
 /// How long an opening waits for other processes that write.
 const OPENING: Duration = Duration::from_secs(5);
@@ -26,6 +26,9 @@ async fn the_work_of_a_process() {
         let path = Path::new(&path);
         match task.as_str() {
             "open" => open_at_the_gate(path, Path::new(&gate)).await,
+            "copy" => copies::work(path, Path::new(&gate)).await,
+            "look" => other_users::look(path).await,
+            "grant" => other_users::grant(path).await,
             "churn" => crashes::churn(store_at(path).await).await,
             #[cfg(target_os = "linux")]
             task if task.starts_with("record ") => {
@@ -45,14 +48,18 @@ pub fn place(path: &Path) -> Place {
     }
 }
 
-/// Waits until there is a file at the path of the gate, which means that all processes are there, and opens the store.
-async fn open_at_the_gate(path: &Path, gate: &Path) {
+/// Waits until there is a file at the path of the gate, which means that all processes are there.
+pub async fn wait_for_the_gate(gate: &Path) {
     println!("\ntold waiting 0 0");
     let waits = Instant::now();
     while !gate.exists() {
         assert!(waits.elapsed() < PATIENCE, "the gate stays closed");
         sleep(Duration::from_micros(100)).await;
     }
+}
+
+async fn open_at_the_gate(path: &Path, gate: &Path) {
+    wait_for_the_gate(gate).await;
     let mut attempts = 0;
     let store = loop {
         attempts += 1;

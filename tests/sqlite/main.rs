@@ -2,6 +2,7 @@
 
 mod between_processes;
 mod boots;
+mod copies;
 mod crashes;
 mod documents;
 mod errors;
@@ -9,6 +10,7 @@ mod errors;
 mod lost_writes;
 mod model;
 mod names;
+mod other_users;
 
 use std::{
     fs,

@@ -12,7 +12,7 @@ async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
     let path = path();
     let old = Leases::new(store_at(&path).await);
     let lease = old.acquire("key", LONG).await.unwrap();
-    for file in ["", "-wal", "-shm"] {
+    for file in ["", "-wal", "-shm", "-lock"] {
         fs::remove_file(format!("{}{file}", path.display())).unwrap();
     }
     let refused = old.try_acquire("other", LONG).await;
@@ -25,10 +25,10 @@ async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
     assert!(!new.inspect("key").await.unwrap().unwrap().is_free());
 }
 
-/// Processes hear of each other by the two files beside the file as much as by the file itself.
+/// Processes hear of each other by the files beside the file as much as by the file itself.
 #[tokio::test]
 async fn what_is_removed_beside_the_file_grants_nothing_more() {
-    for end in ["-wal", "-shm"] {
+    for end in ["-wal", "-shm", "-lock"] {
         let path = path();
         let leases = Leases::new(store_at(&path).await);
         leases.acquire("key", LONG).await.unwrap().detach().unwrap();
@@ -40,6 +40,19 @@ async fn what_is_removed_beside_the_file_grants_nothing_more() {
         assert!(error.to_string().contains(end), "{error}");
         assert!(leases.inspect("key").await.is_err());
     }
+}
+
+/// The tables are only in the log by then.
+#[tokio::test]
+async fn a_lock_file_that_was_removed_is_made_anew_by_a_look() {
+    let path = path();
+    let leases = Leases::new(store_at(&path).await);
+    leases.acquire("key", LONG).await.unwrap().detach();
+    fs::remove_file(format!("{}-lock", path.display())).unwrap();
+    let looks = Leases::new(SqliteStore::open_existing(&path).await.unwrap());
+    assert!(!looks.inspect("key").await.unwrap().unwrap().is_free());
+    let error = leases.inspect("key").await.unwrap_err();
+    assert!(error.to_string().contains("replaced by another"), "{error}");
 }
 
 /// The file would have a log of its own for each name.

@@ -11,6 +11,7 @@ mod waiting;
 
 use std::{
     env,
+    path::Path,
     process::{Output, Stdio},
     sync::Arc,
     time::Duration,
@@ -64,7 +65,12 @@ pub fn task() -> Option<(String, String, String, String)> {
 
 /// A command that runs the test binary for a task at this place.
 pub fn process(place: &Place, task: &str) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
+    process_of(&env::current_exe().unwrap(), place, task)
+}
+
+/// The same command, if this path leads to the test binary.
+pub fn process_of(program: &Path, place: &Place, task: &str) -> Command {
+    let mut command = Command::new(program);
     command
         .args([
             "--exact",

@@ -9,13 +9,15 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, TransactionBehavior, params};
 
 use super::{
+    beside::Beside,
     clock::{self, Kept, Reading},
     error::{classify, classify_commit, unusable},
     identity::Identity,
+    lock_file::LockFile,
     opening::{self, Make},
     table::{ReadTransaction, WriteTransaction},
 };
-use crate::model::Error;
+use crate::model::{Cause, Error};
 
 /// The clock margin if the host counts from its boot. All processes share that clock, in whole milliseconds.
 const MARGIN: Duration = Duration::from_millis(10);
@@ -25,6 +27,7 @@ const MARGIN_OF_DAY: Duration = Duration::from_millis(100);
 const READ_CLOCK: &str = "SELECT boot, base, last FROM clock";
 const WRITE_CLOCK: &str =
     "INSERT OR REPLACE INTO clock (one, boot, base, last) VALUES (1, ?, ?, ?)";
+const EMPTY_LOG: &str = "PRAGMA wal_checkpoint(truncate)";
 #[cfg(test)]
 pub(super) const STATEMENTS: [&str; 2] = [READ_CLOCK, WRITE_CLOCK];
 
@@ -32,6 +35,10 @@ pub(super) struct File {
     path: PathBuf,
     identity: Identity,
     connection: Connection,
+    lock: LockFile,
+    is_readonly: bool,
+    /// Whether this connection has written anything.
+    has_written: bool,
     boot: Option<String>,
     /// The base of the clock when this process last used it.
     base: Option<i64>,
@@ -39,29 +46,36 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn open(path: &Path, make: Make) -> Result<Self, Error> {
-        let connection = opening::open(path, make)?;
+        let mut connection = opening::connect(path, make)?;
+        let is_readonly = connection.is_readonly(MAIN_DB);
+        let is_readonly = is_readonly.map_err(|error| classify(error, path))?;
+        let beside = Beside::of(path).map_err(|error| unusable(path, error.into()))?;
+        let checked = beside.check(!is_readonly);
+        checked.map_err(|problem| unusable(path, problem))?;
+        let lock = opening::lock_file(path, &beside, make)?;
         let boot = clock::boot();
+        let locked = lock.lock()?;
+        opening::prepare(&mut connection, path, make)?;
         // This first read makes SQLite open its other files, which the identity needs.
         let clock = FileClock::read(&connection, boot.as_deref(), None);
         let clock = clock.map_err(|error| classify(error, path))?;
-        let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
+        let identity = Identity::of(path, &beside, &lock);
+        let identity = identity.map_err(|problem| unusable(path, problem))?;
+        drop(locked);
         let mut this = Self {
             path: path.to_path_buf(),
             identity,
             connection,
+            lock,
+            is_readonly,
+            has_written: false,
             boot,
             base: clock.used_base(),
         };
-        if clock.is_of_new_boot && !this.is_readonly()? {
+        if clock.is_of_new_boot && !is_readonly {
             this.change(|_| Ok(()))?;
         }
         Ok(this)
-    }
-
-    /// Whether this user may only read the file.
-    fn is_readonly(&self) -> Result<bool, Error> {
-        let is_readonly = self.connection.is_readonly(MAIN_DB);
-        is_readonly.map_err(|error| classify(error, &self.path))
     }
 
     pub(super) fn clock_margin(&self) -> Duration {
@@ -76,6 +90,11 @@ impl File {
         &mut self,
         work: impl FnOnce(&mut WriteTransaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        if self.is_readonly {
+            let problem = Cause::text("this user may only read it");
+            return Err(unusable(&self.path, problem));
+        }
+        let _locked = self.lock.lock()?;
         self.check()?;
         let classify = |error| classify(error, &self.path);
         let behavior = TransactionBehavior::Immediate;
@@ -88,6 +107,7 @@ impl File {
         let done = work(&mut change)?;
         if change.has_written() || clock.is_of_new_boot {
             clock.write(&transaction).map_err(classify)?;
+            self.has_written = true;
             let committed = transaction.commit();
             committed.map_err(|error| classify_commit(error, &self.path))?;
             self.base = Some(clock.kept.base);
@@ -102,6 +122,7 @@ impl File {
         &mut self,
         work: impl FnOnce(&ReadTransaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let _locked = self.lock.lock()?;
         self.check()?;
         let classify = |error| classify(error, &self.path);
         let transaction = self.connection.transaction().map_err(classify)?;
@@ -118,6 +139,23 @@ impl File {
     fn check(&self) -> Result<(), Error> {
         let checked = self.identity.check();
         checked.map_err(|problem| unusable(&self.path, problem))
+    }
+}
+
+impl Drop for File {
+    /// Moves the pages from the log to the file, which SQLite does not do at the end of these connections. The log is
+    /// empty then, so that nothing is lost if somebody copies the file alone or removes what is beside it.
+    fn drop(&mut self) {
+        if !self.has_written {
+            return;
+        }
+        // Who has the lock, or opens the file next, does it just as well.
+        if let Ok(Some(_locked)) = self.lock.try_lock()
+            && self.identity.check().is_ok()
+            && self.connection.busy_timeout(Duration::ZERO).is_ok()
+        {
+            let _ = self.connection.query_row(EMPTY_LOG, [], |_| Ok(()));
+        }
     }
 }
 

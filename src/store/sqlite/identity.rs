@@ -5,39 +5,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::{beside::Beside, lock_file::LockFile};
 use crate::model::Cause;
-
-/// The suffixes of the two files that SQLite keeps beside a file, from the first read until the last connection is
-/// closed: the write-ahead log, and the memory that the processes share. Processes with different ones do not see each
-/// other's writes.
-const SUFFIXES: [&str; 2] = ["-wal", "-shm"];
 
 /// What identifies a file independently of its name: the device and the inode. Systems other than Unix have none.
 #[cfg(unix)]
-type Mark = (u64, u64);
+pub(super) type Mark = (u64, u64);
 #[cfg(not(unix))]
-type Mark = ();
+pub(super) type Mark = ();
 
 /// The file and the files beside it, each with its mark when it was opened.
 pub(super) struct Identity(Vec<(PathBuf, Mark)>);
 
 impl Identity {
     /// Reads the marks. SQLite must have read the file before, so that the files beside it exist.
-    pub(super) fn of(path: &Path) -> Result<Self, Cause> {
-        // SQLite derives the names of the files beside it from the target of a symbolic link.
-        let target = fs::canonicalize(path).map_err(|error| unseen(path, &error))?;
-        let beside = SUFFIXES.map(|end| {
-            let mut name = target.clone().into_os_string();
-            name.push(end);
-            PathBuf::from(name)
-        });
-        let paths = [path.to_path_buf()].into_iter().chain(beside);
-        let marked = paths.map(|path| mark(&path).map(|mark| (path, mark)));
-        marked.collect::<Result<_, _>>().map(Self)
+    pub(super) fn of(path: &Path, beside: &Beside, lock: &LockFile) -> Result<Self, Cause> {
+        let mut files = vec![(path.to_path_buf(), mark(path)?)];
+        for path in [beside.log(), beside.memory()] {
+            let mark = mark(&path)?;
+            files.push((path, mark));
+        }
+        if let Some((path, mark)) = lock.marked()? {
+            files.push((path.to_path_buf(), mark));
+        }
+        Ok(Self(files))
     }
 
     /// Fails if one of the files was removed or replaced: another process that opens the path would then not see the
-    /// leases in this file.
+    /// leases in this file, or have another lock. Called under the lock, because only then it also tells that no other
+    /// process has another one.
     pub(super) fn check(&self) -> Result<(), Cause> {
         for (path, before) in &self.0 {
             if mark(path)? != *before {

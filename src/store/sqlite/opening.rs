@@ -1,16 +1,19 @@
 //! Opens a file of locks, and creates it if needed.
 
 use std::{
+    fs, io,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{
+    beside::Beside,
     error::{classify, unusable},
     identity,
+    lock_file::LockFile,
 };
 use crate::model::{Cause, Error};
 
@@ -19,7 +22,7 @@ pub(super) const APPLICATION: i64 = 0x4c45_4153;
 /// The version of the tables that this crate creates and reads.
 pub(super) const VERSION: i64 = 1;
 /// How long an operation waits for the write of another process.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a retry, where SQLite itself does not wait for another process.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -47,13 +50,14 @@ pub(super) enum Make {
     Never,
 }
 
-/// Opens a file. If `make` says so, creates it and its tables.
-pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
+/// Opens a file, and makes an empty one if `make` says so. Nothing is read, so SQLite does not open the files beside it
+/// yet.
+pub(super) fn connect(path: &Path, make: Make) -> Result<Connection, Error> {
     // Without the URI flag, a path that begins with `file:` is a path.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, make == Make::IfMissing);
     let opened = Connection::open_with_flags(path, flags);
-    let mut connection = opened.map_err(|error| match path.try_exists() {
+    let connection = opened.map_err(|error| match path.try_exists() {
         // SQLite has the same message for each file that it cannot open.
         Ok(false) if make == Make::Never => unusable(
             path,
@@ -65,37 +69,63 @@ pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
     })?;
     // Checked before anything is read: with a hard link, SQLite may read the file with the wrong log.
     identity::mark(path).map_err(|problem| unusable(path, problem))?;
-    let prepared = prepare(&mut connection, make);
-    prepared
-        .map_err(|error| match connection.is_readonly(MAIN_DB) {
-            Ok(true) => unusable(path, read_only(&error)),
-            _ => classify(error, path),
-        })?
-        .map_err(|problem| unusable(path, Cause::text(problem)))?;
     Ok(connection)
 }
 
-/// The cause for a file that this user may only read. SQLite's own message is about a write to the shared memory, which
-/// the user has not asked for.
-fn read_only(error: &rusqlite::Error) -> Cause {
-    Cause::text(format!(
-        "this user may only read it, and can do so while one who may write has it open: {error}"
-    ))
+/// Opens the lock file, and makes it if there is none. It is not made beside a file that is of another program.
+pub(super) fn lock_file(path: &Path, beside: &Beside, make: Make) -> Result<LockFile, Error> {
+    let lock = beside.lock();
+    let failed = |error: io::Error| unusable(&lock, error.into());
+    if let Some(found) = LockFile::existing(&lock).map_err(failed)? {
+        return Ok(found);
+    }
+    // Without the lock, the file is read as it is, without its log. This connection changes nothing, and makes no file.
+    // If there is a log, the tables may be only in there.
+    let has_log = fs::metadata(beside.log()).is_ok_and(|log| log.len() > 0);
+    let make = if has_log { Make::IfMissing } else { make };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let judged = Connection::open_with_flags(immutable(beside.target()), flags)
+        .and_then(|connection| is_made(&connection, make));
+    judged
+        .map_err(|error| classify(error, path))?
+        .map_err(|problem| unusable(path, Cause::text(problem)))?;
+    LockFile::make(&lock, beside.target()).map_err(failed)
 }
 
-/// Creates the tables if they do not exist. The inner error says why the file cannot be used.
-fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(), &'static str>> {
+/// The URI of a file that does not change while it is read.
+fn immutable(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri + "?immutable=1"
+}
+
+/// Creates the tables if they do not exist. Called under the lock.
+pub(super) fn prepare(connection: &mut Connection, path: &Path, make: Make) -> Result<(), Error> {
+    let prepared = prepared(connection, make);
+    prepared
+        .map_err(|error| classify(error, path))?
+        .map_err(|problem| unusable(path, Cause::text(problem)))
+}
+
+/// The inner error says why the file cannot be used.
+fn prepared(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(), &'static str>> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // Checked before anything is changed.
-    let made = match has_tables(connection)? {
-        Ok(false) if make == Make::Never => {
-            return Ok(Err(
-                "it is empty: SqliteStore::open makes its tables, or the command leasehold prepare",
-            ));
-        }
-        Ok(made) => made,
+    let is_made = match is_made(connection, make)? {
+        Ok(is_made) => is_made,
         Err(problem) => return Ok(Err(problem)),
     };
+    // The last connection would remove the files beside the file. SQLite does not see all other connections if their
+    // locks were dropped, and a user who may only read the file could not look at it without them.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     if !enable_wal(connection)? {
         return Ok(Err(
             "its disk has no shared memory, which a write-ahead log needs",
@@ -105,10 +135,10 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     connection.pragma_update(None, "synchronous", "full")?;
     // On macOS a plain `fsync` leaves it in the cache of the disk.
     connection.pragma_update(None, "fullfsync", true)?;
-    if !made {
+    if !is_made {
         let behavior = TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behavior)?;
-        // Another process may have created the tables meanwhile, which the statements allow.
+        // Where there is no lock file, another process may have created the tables meanwhile.
         transaction.execute_batch(TABLES)?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
@@ -117,11 +147,14 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     Ok(Ok(()))
 }
 
-/// Whether the tables of this version exist. The inner error says why the file is not a file of locks.
-fn has_tables(connection: &Connection) -> rusqlite::Result<Result<bool, &'static str>> {
+/// Whether the tables of this version exist. The inner error says why the file cannot be used.
+fn is_made(connection: &Connection, make: Make) -> rusqlite::Result<Result<bool, &'static str>> {
     Ok(match header(connection)? {
         (APPLICATION, VERSION, _) => Ok(true),
         (APPLICATION, ..) => Err("a newer version of leasehold made it: upgrade leasehold here"),
+        (0, _, 0) if make == Make::Never => {
+            Err("it is empty: SqliteStore::open makes its tables, or the command leasehold prepare")
+        }
         (0, _, 0) => Ok(false),
         _ => Err("it is a database of another program"),
     })

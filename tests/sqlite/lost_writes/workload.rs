@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(86_400);
 const BRIEF: Duration = Duration::from_millis(1);
 /// For how long the store remembers that a tick was done.
 const KEPT: Duration = LONG;
-/// How many steps pass until the file is closed, which removes the log.
+/// How many steps pass until the file is closed, which empties the log.
 const STEPS: u32 = 45;
 const TIMES: u32 = 3;
 /// The number of leases that are renewed together. With their notes they fill many pages.
