@@ -49,6 +49,29 @@ async fn what_is_no_file_of_locks_is_refused_and_left_alone() {
             .contains("database of another program")
     );
     assert_eq!(fs::read(&foreign).unwrap(), before);
+    assert!(!foreign.with_extension("db-lock").exists());
+
+    // It may have no tables yet.
+    for mark in [
+        "user_version = 7",
+        "user_version = -1",
+        "application_id = 7",
+    ] {
+        let foreign = path();
+        let mark = format!("PRAGMA {mark}");
+        Connection::open(&foreign)
+            .unwrap()
+            .execute_batch(&mark)
+            .unwrap();
+        let before = fs::read(&foreign).unwrap();
+        let text = refused(&foreign).await;
+        assert!(
+            text.contains("database of another program"),
+            "{mark}: {text}"
+        );
+        assert_eq!(fs::read(&foreign).unwrap(), before);
+        assert!(!foreign.with_extension("db-lock").exists());
+    }
 
     let folder = path();
     fs::create_dir(&folder).unwrap();
@@ -89,8 +112,17 @@ async fn the_file_of_a_later_version_is_refused() {
     let path = path();
     drop(store_at(&path).await);
     let connection = Connection::open(&path).unwrap();
-    connection.pragma_update(None, "user_version", 2).unwrap();
-    assert!(refused(&path).await.contains("upgrade leasehold here"));
+    for (version, text) in [
+        (2, "upgrade leasehold here"),
+        (i32::MAX, "upgrade leasehold here"),
+        (0, "no version of leasehold"),
+        (-1, "no version of leasehold"),
+    ] {
+        let set = connection.pragma_update(None, "user_version", version);
+        set.unwrap();
+        let refused = refused(&path).await;
+        assert!(refused.contains(text), "{version}: {refused}");
+    }
 }
 
 /// Another process has locked the file.

@@ -151,11 +151,16 @@ fn prepared(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<
 fn is_made(connection: &Connection, make: Make) -> rusqlite::Result<Result<bool, &'static str>> {
     Ok(match header(connection)? {
         (APPLICATION, VERSION, _) => Ok(true),
-        (APPLICATION, ..) => Err("a newer version of leasehold made it: upgrade leasehold here"),
-        (0, _, 0) if make == Make::Never => {
+        (APPLICATION, version, _) if version > VERSION => {
+            Err("a newer version of leasehold made it: upgrade leasehold here")
+        }
+        (APPLICATION, ..) => {
+            Err("its user_version is one that no version of leasehold writes: use another path")
+        }
+        (0, 0, 0) if make == Make::Never => {
             Err("it is empty: SqliteStore::open makes its tables, or the command leasehold prepare")
         }
-        (0, _, 0) => Ok(false),
+        (0, 0, 0) => Ok(false),
         _ => Err("it is a database of another program"),
     })
 }
