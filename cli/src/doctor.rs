@@ -7,6 +7,7 @@ mod trials;
 use std::time::Instant;
 
 use elasticsearch::Elasticsearch;
+use futures::{StreamExt, TryStreamExt};
 use leasehold::{
     Error, Filter, Leases, MongoStore, Store,
     store::{LeaseId, ListRequest},
@@ -22,7 +23,7 @@ use self::finding::{Finding, Grade, as_json, as_line};
 use super::{
     address::{AddressError, Backend, Opened, message},
     exit::{Code, Failure},
-    out,
+    out, state,
 };
 
 /// The indexes that `MongoStore::prepare` makes.
@@ -31,6 +32,9 @@ const TTL_INDEXES: [&str; 2] = ["leasehold_cleanup_at", "leasehold_over_at"];
 const SHARDED: &str = "sharded";
 /// How many round trips are measured.
 const TRIPS: usize = 5;
+/// How many held keys are looked at, and how many are named of those whose expiry no ttl explains.
+const MOST_LOCKS: usize = 10_000;
+const MOST_NAMED: usize = 3;
 
 pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code, Failure> {
     let mut findings = vec![Finding::new("store", Grade::Good, &opened.place)];
@@ -44,6 +48,7 @@ pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code
             findings.push(routers::clocks(locks.client()).await);
         }
         findings.push(indexes(&opened.backend).await);
+        findings.push(expiries(leases).await);
         let allowed = trials::allowed(leases).await;
         // A race needs a user who may acquire.
         let may_race = allowed.iter().all(|finding| finding.grade != Grade::Bad);
@@ -103,6 +108,29 @@ async fn look(store: &dyn Store) -> Result<(), Error> {
         Err(Error::NotPrepared { .. }) | Ok(_) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Looks for keys that are held until a time that no ttl explains.
+async fn expiries(leases: &Leases) -> Finding {
+    let locks = leases.list(Filter::new().live()).take(MOST_LOCKS);
+    let locks: Vec<_> = match locks.try_collect().await {
+        Ok(locks) => locks,
+        Err(error) => return Finding::new("expiries", Grade::Mind, message(&error)),
+    };
+    let keys = locks
+        .iter()
+        .filter(|lock| lock.from_a_clock_ahead().next().is_some());
+    let keys: Vec<_> = keys.map(|lock| lock.key.as_str()).collect();
+    let lines: Vec<_> = state::from_a_clock_ahead(&locks).take(MOST_NAMED).collect();
+    let (grade, text) = match keys.len() {
+        0 => (Grade::Good, "a ttl explains each of them".to_owned()),
+        count if count > MOST_NAMED => {
+            let more = format!("{}; and {} more", lines.join("; "), count - MOST_NAMED);
+            (Grade::Mind, more)
+        }
+        _ => (Grade::Mind, lines.join("; ")),
+    };
+    Finding::new("expiries", grade, text).with(json!({ "clock_was_ahead": keys }))
 }
 
 /// Finds out what kind of server it is, and what an acknowledged grant survives there.

@@ -38,7 +38,9 @@ pub async fn ls(ls: Ls, leases: &Leases, place: &str) -> Result<Code, Failure> {
         out::say(&format!("nobody holds anything in {place}"));
         Ok(Code::Done)
     } else {
-        out::line(&state::table(&locks))
+        let code = out::line(&state::table(&locks))?;
+        state::from_a_clock_ahead(&locks).for_each(|line| out::say(&line));
+        Ok(code)
     }
 }
 
@@ -65,7 +67,9 @@ pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure>
         (Some(mut lock), false) if held || !lock.waiters.is_empty() => {
             // The line has more than the row of the table would have.
             let done = lock.done.take();
-            out::line(&state::table(&[lock]))?;
+            let locks = [lock];
+            out::line(&state::table(&locks))?;
+            state::from_a_clock_ahead(&locks).for_each(|line| out::say(&line));
             show(done)?
         }
         (lock, false) => {

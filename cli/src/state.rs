@@ -52,7 +52,12 @@ pub fn table(locks: &[LockState]) -> String {
 
 fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     let left = between(lock.now, holder.expires_at);
-    let expires_in = Cell::new(text::short(left));
+    let is_from_ahead = holder.is_from_a_clock_ahead(lock.now);
+    let expires_in = Cell::new(if is_from_ahead {
+        format!("{}, clock was ahead", text::short(left))
+    } else {
+        text::short(left)
+    });
     vec![
         Cell::new(text::visible(lock.key.as_str())),
         Cell::new(match holder.idle_since {
@@ -67,7 +72,7 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
             "{} ago",
             text::short(between(holder.acquired_at, lock.now))
         )),
-        if left < SOON {
+        if left < SOON || is_from_ahead {
             expires_in.fg(Color::Yellow)
         } else {
             expires_in
@@ -84,6 +89,22 @@ fn done_row(lock: &LockState, done: &Done) -> Vec<Cell> {
     let since = format!("{} ago", text::short(between(done.at, lock.now)));
     let row = [&*key, &mode, &*by, &since, "", "", ""];
     row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
+}
+
+/// A line for each key that is held until a time that no ttl explains: what happened, and what to do.
+pub fn from_a_clock_ahead(locks: &[LockState]) -> impl Iterator<Item = String> {
+    let held = locks
+        .iter()
+        .filter_map(|lock| Some((lock, lock.from_a_clock_ahead().next()?)));
+    held.map(|(lock, holder)| {
+        let key = text::visible(lock.key.as_str());
+        let until = holder.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        format!(
+            "{key} is held until {until}, a time that no ttl explains: the server's clock was ahead. If its holder ({}) \
+             is dead: leasehold evict {key}",
+            text::visible(&holder.owner)
+        )
+    })
 }
 
 /// The newest done tick as a line.
@@ -166,6 +187,7 @@ fn holder(holder: &Holder, now: DateTime<Utc>) -> Value {
         "expires_in_ms": (holder.expires_at - now).num_milliseconds(),
         "note": holder.note.as_deref(),
         "idle_since": holder.idle_since.map(time),
+        "clock_was_ahead": holder.is_from_a_clock_ahead(now),
     })
 }
 

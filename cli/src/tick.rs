@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use leasehold::{
-    Attempt, Error, Lease, Leases,
+    Attempt, Error, Lease, Leases, LockState,
     jobs::{OnceAttempt, OnceLease, RunOnce, Tick, TickKind},
 };
 
-use super::args::Run;
+use super::{args::Run, out, text};
 
 /// How far ahead of this host's clock a date or a time may be. Local dates are at most 14 hours ahead of UTC.
 const FARTHEST: TimeDelta = TimeDelta::days(2);
+
+/// How far a clock may be ahead while that is nothing to tell.
+const TOLERANCE: TimeDelta = TimeDelta::minutes(1);
 
 /// Reads the value of `--tick`. The error is a message for people.
 pub fn parse(text: &str) -> Result<Tick, String> {
@@ -113,7 +116,11 @@ async fn current(
     every: Duration,
 ) -> Result<Result<Tick, OnceAttempt>, Error> {
     if let Some(state) = leases.inspect(&run.key).await? {
-        return Ok(Ok(begun_last(state.now, every)));
+        let tick = begun_last(state.now, every);
+        if let Some(note) = from_a_clock_ahead(&state, tick, Utc::now()) {
+            out::say(&note);
+        }
+        return Ok(Ok(tick));
     }
     match leases.try_acquire(&run.key, run.ttl).await? {
         Attempt::Acquired(lease) => {
@@ -129,6 +136,27 @@ async fn current(
     }
 }
 
+/// What to tell if the ticks go by a clock that is ahead, or by one that was: then the newest tick that is done has not
+/// begun yet, and nothing runs until it has.
+fn from_a_clock_ahead(state: &LockState, tick: Tick, here: DateTime<Utc>) -> Option<String> {
+    let (key, now) = (text::visible(state.key.as_str()), state.now);
+    if now - here > TOLERANCE {
+        return Some(format!(
+            "the clock of the store is {} ahead of this host's, and --every goes by it",
+            text::short((now - here).to_std().unwrap_or_default())
+        ));
+    }
+    let done = state.done.as_ref().map(|done| done.tick)?;
+    let is_ahead =
+        done.kind() == TickKind::Time && done > Tick::from(now + TOLERANCE) && done > tick;
+    is_ahead.then(|| {
+        format!(
+            "the newest tick of {key} that is done, {done}, has not begun yet: the server's clock was ahead when it was \
+             done, and nothing runs before that time; to run earlier, use another key"
+        )
+    })
+}
+
 fn begun_last(now: DateTime<Utc>, every: Duration) -> Tick {
     let every = i64::try_from(every.as_millis()).unwrap_or(i64::MAX).max(1);
     let now = now.timestamp_millis();
@@ -137,6 +165,8 @@ fn begun_last(now: DateTime<Utc>, every: Duration) -> Tick {
 
 #[cfg(test)]
 mod tests {
+    use leasehold::{Fence, Key, jobs::Done, store::LeaseId};
+
     use super::*;
 
     #[test]
@@ -158,6 +188,37 @@ mod tests {
             let refused = check(tick).unwrap_err();
             assert!(refused.starts_with(tick), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_or_was_ahead_is_told() {
+        let at = |time: &str| time.parse::<DateTime<Utc>>().unwrap();
+        let here = at("2026-11-24T03:10:00Z");
+        let hour = Duration::from_secs(3_600);
+        let told = |now: &str, done: Option<&str>| {
+            let state = LockState {
+                key: Key::new("nightly").unwrap(),
+                fence: Fence::new(1),
+                holders: Vec::new(),
+                waiters: Vec::new(),
+                done: done.map(|tick| {
+                    let (tick, by) = (tick.parse().unwrap(), (LeaseId::random(), "host-7".into()));
+                    Done::new(tick, by, here, DateTime::<Utc>::MAX_UTC)
+                }),
+                now: at(now),
+            };
+            from_a_clock_ahead(&state, begun_last(state.now, hour), here)
+        };
+        let now = "2026-11-24T03:10:00Z";
+        assert_eq!(told(now, None), None);
+        assert_eq!(told(now, Some("2026-11-24T03:00:00Z")), None);
+        assert_eq!(told("2026-11-24T03:10:59Z", None), None);
+        // A counter has no time.
+        assert_eq!(told(now, Some("90361124")), None);
+        let is = told("2026-11-25T03:10:00Z", Some("2026-11-25T03:00:00Z")).unwrap();
+        assert!(is.contains("1d00h ahead of this host's"), "{is}");
+        let was = told(now, Some("2026-11-25T03:00:00Z")).unwrap();
+        assert!(was.contains("2026-11-25T03:00:00Z, has not begun"), "{was}");
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::{fmt, time::Duration};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between};
 
 /// The answer that a key could not be granted, with its live holders. As text it says who holds the key or, if the key
-/// is free, how many wait for it.
+/// is free, how many wait for it. It also says if a holder
+/// [is from a clock that was ahead](Holder::is_from_a_clock_ahead).
 ///
 /// ```
 /// use std::time::Duration;
@@ -121,9 +122,18 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, ahead) = (&self.key, self.ahead);
         if self.holders.is_empty() && ahead > 0 {
-            write!(f, "{key} is free, but kept for {ahead} that wait")
-        } else {
-            write!(f, "{key} is held by {}", self.owner())
+            return write!(f, "{key} is free, but kept for {ahead} that wait");
+        }
+        let mut holders = self.holders.iter();
+        match holders.find(|holder| holder.is_from_a_clock_ahead(self.now)) {
+            None => write!(f, "{key} is held by {}", self.owner()),
+            Some(holder) => write!(
+                f,
+                "{key} is held by {} until {}, a time that no ttl explains: the server's clock was ahead; if that holder \
+                 is dead, evict the key",
+                holder.owner,
+                holder.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true)
+            ),
         }
     }
 }
@@ -169,6 +179,13 @@ impl LockState {
         self.holders.is_empty()
     }
 
+    /// The live holders whose expiry no ttl explains: they
+    /// [are from a clock that was ahead](Holder::is_from_a_clock_ahead).
+    pub fn from_a_clock_ahead(&self) -> impl Iterator<Item = &Holder> {
+        let from_ahead = |holder: &&Holder| holder.is_from_a_clock_ahead(self.now);
+        self.holders.iter().filter(from_ahead)
+    }
+
     /// The owner of the oldest live holder; `None` if the key is free.
     pub fn owner(&self) -> Option<&str> {
         self.holders.first().map(|holder| &*holder.owner)
@@ -188,6 +205,8 @@ fn first_expiry(holders: &[Holder], now: DateTime<Utc>) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use chrono::TimeDelta;
+
     use super::*;
     use crate::model::{Error, LeaseId};
 
@@ -208,6 +227,16 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "after a wait of 5s, report:42 is held by host-7"
+        );
+        // The server's clock has gone back by a day.
+        let granted = now + TimeDelta::days(1);
+        let until = granted + TimeDelta::seconds(10);
+        let holder = Holder::exclusive(lease, "host-7".into(), Fence::new(1), granted, until);
+        let held = Held::new(key.clone(), vec![holder], now);
+        assert_eq!(
+            held.to_string(),
+            "report:42 is held by host-7 until 1970-01-02T00:00:10Z, a time that no ttl explains: the server's clock \
+             was ahead; if that holder is dead, evict the key"
         );
         // The store had no document of the key any more when it answered.
         let nobody = Held::new(key, Vec::new(), now);

@@ -1,6 +1,6 @@
 //! Locks and limiters as stores keep them: one document for each key, with the same fields in every store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
@@ -8,10 +8,16 @@ use super::{
     fence::Fence,
     ids::{LeaseId, PermitId},
     key::Key,
+    limits::MAX_TTL,
     mode::Mode,
     place::Place,
     tick::LastDone,
+    time::after,
 };
+
+/// How far the clocks of the servers of one database may differ while that is nothing to tell. After a failover another
+/// server's clock decides.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
 /// One holder of a key, as the lock's document contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +69,18 @@ impl Holder {
     /// Whether the lease is live at this time of the server's clock: it has not expired.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         self.expires_at > now
+    }
+
+    /// Whether no ttl explains until when the lease is live: at this time of the server's clock it was granted in the
+    /// future, by more than a minute, or it is live for longer than [`MAX_TTL`](crate::limits::MAX_TTL). So the server's
+    /// clock was ahead when it granted or renewed the lease, and has gone back since.
+    ///
+    /// Nothing ends such a lease early, because its holder may be at work. If the holder is dead,
+    /// [`Leases::evict`](crate::Leases::evict) frees the key. A lease that was granted before the clock went ahead, and
+    /// renewed before it went back, looks like one with a long ttl.
+    pub fn is_from_a_clock_ahead(&self, now: DateTime<Utc>) -> bool {
+        let latest = after(now, MAX_CLOCK_DIFFERENCE);
+        self.is_live(now) && (self.acquired_at > latest || self.expires_at > after(latest, MAX_TTL))
     }
 }
 
@@ -155,5 +173,31 @@ impl LimiterRecord {
             granted,
             over_at,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_no_ttl_explains_is_from_a_clock_that_was_ahead() {
+        let (second, day) = (Duration::from_secs(1), Duration::from_secs(24 * 60 * 60));
+        let now = after(DateTime::UNIX_EPOCH, 20_000 * day);
+        let granted = |at, ttl| {
+            let until = after(at, ttl);
+            Holder::exclusive(LeaseId::NONE, "host-7".into(), Fence::new(1), at, until)
+        };
+        // The clock has gone back by a day.
+        assert!(granted(after(now, day), 10 * second).is_from_a_clock_ahead(now));
+        assert!(granted(after(now, 61 * second), 10 * second).is_from_a_clock_ahead(now));
+        // It was renewed with a clock that was two years ahead.
+        assert!(granted(now, 730 * day).is_from_a_clock_ahead(now));
+        // The clock of another server, and the longest ttl.
+        assert!(!granted(after(now, 60 * second), 10 * second).is_from_a_clock_ahead(now));
+        assert!(!granted(after(now, 60 * second), MAX_TTL).is_from_a_clock_ahead(now));
+        assert!(!granted(now, 10 * second).is_from_a_clock_ahead(now));
+        // It has expired, and keeps nobody from the key.
+        assert!(!granted(now, Duration::ZERO).is_from_a_clock_ahead(now));
     }
 }

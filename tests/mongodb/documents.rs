@@ -6,7 +6,8 @@ use leasehold::{
 };
 use leasehold_tests::{
     carried::{is_carried_along, others},
-    hostile::with_times,
+    clock_ahead,
+    hostile::{KEY, with_times},
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use serde_json::{Value, json};
@@ -174,6 +175,17 @@ fn bson_of(fields: &Value) -> Document {
         Ok(Bson::Document(fields)) => fields,
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_holder_of_a_clock_that_was_ahead_is_named() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let collection = fixture.collection().await;
+    let mut document = bson_of(&clock_ahead::shape());
+    document.remove("key");
+    document.insert("_id", KEY);
+    collection.insert_one(&document).await.unwrap();
+    clock_ahead::is_named(fixture.store().await).await;
 }
 
 /// Every kind of grant goes by the latest expiry, so all of them agree on what is free.

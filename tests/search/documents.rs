@@ -14,6 +14,7 @@ use leasehold::{
     store::{ListRequest, SCHEMA},
 };
 use leasehold_tests::carried::is_carried_along;
+use leasehold_tests::clock_ahead;
 use leasehold_tests::engine::Engine;
 use leasehold_tests::hostile::{
     KEY, Verdict, are_judged_alike, are_not_purged, shapes, tick_shapes, twin_places,
@@ -78,6 +79,21 @@ async fn the_document_has_its_final_shape() {
         });
         assert_eq!(stored().await, document);
         lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_holder_of_a_clock_that_was_ahead_is_named() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let now = chrono::Utc::now().timestamp_millis();
+        let shape = clock_ahead::shape();
+        let document = with_times(&shape, &|seconds| json!(now + seconds * 1_000));
+        // Lists and searches see it at once.
+        let path = format!("{}/_doc/{KEY}?refresh=true", fixture.alias);
+        let stored = fixture.ask(Put, &path, document).await;
+        assert!(stored["error"].is_null(), "{stored}");
+        clock_ahead::is_named(fixture.store()).await;
     }
 }
 

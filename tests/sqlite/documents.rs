@@ -6,6 +6,7 @@ use chrono::Utc;
 use futures::TryStreamExt;
 use leasehold::{Error, Filter, Key, Leases, store::SCHEMA};
 use leasehold_tests::carried::is_carried_along;
+use leasehold_tests::clock_ahead;
 use leasehold_tests::hostile::limiters;
 use leasehold_tests::hostile::{
     KEY, are_judged_alike, are_not_purged, queue_shapes, shapes, tick_shapes, twin_places,
@@ -53,6 +54,14 @@ impl Rows {
             &with_times(document, &|seconds| json!(now + seconds * 1_000)),
         );
     }
+}
+
+#[tokio::test]
+async fn a_holder_of_a_clock_that_was_ahead_is_named() {
+    let path = path();
+    let store = store_at(&path).await;
+    Rows::new(&path, "locks").put_shape(KEY, &clock_ahead::shape());
+    clock_ahead::is_named(store).await;
 }
 
 /// SQLite does not check that a text is UTF-8.

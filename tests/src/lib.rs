@@ -1,6 +1,7 @@
 //! Code that the suites on real engines share.
 pub mod cancel;
 pub mod carried;
+pub mod clock_ahead;
 pub mod computing;
 pub mod crowd;
 pub mod disguise;

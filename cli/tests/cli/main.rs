@@ -1,5 +1,6 @@
 //! Tests of the command `leasehold`, used as from a shell, on real stores.
 
+mod clock_ahead;
 mod doctor;
 mod idle;
 mod kills;
