@@ -7,7 +7,7 @@
 //! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`), purges (`purge.rs`)
 //!   and the question for which keys other processes wait (`places.rs`).
 //! - **The requests:** `send.rs` and `bulk.rs` (`bulk_limit.rs`) send them, by either client (`transport.rs`).
-//!   `answer.rs` reads the answers, and `error.rs` sorts errors.
+//!   `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements and conditions of `setup.rs`.
 //!   `aliased_index.rs` knows the index behind an alias.
 
@@ -21,6 +21,7 @@ mod answer;
 mod bulk;
 mod bulk_limit;
 mod error;
+mod found;
 mod guarded;
 mod index_store;
 mod permit;
@@ -33,6 +34,7 @@ mod protocol_templates;
 mod purge;
 mod scripts;
 mod send;
+mod server;
 mod setup;
 mod statements;
 mod transport;
@@ -42,12 +44,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use futures::future::join_all;
-use serde_json::Value;
 use tokio::time::Instant;
 
 use self::{
     acquire::PreparedAcquire,
     answer::{ChangeOutcome, Effect},
+    found::Hit,
+    server::Server,
     statements::HttpRequest,
 };
 pub use self::{guarded::GuardedIndex, index_store::IndexStore, transport::Transport};
@@ -57,7 +60,7 @@ use crate::{
         ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
     },
-    model::{Cause, Error, Key, LockRecord, LockState, WaiterId},
+    model::{Error, Key, LockRecord, LockState, WaiterId},
     rules,
     store::{Store, explained, listing},
 };
@@ -220,16 +223,17 @@ impl<C: Transport> Store for IndexStore<C> {
             // One refresh serves all pages of a list.
             self.refresh().await?;
         }
-        let answer = self.search(&self.statements.search(request)).await?;
-        let Some(hits) = answer["hits"]["hits"].as_array() else {
-            return Err(self.malformed("it has no hits"));
-        };
-        self.are_of(&index, hits)?;
+        let is_first = request.after.is_none();
+        let search = self.statements.search(request);
+        let (hits, server) = self.search(&search, &index, is_first).await?;
         let mut page = Page::default();
         let mut hits_read = hits.len();
-        for hit in hits {
+        for hit in &hits {
             // The next page is requested by the sort value, so the key is read from there and not from the id.
-            let Ok(key) = Key::new(hit["sort"][0].as_str().unwrap_or_default()) else {
+            let Some(key) = hit.sorted_by() else {
+                return Err(server.malformed("a hit has no key"));
+            };
+            let Ok(key) = Key::new(key) else {
                 continue;
             };
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
@@ -238,7 +242,9 @@ impl<C: Transport> Store for IndexStore<C> {
                 hits_read = 0;
                 break;
             }
-            let lock = answer::hit(hit, &key);
+            let Some(lock) = answer::hit(hit, &key) else {
+                return Err(server.malformed("a hit lacks its document or the time"));
+            };
             listing::add(&mut page, key, lock, &request.filter);
         }
         if hits_read < request.limit {
@@ -262,7 +268,9 @@ impl<C: Transport> Store for IndexStore<C> {
                 Ok(Some(rules::answer_evict(&record)))
             }
             _ if rules::is_last(record.fence) => Err(rules::no_next_fence(key)),
-            Effect::None | Effect::Deleted => Err(self.malformed("a lock was not evicted")),
+            Effect::None | Effect::Deleted => {
+                Err(outcome.server.malformed("a lock was not evicted"))
+            }
         }
     }
 
@@ -294,26 +302,25 @@ impl<C: Transport> Store for IndexStore<C> {
 impl<C: Transport> IndexStore<C> {
     /// Makes all earlier writes visible to searches.
     async fn refresh(&self) -> Result<(), Error> {
-        let refreshed = self.ask(&self.statements.refresh()).await?;
-        is_complete(&refreshed)
-            .then_some(())
-            .ok_or_else(partial::<C>)
+        found::is_refreshed(self.ask(&self.statements.refresh()).await?)
     }
 
-    /// A search that has seen the whole index.
-    async fn search(&self, request: &HttpRequest) -> Result<Value, Error> {
+    /// The hits of a search that has seen the whole index, and who has answered.
+    async fn search(
+        &self,
+        request: &HttpRequest,
+        index: &str,
+        is_first: bool,
+    ) -> Result<(Vec<Hit>, Server), Error> {
         let answer = self.ask(request).await?;
-        let is_complete = answer["timed_out"] == false && is_complete(&answer);
-        is_complete.then_some(answer).ok_or_else(partial::<C>)
-    }
-
-    /// Checks that all hits of a search are in this index.
-    fn are_of(&self, index: &str, hits: &[Value]) -> Result<(), Error> {
-        match hits.iter().find(|hit| hit["_index"] != *index) {
-            None => Ok(()),
+        let server = answer.server.clone();
+        let hits = found::hits(answer, is_first)?;
+        match hits.iter().find(|hit| hit.index != index) {
+            None => Ok((hits, server)),
             Some(hit) => {
-                let problem = format!("a search of {index} found {} in it", hit["_index"]);
-                Err(self.other_index(index, problem))
+                let other = server::name(&hit.index);
+                let problem = format!("a search of {index} found a document of {other}");
+                Err(self.other_index(index, &server, problem))
             }
         }
     }
@@ -356,19 +363,7 @@ impl<C: Transport> IndexStore<C> {
                 self.clock.record_time(now, Instant::now());
                 Ok((record, now))
             }
-            None => Err(self.malformed("it tells no time")),
+            None => Err(outcome.server.malformed("it tells no time")),
         }
-    }
-}
-
-/// Whether the answer is that of all shards.
-fn is_complete(answer: &Value) -> bool {
-    answer["_shards"]["failed"] == 0
-}
-
-fn partial<C: Transport>() -> Error {
-    Error::Interrupted {
-        store: C::NAME,
-        source: Cause::text("a search has seen only a part of the index"),
     }
 }

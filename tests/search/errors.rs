@@ -30,6 +30,7 @@ use super::{
     nonsense::{INDEX, http, located},
     patience::{answered_error, with_short_waits},
     refusals,
+    told::is_told,
 };
 
 /// Everything of an error that a person or a log may get to see.
@@ -61,6 +62,7 @@ async fn an_unreachable_cluster_is_named_as_such() {
             assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
             assert!(error.is_retryable() && !error.is_ambiguous());
             assert!(!everything(&error).contains("hunter2"), "{error:?}");
+            is_told(&error, &address.to_string());
         }
         assert!(!format!("{leases:?}").contains("hunter2"));
     }
@@ -76,14 +78,14 @@ async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
             let store = fixture.store_at(&format!("http://{}", proxy.address));
             let leases = leases(store.clone());
 
-            lost(&proxy, "_update");
+            lost(&proxy, "_bulk");
             let key = Key::new("bare").unwrap();
             let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
             let error = store.acquire(&request).await.unwrap_err();
             assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
             assert!(error.is_retryable() && error.is_ambiguous());
 
-            lost(&proxy, "_update");
+            lost(&proxy, "_bulk");
             let lease = leases.acquire("key", LONG).await.unwrap();
             let state = leases.inspect("key").await.unwrap().unwrap();
             assert_eq!((state.holders.len(), state.fence), (1, lease.fence()));
@@ -183,8 +185,8 @@ async fn after_a_conflict_the_index_is_known_until_the_cluster_says_otherwise() 
         (index("_none"), true),
         (index("p"), false),
     ] {
-        let [lookups, renewals] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let counts = [lookups.clone(), renewals.clone()];
+        let [lookups, changes] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let counts = [lookups.clone(), changes.clone()];
         let (first, conflict) = (index("_none"), conflict.clone());
         let liar = Liar::saying(Arc::new(move |request: &[u8]| {
             if request.starts_with(b"GET ") {
@@ -192,11 +194,10 @@ async fn after_a_conflict_the_index_is_known_until_the_cluster_says_otherwise() 
                     0 => first.clone(),
                     _ => checked.clone(),
                 }
-            } else if String::from_utf8_lossy(request).contains("/_bulk?") {
-                counts[1].fetch_add(1, SeqCst);
-                Reply::Says(http("200 OK", b"{}"))
-            } else {
+            } else if counts[1].fetch_add(1, SeqCst) == 0 {
                 conflict.clone()
+            } else {
+                Reply::Says(http("200 OK", b"{}"))
             }
         }));
         let url = format!("http://{}", liar.await.address);
@@ -208,7 +209,12 @@ async fn after_a_conflict_the_index_is_known_until_the_cluster_says_otherwise() 
         assert_eq!(lookups.load(SeqCst), 2, "the index is not checked");
         let renewal = [RenewRequest::new(key, request.lease, LONG)];
         let renewed = store.renew(&renewal).await;
-        assert_eq!(renewals.load(SeqCst), usize::from(is_known), "{renewed:?}");
+        // The first change was the acquire.
+        assert_eq!(
+            changes.load(SeqCst),
+            1 + usize::from(is_known),
+            "{renewed:?}"
+        );
         let unprepared = matches!(renewed, Err(Error::NotPrepared { .. }));
         assert_eq!(unprepared, !is_known, "{renewed:?}");
     }
@@ -233,7 +239,7 @@ async fn a_search_of_a_part_of_the_index_is_no_list() {
     for (timed_out, failed) in [(false, 0), (true, 0), (false, 1)] {
         let found = json!({
             "timed_out": timed_out, "_shards": { "total": 2, "successful": 2 - failed, "failed": failed },
-            "hits": { "hits": [] },
+            "hits": { "total": { "value": 0, "relation": "eq" }, "hits": [] },
         });
         let lie: Lie =
             Arc::new(move |_: &[u8]| Reply::Says(http("200 OK", found.to_string().as_bytes())));
@@ -293,6 +299,7 @@ async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
             let leases = leases(ElasticsearchStore::new(elasticsearch(&url), "locks"));
             let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
             assert!(error.is_retryable(), "{status}: {error:?}");
+            is_told(&error, "127.0.0.1:");
             // Without an index, no change was sent.
             assert_eq!(error.is_ambiguous(), is_located, "{status}: {error:?}");
         }
@@ -307,8 +314,8 @@ async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
 }
 
-/// Leases on a server that refuses each change: an `_update` as a whole, and a bulk in its item.
-async fn refusing(status: &'static str, kind: &str) -> Leases {
+/// Leases on a server that refuses each change, in its item or the bulk as a whole.
+async fn refusing(status: &'static str, kind: &str, in_the_item: bool) -> Leases {
     let code: u16 = status[..3].parse().unwrap();
     let error = json!({ "type": kind, "reason": "because" });
     let item = json!({ "update": { "_id": "key", "status": code, "error": error } });
@@ -316,8 +323,8 @@ async fn refusing(status: &'static str, kind: &str) -> Leases {
     let error = json!({ "root_cause": [error], "type": kind, "reason": "because" });
     let whole = json!({ "status": code, "error": error }).to_string();
     let lie = Liar::saying(located(Arc::new(move |request: &[u8]| {
-        let bulk = String::from_utf8_lossy(request).contains("/_bulk");
-        Reply::Says(if bulk {
+        assert!(String::from_utf8_lossy(request).contains("/_bulk"));
+        Reply::Says(if in_the_item {
             http("200 OK", in_item.as_bytes())
         } else {
             http(status, whole.as_bytes())
@@ -329,19 +336,28 @@ async fn refusing(status: &'static str, kind: &str) -> Leases {
 
 #[tokio::test]
 async fn an_overloaded_cluster_is_named_as_such() {
-    let cluster = refusing("429 Too Many Requests", "es_rejected_execution_exception");
-    for error in refusals(&cluster.await).await {
-        assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
-        assert!(error.is_retryable() && !error.is_ambiguous());
+    for in_the_item in [true, false] {
+        let kind = "es_rejected_execution_exception";
+        let cluster = refusing("429 Too Many Requests", kind, in_the_item);
+        for error in refusals(&cluster.await).await {
+            assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+            assert!(error.is_retryable() && !error.is_ambiguous());
+        }
     }
 }
 
 #[tokio::test]
 async fn conflicts_that_never_end_are_contention() {
-    let cluster = refusing("409 Conflict", "version_conflict_engine_exception");
-    for error in refusals(&cluster.await).await {
-        assert!(matches!(error, Error::Contention { .. }), "{error:?}");
-        assert!(error.is_retryable() && !error.is_ambiguous());
+    for in_the_item in [true, false] {
+        let cluster = refusing(
+            "409 Conflict",
+            "version_conflict_engine_exception",
+            in_the_item,
+        );
+        for error in refusals(&cluster.await).await {
+            assert!(matches!(error, Error::Contention { .. }), "{error:?}");
+            assert!(error.is_retryable() && !error.is_ambiguous());
+        }
     }
 }
 
@@ -373,6 +389,11 @@ async fn is_ambiguous_without_a_primary(engine: Engine) {
     for error in [alone, shared] {
         assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
         assert!(everything(&error).contains("503"), "{error:?}");
+        is_told(&error, &address.to_string());
+        assert!(
+            everything(&error).contains("primary shard is not active"),
+            "{error:?}"
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! Documents of an application that refuse a stale holder, call by call.
 
 mod index;
+mod kept;
 pub mod pauses;
 mod race;
 
@@ -63,7 +64,7 @@ impl Guard {
     }
 
     /// The outcome of each method.
-    async fn everything(&self, id: &str) -> [Result<(), Error>; 4] {
+    pub async fn everything(&self, id: &str) -> [Result<(), Error>; 4] {
         let document = json!({ "by": "everything" });
         [
             self.claim(id).await.map(drop),
@@ -95,6 +96,16 @@ impl Documents {
 
     pub fn fixture(&self) -> &Fixture {
         &self.0
+    }
+
+    /// The documents behind the alias of a fixture, which may be none.
+    pub fn named(fixture: Fixture) -> Self {
+        Self(fixture)
+    }
+
+    /// A guard whose client has this address.
+    pub fn guard_at(&self, url: &str, fence: i64) -> Guard {
+        self.guard_of(url, &self.0.alias, fence)
     }
 
     pub fn guard(&self, fence: i64) -> Guard {

@@ -1,5 +1,6 @@
 //! The stores on Elasticsearch and OpenSearch, on real engines.
 
+mod answers;
 mod at_once;
 mod at_work;
 mod between_processes;
@@ -19,6 +20,7 @@ mod patience;
 mod permissions;
 mod pipelines;
 mod places;
+mod prefixed;
 mod prepare;
 mod protocol;
 mod purge;
@@ -27,6 +29,7 @@ mod seeds;
 mod setups;
 mod sharing;
 mod timed;
+mod told;
 mod too_large;
 mod turns;
 mod waited_for;
@@ -85,7 +88,7 @@ fn builder(store: impl Store) -> LeasesBuilder {
     Leases::builder(Patient(store)).call_timeout(PATIENCE)
 }
 
-/// The refusals of an `_update`, and of a bulk with one change.
+/// The refusals of a lean acquire, and of one that knows all rules.
 async fn refusals(leases: &Leases) -> [Error; 2] {
     let alone = leases.try_acquire("key", LONG).await;
     let shared = leases.try_acquire("key", LONG).shared().await;

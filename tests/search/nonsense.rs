@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use leasehold::{
-    ElasticsearchStore, Error, Key, Store,
+    ElasticsearchStore, Error, Fence, Key, Store,
+    elasticsearch::GuardedIndex,
     store::{LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 use leasehold_tests::{
@@ -13,17 +14,17 @@ use leasehold_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{LONG, builder, elasticsearch, leases};
+use super::{LONG, builder, elasticsearch, leases, told::is_told};
 
 /// The time limit of a call of the handle, where no answer comes.
 const CALL: Duration = Duration::from_millis(300);
 /// For how long the handle retries, where every answer is nonsense.
 pub const WAIT: Duration = Duration::from_millis(30);
 /// How many lies are tried at the same time.
-const AT_ONCE: usize = 4;
+pub const AT_ONCE: usize = 4;
 
-/// The beginning of the request that asks where the locks of the alias `locks` are.
-const WHERE: &[u8] = b"GET /locks,locks%2Dwrite";
+/// The beginnings of the requests that ask where the locks, or guarded documents, behind the alias `locks` are.
+const WHERE: [&[u8]; 2] = [b"GET /locks,locks%2Dwrite?", b"GET /locks?"];
 /// The index in the answer to it.
 pub const INDEX: &str = "locks-v1";
 
@@ -36,7 +37,7 @@ pub fn located(lie: Lie) -> Lie {
     });
     let index = json!({ INDEX: index }).to_string();
     Arc::new(move |asked: &[u8]| {
-        if asked.starts_with(WHERE) {
+        if WHERE.iter().any(|it| asked.starts_with(it)) {
             Reply::Says(http("200 OK", index.as_bytes()))
         } else {
             lie(asked)
@@ -45,12 +46,12 @@ pub fn located(lie: Lie) -> Lie {
 }
 
 pub async fn store(lie: Lie) -> ElasticsearchStore {
-    store_that_is_nowhere(located(lie)).await
+    store_at(&Liar::saying(located(lie)).await)
 }
 
-/// A store that gets the lie in answer to the question where its locks are as well.
-async fn store_that_is_nowhere(lie: Lie) -> ElasticsearchStore {
-    let liar = Liar::saying(lie).await;
+pub use store as is_located;
+
+fn store_at(liar: &Liar) -> ElasticsearchStore {
     ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks")
 }
 
@@ -75,9 +76,13 @@ pub fn each(update: Value) -> Lie {
 fn of_each(update: &Value, asked: &[u8]) -> String {
     let told = |id: &String| {
         let mut told = update.clone();
-        for (field, value) in [("_index", INDEX), ("_id", id)] {
+        for (field, value) in [
+            ("_index", json!(INDEX)),
+            ("_id", json!(id)),
+            ("status", json!(200)),
+        ] {
             if told.get(field).is_none() {
-                told[field] = json!(value);
+                told[field] = value;
             }
         }
         told
@@ -86,12 +91,12 @@ fn of_each(update: &Value, asked: &[u8]) -> String {
     let mut answer = answers.first().unwrap_or(update).clone();
     let items = answers.iter().map(|update| json!({ "update": update }));
     answer["items"] = items.collect();
+    answer["errors"] = json!(update.get("error").is_some());
     answer["docs"] = json!(answers);
     answer.to_string()
 }
 
-/// The ids of the documents that a request changes or reads: a bulk has a line for each, a get of several has a list,
-/// and an update has it in the path.
+/// The ids of the documents that a request changes or reads: a bulk has a line for each, and a get has a list.
 pub fn ids(asked: &[u8]) -> Vec<String> {
     let asked = String::from_utf8_lossy(asked);
     if asked.contains("/_bulk?") {
@@ -106,24 +111,53 @@ pub fn ids(asked: &[u8]) -> Vec<String> {
             .map(|id| id.trim_matches('"').to_owned())
             .collect();
     }
-    let path = asked.split("/_update/").nth(1);
-    let id = path.and_then(|path| path.split('?').next());
-    id.into_iter().map(str::to_owned).collect()
+    Vec::new()
 }
 
-/// Checks that everything fails: the operations of a handle, those of a holder, and `prepare`.
-async fn all_fail(what: &str, lie: Lie) -> Vec<Error> {
-    let mut outcomes = Vec::new();
-    for store in [store(lie.clone()).await, store_that_is_nowhere(lie).await] {
-        outcomes.extend(every::of_a_handle(&leases(store.clone()), WAIT).await);
+/// The error of an operation.
+pub struct Told {
+    pub name: &'static str,
+    pub error: Error,
+}
+
+/// Checks that everything fails, with a message that is one short sentence: the operations of a handle, those of a
+/// holder, `prepare`, `check` and guarded documents. Each is asked of a store that has found its index before, and of
+/// one that gets the lie also in answer to where its index is.
+pub async fn all_fail(what: &str, lie: Lie) -> Vec<Told> {
+    let mut all = Vec::new();
+    for is_located in [true, false] {
+        let lie = if is_located {
+            located(lie.clone())
+        } else {
+            lie.clone()
+        };
+        let liar = Liar::saying(lie).await;
+        let store = store_at(&liar);
+        let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
         outcomes.extend(every::of_a_holder(&store).await);
         outcomes.push(("prepare", store.prepare().await));
+        if !is_located {
+            outcomes.push(("check", store.check().await));
+        }
+        let guard = GuardedIndex::new(
+            elasticsearch(&format!("http://{}", liar.address)),
+            "locks",
+            Fence::new(7),
+        );
+        let document = json!({ "total": 1 });
+        outcomes.push(("claim", guard.claim::<Value>("key").await.map(drop)));
+        outcomes.push(("index", guard.index("key", &document).await));
+        outcomes.push(("update", guard.update("key", &document).await.map(drop)));
+        outcomes.push(("delete", guard.delete("key").await.map(drop)));
+        for (name, outcome) in outcomes {
+            let Err(error) = outcome else {
+                panic!("{name} takes {what} for an answer");
+            };
+            is_told(&error, &liar.address.to_string());
+            all.push(Told { name, error });
+        }
     }
-    let error = |(name, outcome): (_, Result<(), Error>)| match outcome {
-        Ok(()) => panic!("{name} takes {what} for an answer"),
-        Err(error) => error,
-    };
-    outcomes.into_iter().map(error).collect()
+    all
 }
 
 #[tokio::test]
@@ -158,7 +192,7 @@ async fn what_is_not_http_or_not_json_is_an_error_of_every_operation() {
         ),
         ("a status of nobody", saying("999 Hm", b"{}")),
     ] {
-        for error in all_fail(what, lie).await {
+        for Told { error, .. } in all_fail(what, lie).await {
             assert!(
                 !matches!(error, Error::NotALock { .. }),
                 "{what}: {error:?}"
@@ -255,7 +289,8 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
 #[tokio::test]
 async fn a_bulk_of_one_is_answered_by_one_item() {
     let update = json!({ "status": 200, "result": "updated", "_index": INDEX, "_id": "key" });
-    let items = |number| json!({ "items": vec![json!({ "update": update }); number] });
+    let items =
+        |number| json!({ "errors": false, "items": vec![json!({ "update": update }); number] });
     let release = ReleaseRequest::new(Key::new("key").unwrap(), LeaseId::random());
     for (answer, is_one) in [
         (items(1), true),
@@ -331,8 +366,9 @@ fn timeless_lock() -> Value {
 pub fn noop(source: &Value) -> Value {
     let hit = json!({ "_index": INDEX, "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
     json!({
-        "status": 200, "result": "noop", "get": { "_source": source }, "hits": { "hits": [hit] },
-        "timed_out": false, "_shards": { "failed": 0 },
+        "status": 200, "result": "noop", "get": { "_source": source }, "timed_out": false,
+        "hits": { "total": { "value": 1, "relation": "eq" }, "hits": [hit] },
+        "_shards": { "total": 1, "successful": 1, "failed": 0 },
     })
 }
 

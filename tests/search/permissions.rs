@@ -8,7 +8,9 @@ use leasehold_tests::every;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Engine, Fixture, LONG, elasticsearch, errors::everything, leases, opensearch};
+use super::{
+    Engine, Fixture, LONG, elasticsearch, errors::everything, leases, opensearch, told::is_told,
+};
 
 const SECURED: [Engine; 2] = [Engine::ElasticsearchSecured, Engine::OpenSearchSecured];
 
@@ -238,6 +240,7 @@ async fn refused_credentials_are_named_as_such_and_never_shown() {
                 assert!(!error.is_retryable());
                 assert!(error.to_string().contains("check the user"), "{error}");
                 assert!(!everything(&error).contains("hunter2"), "{error:?}");
+                is_told(&error, &host);
             }
             let shown = match &store {
                 AnyStore::Elasticsearch(store) => format!("{leases:?} {store:?}"),
@@ -274,6 +277,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
                     let is_denied = matches!(error, Error::Denied { .. });
                     assert!(is_denied, "{operation} on {engine:?}: {error:?}");
                     assert!(!everything(&error).contains(PASSWORD), "{error:?}");
+                    is_told(&error, &fixture.host());
                 }
             }
         }

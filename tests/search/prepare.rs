@@ -8,7 +8,7 @@ use leasehold::{
 };
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, look, refusals};
+use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, look, refusals, told::is_told};
 
 #[tokio::test]
 async fn prepare_can_be_repeated_and_by_many_at_once() {
@@ -77,6 +77,7 @@ async fn without_it_every_operation_says_so_and_creates_nothing() {
         for error in errors {
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
             assert!(error.to_string().contains("call prepare()"), "{error}");
+            is_told(&error, &fixture.host());
             assert!(!error.is_retryable());
         }
         let found = fixture.ask(Get, &fixture.alias, Value::Null).await;

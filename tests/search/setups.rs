@@ -4,7 +4,7 @@ use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::{Error, Store};
 use serde_json::{Value, json};
 
-use super::{BOTH, Fixture, LONG, leases};
+use super::{BOTH, Fixture, LONG, leases, told::is_told};
 
 /// Makes an index behind the aliases of a fixture, with changes to what `prepare` makes.
 async fn odd_index(fixture: &Fixture, change: impl Fn(&mut Value)) {
@@ -40,6 +40,9 @@ async fn is_refused(fixture: &Fixture, problem: &str) {
             "{problem}: {error:?}"
         );
         assert!(error.to_string().contains(problem), "{problem}: {error}");
+        is_told(&error, &fixture.host());
+        // Who takes another name has two sets of locks.
+        assert!(!error.to_string().contains("name that no other"), "{error}");
     }
 }
 
@@ -102,6 +105,7 @@ async fn an_alias_without_a_write_index_is_named() {
             let error = outcome.unwrap_err();
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
             assert!(error.to_string().contains("is_write_index"), "{error}");
+            is_told(&error, &fixture.host());
         }
     }
 }

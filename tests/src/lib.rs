@@ -17,6 +17,7 @@ pub mod liar;
 pub mod many;
 pub mod model;
 pub mod permits;
+pub mod prefix;
 pub mod preload;
 pub mod processes;
 pub mod protocol;

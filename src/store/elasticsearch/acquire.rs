@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use super::{
     answer::{ChangeOutcome, Effect},
     index_store::IndexStore,
-    statements::{self, ScriptedUpdate},
+    send::UPSERT_FOUND_NONE,
+    statements::ScriptedUpdate,
     transport::Transport,
 };
 use crate::{
@@ -32,12 +33,10 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn read_refusal(&self, request: &AcquireRequest) -> Option<Held> {
         let now = self.clock.at(Instant::now())?;
         let index = self.located().await.ok()?;
-        let get = self.statements.get(&request.key)?;
-        let found = self.send(&get).await.ok()?.ok()?;
-        if found["_index"] != *index || found["_id"] != *statements::id(&request.key) {
-            return None;
-        }
-        let record = json::lock(&found["_source"], &request.key).ok()?;
+        let get = self.statements.get(&request.key);
+        let found = self.documents(&get, &[&request.key], &index).await.ok()?;
+        let document = found.into_iter().next()??;
+        let record = json::lock(&document, &request.key).ok()?;
         let record = record.at(now).ok()?;
         match rules::acquire(Some(&record), request, now) {
             Decision {
@@ -108,7 +107,7 @@ impl<C: Transport> IndexStore<C> {
         let Some(outcome) = outcome else {
             return match request.in_place_of {
                 Some(_) => Ok((None, DateTime::UNIX_EPOCH)),
-                None => Err(self.malformed("an upsert found no document")),
+                None => Err(self.malformed(UPSERT_FOUND_NONE)),
             };
         };
         let (record, now) = outcome.record_at(&request.key, at)?;
@@ -117,7 +116,7 @@ impl<C: Transport> IndexStore<C> {
         }
         match now.or(at) {
             Some(now) => Ok((Some(record), now)),
-            None => Err(self.malformed("it tells no time")),
+            None => Err(outcome.server.malformed("it tells no time")),
         }
     }
 }

@@ -1,13 +1,54 @@
-//! Reads the answers of a cluster. The code does not trust them: it checks each field.
+//! Reads the answers of a cluster. The code does not trust them: it checks each field. That a document is missing follows
+//! only from an answer about this very document.
+
+use std::ops::Deref;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::{error::ErrorResponse, statements};
+use super::{
+    error::ErrorResponse,
+    found::Hit,
+    server::{self, Server},
+    statements::{self, is_name},
+};
 use crate::{
     model::{Error, Holder, Key, LimiterRecord, LockRecord},
     store::json,
 };
+
+/// JSON with a success status, and who sent it.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) json: Value,
+    pub(crate) server: Server,
+}
+
+impl Deref for Answer {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.json
+    }
+}
+
+impl Answer {
+    /// Requires descriptions of indices, at least one.
+    pub(crate) fn describes_indices(self) -> Result<Self, Error> {
+        let is_description = |(name, index): (&String, &Value)| {
+            let parts = [
+                &index["aliases"],
+                &index["mappings"],
+                &index["settings"]["index"],
+            ];
+            is_name(name) && parts.into_iter().all(Value::is_object)
+        };
+        match self.json.as_object() {
+            Some(found) if !found.is_empty() && found.iter().all(is_description) => Ok(self),
+            _ => Err(self.server.malformed("it does not describe the index")),
+        }
+    }
+}
 
 /// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +58,12 @@ pub(crate) enum Effect {
     None,
 }
 
-/// The outcome of a change, with the document as the script left it.
+/// The outcome of a change, with the document as the script left it, if it was asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChangeOutcome {
     pub(crate) effect: Effect,
-    pub(super) source: Value,
+    pub(super) source: Option<Value>,
+    pub(crate) server: Server,
 }
 
 /// The outcome of a change, and the document that the answer names.
@@ -43,12 +85,7 @@ impl ItemAnswer {
         }
     }
 
-    /// Whether the change was carried out, on any document.
-    pub(crate) fn was_carried_out(&self) -> bool {
-        self.outcome.is_ok()
-    }
-
-    /// The outcome of the change of this document, in this index if the index is known.
+    /// The outcome of the change of this document in this index.
     ///
     /// # Errors
     ///
@@ -57,68 +94,68 @@ impl ItemAnswer {
     pub(crate) fn of(
         self,
         id: &str,
-        index: Option<&str>,
-    ) -> Result<Result<ChangeOutcome, ErrorResponse>, String> {
-        let is_told = match &self.outcome {
-            Ok(_) => true,
-            // "No such document" is an answer too. It may leave out the index or the id.
-            Err(refusal) if refusal.is_missing_document() => false,
+        index: &str,
+    ) -> Result<Result<ChangeOutcome, ErrorResponse>, Error> {
+        let server = match &self.outcome {
+            Ok(outcome) => &outcome.server,
+            // "No such document" is an answer about the document too.
+            Err(refusal) if refusal.is_missing_document() => refusal.server(),
             Err(_) => return Ok(self.outcome),
         };
-        let is = |told: &Option<String>, asked: &str| match told {
-            Some(told) => told == asked,
-            None => !is_told,
-        };
-        if is(&self.id, id) && index.is_none_or(|index| is(&self.index, index)) {
+        if self.id.as_deref() == Some(id) && self.index.as_deref() == Some(index) {
             return Ok(self.outcome);
         }
-        let shown = |text: Option<&str>| text.map_or("?".to_owned(), |text| format!("[{text}]"));
-        Err(format!(
-            "it is of the document {} in the index {}, and {} in {} was asked for: an ingest pipeline \
-             sends what is written elsewhere, or an alias was moved",
-            shown(self.id.as_deref()),
-            shown(self.index.as_deref()),
-            shown(Some(id)),
-            shown(index),
-        ))
+        let shown = |text: &Option<String>| text.as_deref().map_or("none".to_owned(), server::name);
+        Err(server.interrupted(format_args!(
+            "the answer is not to what was asked, but of [{}] in the index [{}]: an alias was moved, or an ingest \
+             pipeline sends what is written elsewhere",
+            shown(&self.id),
+            shown(&self.index),
+        )))
     }
 }
 
-/// Reads the answer to an update, or an item of the answer to a bulk.
-pub(crate) fn read(status: u16, mut answer: Value) -> ItemAnswer {
-    let effect = match answer["result"].as_str() {
-        Some("created" | "updated") => Ok(Effect::Written),
-        Some("deleted") => Ok(Effect::Deleted),
-        Some("noop") => Ok(Effect::None),
-        _ => Err(ErrorResponse::read(status, &answer)),
+/// Reads the items of the answer to a bulk of updates, in the order of the changes, of which there were so many.
+pub(crate) fn read_bulk(answer: Answer, changes: usize) -> Result<Vec<ItemAnswer>, Error> {
+    let Answer { mut json, server } = answer;
+    let items = json.get_mut("items").map(Value::take);
+    match (json["errors"].as_bool(), items) {
+        (Some(_), Some(Value::Array(items))) if items.len() == changes => {
+            Ok(items.into_iter().map(|it| read(it, &server)).collect())
+        }
+        _ => Err(server.malformed("it has not one item for each change")),
+    }
+}
+
+fn read(mut item: Value, server: &Server) -> ItemAnswer {
+    // OpenSearch calls an update an index request if an ingest pipeline has failed.
+    let kind = ["update", "index"]
+        .into_iter()
+        .find(|it| item.get(*it).is_some());
+    let mut told = kind.map_or(Value::Null, |kind| item[kind].take());
+    let status = told["status"].as_u64().and_then(|it| it.try_into().ok());
+    let effect = match (kind, status, told["result"].as_str()) {
+        (Some("update"), Some(200..=299), Some("created" | "updated")) => Ok(Effect::Written),
+        (Some("update"), Some(200..=299), Some("deleted")) => Ok(Effect::Deleted),
+        (Some("update"), Some(200..=299), Some("noop")) => Ok(Effect::None),
+        (_, Some(status @ 400..), None) if told["error"]["type"].is_string() => {
+            Err(ErrorResponse::read(status, &told["error"], server.clone()))
+        }
+        // An item that makes no sense is ambiguous, as an answer of a success status is that makes none.
+        _ => Err(ErrorResponse::foreign(200, server.clone())),
     };
-    let source = answer.pointer_mut("/get/_source").map(Value::take);
-    let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+    let source = told.pointer_mut("/get/_source").map(Value::take);
+    let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
     let refused = effect.as_ref().err().and_then(ErrorResponse::index);
     ItemAnswer {
         index: refused.map(str::to_owned).or_else(|| text("_index")),
         id: text("_id"),
         outcome: effect.map(|effect| ChangeOutcome {
             effect,
-            source: source.unwrap_or_default(),
+            source: source.filter(Value::is_object),
+            server: server.clone(),
         }),
     }
-}
-
-/// Reads the answer to a bulk of updates, in the order of its items.
-pub(crate) fn read_bulk(mut answer: Value) -> Vec<ItemAnswer> {
-    let items = answer.get_mut("items").and_then(Value::as_array_mut);
-    let items = items.into_iter().flatten();
-    items
-        .map(|item| {
-            let item = item.get_mut("update").map(Value::take);
-            let item = item.unwrap_or_default();
-            let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
-            // An item without a status counts as a success that makes no sense, which is ambiguous, as it would be as
-            // an answer of its own.
-            read(status.unwrap_or(200), item)
-        })
-        .collect()
 }
 
 impl ChangeOutcome {
@@ -142,7 +179,7 @@ impl ChangeOutcome {
         at: Option<DateTime<Utc>>,
     ) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
         let now = self.now().map_err(|problem| not_a_lock(key, problem))?;
-        let found = json::lock(&self.source, key)?;
+        let found = json::lock(self.document()?, key)?;
         let record = match now.or(at) {
             Some(now) => found.at(now),
             None => found.at_any_time(),
@@ -156,7 +193,7 @@ impl ChangeOutcome {
     ///
     /// [`Error::NotALock`] if the document does not list them.
     pub(crate) fn evicted(&self, key: &Key) -> Result<Vec<Holder>, Error> {
-        json::evicted(&self.source, key)
+        json::evicted(self.document()?, key)
     }
 
     /// The limiter, and the node's time, as [`record`](Self::record) gives those of a lock.
@@ -173,17 +210,24 @@ impl ChangeOutcome {
             key: key.clone(),
             problem: problem.to_owned(),
         })?;
-        Ok((json::limiter(&self.source, key)?, now))
+        Ok((json::limiter(self.document()?, key)?, now))
+    }
+
+    /// The document, where it was asked for.
+    pub(crate) fn document(&self) -> Result<&Value, Error> {
+        let document = self.source.as_ref();
+        document.ok_or_else(|| self.server.malformed("it lacks the document"))
     }
 
     /// The node's time. In an answer that changed nothing, `written_at` is the time of an earlier change, so it must
     /// not be read then.
     fn now(&self) -> Result<Option<DateTime<Utc>>, &'static str> {
-        let now = match self.effect {
-            Effect::Written => &self.source["written_at"],
-            Effect::None => &self.source["now"],
-            Effect::Deleted => &Value::Null,
+        let field = match self.effect {
+            Effect::Written => "written_at",
+            Effect::None => "now",
+            Effect::Deleted => return Ok(None),
         };
+        let now = self.source.as_ref().map_or(&Value::Null, |it| &it[field]);
         match now {
             Value::Null => Ok(None),
             now => now
@@ -195,17 +239,21 @@ impl ChangeOutcome {
     }
 }
 
-/// The lock and the time from a hit of a search.
-pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
-    let found = json::lock(&hit["_source"], key)?;
-    if hit["_id"] != *statements::id(key) {
-        return Err(not_a_lock(key, "it is the document of another key"));
-    }
-    let now = hit["fields"]["now"][0]
-        .as_i64()
-        .and_then(DateTime::from_timestamp_millis);
-    let now = now.ok_or_else(|| not_a_lock(key, "the search tells no time"))?;
-    Ok((found.at(now)?, now))
+/// The lock and the time from a hit of a search, of which both were asked for.
+///
+/// # Errors
+///
+/// `None` if one of them is missing. Otherwise as [`ChangeOutcome::record`].
+pub(crate) fn hit(hit: &Hit, key: &Key) -> Option<Result<(LockRecord, DateTime<Utc>), Error>> {
+    let source = hit.source.as_ref().filter(|source| source.is_object())?;
+    let now = hit.fields["now"][0].as_i64();
+    let now = now.and_then(DateTime::from_timestamp_millis)?;
+    Some(json::lock(source, key).and_then(|found| {
+        if hit.id != *statements::id(key) {
+            return Err(not_a_lock(key, "it is the document of another key"));
+        }
+        Ok((found.at(now)?, now))
+    }))
 }
 
 fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
@@ -236,15 +284,39 @@ mod tests {
         })
     }
 
+    fn server() -> Server {
+        Server {
+            store: "Elasticsearch",
+            host: "es:9200".into(),
+        }
+    }
+
+    fn outcome(effect: Effect, source: Value) -> ChangeOutcome {
+        ChangeOutcome {
+            effect,
+            source: Some(source),
+            server: server(),
+        }
+    }
+
     fn noop(source: Value) -> ChangeOutcome {
-        let effect = Effect::None;
-        ChangeOutcome { effect, source }
+        outcome(Effect::None, source)
+    }
+
+    fn bulk(json: Value, changes: usize) -> Result<Vec<ItemAnswer>, Error> {
+        let server = server();
+        read_bulk(Answer { json, server }, changes)
+    }
+
+    fn read(update: Value) -> ItemAnswer {
+        let answer = json!({ "errors": false, "items": [{ "update": update }] });
+        bulk(answer, 1).unwrap().remove(0)
     }
 
     #[test]
     fn a_lock_is_read_with_every_field() {
-        let answer = json!({ "result": "noop", "get": { "_source": lock() } });
-        let outcome = read(200, answer).outcome.unwrap();
+        let answer = json!({ "status": 200, "result": "noop", "get": { "_source": lock() } });
+        let outcome = read(answer).outcome.unwrap();
         assert_eq!(outcome.effect, Effect::None);
         let (record, now) = outcome.record(&key()).unwrap();
         assert_eq!(now.unwrap().timestamp_millis(), 5);
@@ -260,7 +332,7 @@ mod tests {
         let time = |effect, missing: &str| {
             let mut source = lock();
             source.as_object_mut().unwrap().remove(missing);
-            let (_, now) = ChangeOutcome { effect, source }.record(&key()).unwrap();
+            let (_, now) = outcome(effect, source).record(&key()).unwrap();
             now.map(|now| now.timestamp_millis())
         };
         assert_eq!(time(Effect::Written, ""), Some(4));
@@ -297,35 +369,48 @@ mod tests {
         }
     }
 
+    /// The change may have been carried out.
     #[test]
-    fn nonsense_is_refused_and_no_panic() {
+    fn nonsense_is_ambiguous_and_no_panic() {
         for answer in [
             json!(null),
             json!([]),
-            json!({ "result": 7 }),
             json!("text"),
+            json!({ "items": [] }),
+            json!({ "errors": false, "items": {} }),
+            json!({ "errors": false, "items": [] }),
+            json!({ "errors": false, "items": [{}, {}] }),
+            json!({ "items": [{ "update": { "status": 200, "result": "noop" } }] }),
         ] {
-            assert!(read(200, answer.clone()).outcome.is_err());
-            assert!(read_bulk(answer).is_empty());
+            let error = bulk(answer.clone(), 1).unwrap_err();
+            assert!(error.is_ambiguous(), "{answer}: {error:?}");
         }
-        let empty = read(200, json!({ "result": "updated", "get": 7 }));
-        let empty = empty.outcome.unwrap();
-        assert!(matches!(empty.record(&key()), Err(Error::NotALock { .. })));
-    }
-
-    /// The change may have been carried out.
-    #[test]
-    fn an_item_of_nonsense_is_ambiguous() {
+        let missing = json!({ "type": "document_missing_exception", "reason": "missing" });
         for item in [
             json!({}),
             json!({ "update": {} }),
             json!({ "update": 7 }),
             json!(7),
+            json!({ "update": { "status": 200, "result": 7 } }),
+            json!({ "update": { "result": "updated" } }),
+            json!({ "update": { "status": 404, "result": "noop" } }),
+            json!({ "index": { "status": 200, "result": "updated" } }),
+            json!({ "update": { "error": missing } }),
+            json!({ "update": { "status": 200, "error": missing } }),
+            json!({ "update": { "status": 404 } }),
         ] {
-            let answer = read_bulk(json!({ "items": [item] })).pop().unwrap();
-            let refusal = answer.outcome.unwrap_err();
-            let error = refusal.classify("Elasticsearch", None);
-            assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
+            let answer = json!({ "errors": false, "items": [item] });
+            let answer = bulk(answer, 1).unwrap().remove(0);
+            let error = answer.outcome.unwrap_err().classify(None);
+            assert!(
+                error.is_ambiguous() && error.is_retryable(),
+                "{item}: {error:?}"
+            );
+        }
+        for got in [json!(null), json!(7), json!({}), json!({ "_source": 7 })] {
+            let update = json!({ "status": 200, "result": "updated", "get": got });
+            let error = read(update).outcome.unwrap().record(&key()).unwrap_err();
+            assert!(error.is_ambiguous(), "{error:?}");
         }
     }
 
@@ -336,7 +421,7 @@ mod tests {
             { "update": { "status": 404, "error": error } },
             { "update": { "status": 200, "result": "noop", "get": { "_source": lock() } } },
         ] });
-        let answers = read_bulk(answer);
+        let answers = bulk(answer, 2).unwrap();
         let first = answers[0].outcome.as_ref();
         assert!(first.is_err_and(ErrorResponse::is_missing_document));
         assert!(answers[1].outcome.is_ok());
@@ -346,60 +431,60 @@ mod tests {
     #[test]
     fn an_answer_of_another_document_is_none() {
         let told = |result: &str, index: Value, id: Value| {
-            read(200, json!({ "result": result, "_index": index, "_id": id }))
+            let told = json!({ "status": 200, "result": result, "_index": index, "_id": id });
+            read(told).of("k", "i")
         };
         for result in ["created", "updated", "noop", "deleted"] {
             let right = told(result, json!("i"), json!("k"));
-            assert!(matches!(right.of("k", Some("i")), Ok(Ok(_))), "{result}");
+            assert!(matches!(right, Ok(Ok(_))), "{result}");
             for (index, id) in [("i", "other"), ("other", "k"), ("other", "other")] {
-                let problem = told(result, json!(index), json!(id)).of("k", Some("i"));
-                let problem = problem.unwrap_err();
+                let error = told(result, json!(index), json!(id)).unwrap_err();
+                let problem = std::error::Error::source(&error).unwrap().to_string();
                 assert!(
                     problem.contains(&format!("[{id}] in the index [{index}]")),
                     "{problem}"
                 );
             }
             for nothing in [Value::Null, json!(7), json!(["k"])] {
-                assert!(
-                    told(result, nothing.clone(), json!("k"))
-                        .of("k", Some("i"))
-                        .is_err()
-                );
-                assert!(
-                    told(result, json!("i"), nothing)
-                        .of("k", Some("i"))
-                        .is_err()
-                );
+                assert!(told(result, nothing.clone(), json!("k")).is_err());
+                assert!(told(result, json!("i"), nothing).is_err());
             }
-            // A guard that does not know the index yet compares only the id.
-            assert!(
-                told(result, json!("other"), json!("k"))
-                    .of("k", None)
-                    .is_ok()
-            );
-            assert!(
-                told(result, json!("i"), json!("other"))
-                    .of("k", None)
-                    .is_err()
-            );
         }
     }
 
     #[test]
-    fn that_another_document_is_missing_is_no_answer() {
-        let missing = |index: Option<&str>, id: Option<&str>| {
-            let error = json!({ "type": "document_missing_exception", "index": index });
-            read(404, json!({ "_id": id, "error": error }))
-        };
+    fn only_an_answer_of_a_document_says_that_it_is_missing() {
         for (index, id, is_it) in [
-            (Some("i"), Some("k"), true),
-            (Some("i"), None, true),
-            (None, Some("k"), true),
-            (Some("other"), Some("k"), false),
-            (Some("i"), Some("other"), false),
+            (json!("i"), json!("k"), true),
+            (json!("i"), json!(null), false),
+            (json!(null), json!("k"), false),
+            (json!("other"), json!("k"), false),
+            (json!("i"), json!("other"), false),
         ] {
-            let answer = missing(index, id).of("k", Some("i"));
-            assert_eq!(answer.is_ok(), is_it, "{index:?} {id:?}");
+            let error = json!({ "type": "document_missing_exception", "index": index });
+            let answer = read(json!({ "status": 404, "_id": id, "error": error }));
+            assert_eq!(answer.of("k", "i").is_ok(), is_it, "{index:?} {id:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_is_described_with_all_its_parts() {
+        let whole = json!({ "aliases": {}, "mappings": {}, "settings": { "index": {} } });
+        let described = |json: Value| {
+            let server = server();
+            Answer { json, server }.describes_indices().is_ok()
+        };
+        assert!(described(json!({ "locks-v1": whole })));
+        for nonsense in [json!({}), json!([]), json!(null), json!("locks-v1")] {
+            assert!(!described(nonsense));
+        }
+        for name in ["", "..", "a/b", "a,b", "*"] {
+            assert!(!described(json!({ name: whole })), "{name}");
+        }
+        for part in ["aliases", "mappings", "settings"] {
+            let mut half = whole.clone();
+            half.as_object_mut().unwrap().remove(part);
+            assert!(!described(json!({ "locks-v1": half })), "{part}");
         }
     }
 }

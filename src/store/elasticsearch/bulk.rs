@@ -1,21 +1,19 @@
 //! Several changes in one request: a `_bulk`. Something between here and the cluster, such as a proxy, may take no
 //! request that is as large. Then they go in several.
 
-use serde_json::Value;
-
 use super::{
-    answer::{self, ChangeOutcome, ItemAnswer},
+    answer::{self, Answer, ChangeOutcome, ItemAnswer},
     error::ErrorResponse,
     index_store::IndexStore,
     send::{Knows, is_missing_index},
-    statements::{Body, HttpRequest, ScriptedUpdate},
+    statements::{Asked, Body, HttpRequest, ScriptedUpdate},
     transport::Transport,
 };
 use crate::model::{Error, Key};
 
-/// A request, and the key and the document's id of each of its changes.
+/// A request, and the key and the document of each of its changes.
 struct Part<'a> {
-    keys: Vec<(&'a Key, String)>,
+    keys: Vec<(&'a Key, Asked)>,
     request: HttpRequest,
 }
 
@@ -86,7 +84,7 @@ impl<C: Transport> IndexStore<C> {
     fn part<'a>(&self, changes: Vec<(&'a Key, ScriptedUpdate)>) -> Part<'a> {
         let keys = changes
             .iter()
-            .map(|(key, change)| (*key, change.id().to_owned()))
+            .map(|(key, change)| (*key, change.asked()))
             .collect();
         let changes = changes.into_iter().map(|(_, change)| change).collect();
         let request = self.statements.bulk(changes);
@@ -97,14 +95,11 @@ impl<C: Transport> IndexStore<C> {
     async fn outcomes(
         &self,
         index: &str,
-        keys: Vec<(&Key, String)>,
-        answer: Result<Result<Value, ErrorResponse>, Error>,
+        keys: Vec<(&Key, Asked)>,
+        answer: Result<Result<Answer, ErrorResponse>, Error>,
     ) -> Result<Outcomes, Error> {
-        let answer = answer?.map_err(|refusal| refusal.classify(C::NAME, None))?;
-        let answers = answer::read_bulk(answer);
-        if answers.len() != keys.len() {
-            return Err(self.malformed("it has not as many items as there were changes"));
-        }
+        let answer = answer?.map_err(|refusal| refusal.classify(None))?;
+        let answers = answer::read_bulk(answer, keys.len())?;
         let mut recovers = false;
         if answers.iter().any(is_missing_index) {
             match self.knows(&self.statements.probe()).await? {
@@ -113,8 +108,8 @@ impl<C: Transport> IndexStore<C> {
                 Knows::Index | Knows::NotYet => recovers = true,
             }
         }
-        let known = |((key, id), answer): ((&Key, String), ItemAnswer)| {
-            self.known(answer, index, &id, key, recovers)
+        let known = |((key, asked), answer): ((&Key, Asked), ItemAnswer)| {
+            self.known(answer, index, &asked, key, recovers)
         };
         Ok(keys.into_iter().zip(answers).map(known).collect())
     }

@@ -1,14 +1,16 @@
-//! The errors of a cluster and its client, sorted by what their caller can do about them.
+//! The errors of a cluster, sorted by what their caller can do about them.
 
-use std::{error::Error as StdError, fmt, io};
+use std::{error::Error as StdError, fmt};
 
 use serde_json::Value;
 
+use super::server::{Server, name, short};
 use crate::model::{Cause, Error, Fence, Key};
 
 /// The error with which a cluster refuses a request, or an item of a bulk.
 #[derive(Debug)]
 pub(crate) struct ErrorResponse {
+    server: Server,
     status: u16,
     kind: String,
     /// The kind of the innermost cause.
@@ -20,9 +22,21 @@ pub(crate) struct ErrorResponse {
 }
 
 impl ErrorResponse {
-    /// Reads the body of an answer with an error status, or an item of a bulk.
-    pub(crate) fn read(status: u16, body: &Value) -> Self {
+    /// Reads the body of an answer with an error status. A cluster repeats the status in it, and names the error. If the
+    /// body does neither, something else has answered.
+    pub(crate) fn of_answer(status: u16, body: &Value, server: Server) -> Self {
         let error = &body["error"];
+        let mut kinds = [&error["type"], &error["root_cause"][0]["type"]].into_iter();
+        let is_named = error.is_string() || kinds.any(Value::is_string);
+        if body["status"] == status && is_named {
+            Self::read(status, error, server)
+        } else {
+            Self::foreign(status, server)
+        }
+    }
+
+    /// Reads the error of an answer, or of one item of an answer.
+    pub(crate) fn read(status: u16, error: &Value, server: Server) -> Self {
         // The root cause is more precise than the error around it, which may only say that something failed.
         let root = error["root_cause"].get(0).unwrap_or(error);
         let cause = innermost(error);
@@ -36,26 +50,39 @@ impl ErrorResponse {
             plain.clone_into(&mut reason);
         }
         Self {
+            server,
             status,
             kind: text(&root["type"]),
             cause: text(&cause["type"]),
-            reason,
+            reason: short(&reason),
             index: root["index"].as_str().map(str::to_owned),
             is_foreign: false,
         }
     }
 
-    /// An answer that is not JSON. It is not from the cluster but from something in between, such as a proxy.
-    pub(crate) fn foreign(status: u16) -> Self {
+    /// An answer that is not from the cluster but from something in between, such as a proxy.
+    pub(crate) fn foreign(status: u16, server: Server) -> Self {
+        let reason = match status {
+            // A cluster may refuse credentials in plain text.
+            401 | 403 => "",
+            _ => {
+                "the answer is not that of a cluster: something in between, such as a proxy, gave it"
+            }
+        };
         Self {
+            server,
             status,
             kind: String::new(),
             cause: String::new(),
-            reason: "the answer is not JSON: something between here and the cluster answered"
-                .to_owned(),
+            reason: reason.to_owned(),
             index: None,
             is_foreign: true,
         }
+    }
+
+    /// Who sent it.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// The index that the error names, if it names one.
@@ -66,11 +93,6 @@ impl ErrorResponse {
     /// Whether the document is missing, and not its index.
     pub(crate) fn is_missing_document(&self) -> bool {
         self.status == 404 && self.kind == "document_missing_exception"
-    }
-
-    /// Whether something that the request names is missing.
-    pub(crate) fn is_missing(&self) -> bool {
-        self.status == 404 && !self.is_foreign
     }
 
     /// Whether the request is larger than the cluster, or something in between, takes. Nothing was carried out.
@@ -94,9 +116,15 @@ impl ErrorResponse {
     }
 
     /// Classifies the error by what the caller can do about it. In doubt, the request may have been carried out.
-    pub(crate) fn classify(self, store: &'static str, key: Option<&Key>) -> Error {
+    pub(crate) fn classify(self, key: Option<&Key>) -> Error {
+        let Server { store, .. } = self.server;
         let kind = self.kind.as_str();
-        let unprepared = |problem: String| Error::NotPrepared { store, problem };
+        let index = self
+            .index
+            .as_deref()
+            .map_or("with the locks".to_owned(), name);
+        let server = self.server.clone();
+        let unprepared = |problem: fmt::Arguments<'_>| server.not_prepared(problem);
         match (self.status, kind) {
             // A disk is full, an operator has blocked writes to the index, or the node has no capacity for the request.
             (403, "cluster_block_exception") | (429, _) => Error::Overloaded {
@@ -113,29 +141,41 @@ impl ErrorResponse {
                 store,
                 source: self.into(),
             },
-            (404, "index_not_found_exception") => unprepared(self.reason),
+            (404, "index_not_found_exception") => {
+                unprepared(format_args!("there is no index {index}"))
+            }
             (400, "index_closed_exception") => {
-                unprepared("the index is closed: open it".to_owned())
+                unprepared(format_args!("the index {index} is closed: open it"))
             }
             (400 | 404, _) if self.reason.contains("unable to find script") => {
-                unprepared(self.reason)
+                unprepared(format_args!(
+                    "the scripts of this version are not stored: use stored_scripts() with prepare() too"
+                ))
             }
+            (400, "invalid_alias_name_exception") => unprepared(format_args!(
+                "{}: give the locks another alias",
+                name(&self.reason)
+            )),
             (
                 400,
                 "strict_dynamic_mapping_exception"
                 | "mapper_parsing_exception"
-                | "document_parsing_exception"
-                | "invalid_alias_name_exception",
-            ) => unprepared(self.reason),
+                | "document_parsing_exception",
+            ) => unprepared(format_args!(
+                "the mapping of the index {index} takes no locks ({})",
+                self.reason
+            )),
             // The mapping of the index cannot be changed to the one that locks need.
             (400, "illegal_argument_exception") if self.reason.starts_with("mapper [") => {
-                unprepared(self.reason)
+                unprepared(format_args!(
+                    "the mapping of the index cannot become that of locks: give the locks another alias ({})",
+                    self.reason
+                ))
             }
             (400, "illegal_argument_exception") if self.reason.contains("inline") => {
-                unprepared(format!(
-                    "{}; build the store, and what guards documents, with stored_scripts(), and for \
-                     the command `leasehold` put ?scripts=stored behind the alias",
-                    self.reason
+                unprepared(format_args!(
+                    "inline scripts are forbidden: build the store, and what guards documents, with stored_scripts(), \
+                     or put ?scripts=stored behind the alias"
                 ))
             }
             (409, _) => match key {
@@ -174,23 +214,29 @@ impl ErrorResponse {
 
 /// Errors about the application's documents, whose index `prepare` does not create.
 impl ErrorResponse {
-    pub(crate) fn classify_for_a_document(self, store: &'static str, id: &Key) -> Error {
+    pub(crate) fn classify_for_a_document(self, id: &Key) -> Error {
         let advice = match self.kind.as_str() {
             "index_not_found_exception" => {
-                "; create it with its mapping first, what is guarded creates none".to_owned()
+                "create the index with its mapping first, what is guarded creates none"
             }
             "strict_dynamic_mapping_exception" if self.reason.contains(Fence::FIELD) => {
-                format!("; map {} as a long", Fence::FIELD)
+                "map leasehold_fence as a long"
             }
-            _ => String::new(),
+            _ => "",
         };
-        let (said, lacks_scripts) = (self.to_string(), self.is_about_scripts());
-        match self.classify(store, Some(id)) {
+        let said = if advice.is_empty() {
+            self.to_string()
+        } else {
+            self.server.told(format_args!("{advice} ({})", self.reason))
+        };
+        let Server { store, .. } = self.server;
+        let lacks_scripts = self.is_about_scripts();
+        match self.classify(Some(id)) {
             // The same `prepare` stores the scripts of locks and of guarded documents.
             error @ Error::NotPrepared { .. } if lacks_scripts => error,
             Error::NotPrepared { .. } => Error::Store {
                 store,
-                source: Cause::text(format!("{said}{advice}")),
+                source: Cause::text(said),
             },
             error => error,
         }
@@ -220,43 +266,18 @@ fn innermost(error: &Value) -> &Value {
 
 impl fmt::Display for ErrorResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HTTP {}", self.status)?;
+        let mut said = format!("HTTP {}", self.status);
         if !self.kind.is_empty() {
-            write!(f, " {}", self.kind)?;
+            said = format!("{said} {}", self.kind);
         }
         if !self.reason.is_empty() {
-            write!(f, ": {}", self.reason)?;
+            said = format!("{said}: {}", self.reason);
         }
-        Ok(())
+        f.write_str(&self.server.told(said))
     }
 }
 
 impl StdError for ErrorResponse {}
-
-/// Classifies an error of the client, if no answer came, by whether the request was sent.
-pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
-    if never_connected(&*source) {
-        Error::Unreachable { store, source }
-    } else {
-        Error::Interrupted { store, source }
-    }
-}
-
-/// Whether no connection was made. The clients hide the error type of their HTTP library, so this searches the text of
-/// the error for "(Connect)".
-fn never_connected(error: &(dyn StdError + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let refused = error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        if refused || error.to_string().contains("(Connect)") {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
 
 #[cfg(test)]
 mod tests {
@@ -264,11 +285,25 @@ mod tests {
 
     use super::*;
 
+    fn server() -> Server {
+        Server {
+            store: "Elasticsearch",
+            host: "es:9200".into(),
+        }
+    }
+
+    fn refusal(status: u16, error: Value) -> ErrorResponse {
+        let body = json!({ "status": status, "error": error });
+        ErrorResponse::of_answer(status, &body, server())
+    }
+
     fn classify(status: u16, kind: &str, reason: &str) -> Error {
         let error = json!({ "type": kind, "reason": reason });
-        let body = json!({ "error": { "root_cause": [error], "type": kind, "reason": reason } });
-        ErrorResponse::read(status, &body)
-            .classify("Elasticsearch", Some(&Key::new("key").unwrap()))
+        refusal(
+            status,
+            json!({ "root_cause": [error], "type": kind, "reason": reason }),
+        )
+        .classify(Some(&Key::new("key").unwrap()))
     }
 
     #[test]
@@ -309,9 +344,8 @@ mod tests {
     #[test]
     fn a_refusal_of_a_document_says_what_its_index_lacks() {
         let classify = |status, kind, reason| {
-            let body = json!({ "error": { "type": kind, "reason": reason } });
             let id = Key::new("42").unwrap();
-            ErrorResponse::read(status, &body).classify_for_a_document("Elasticsearch", &id)
+            refusal(status, json!({ "type": kind, "reason": reason })).classify_for_a_document(&id)
         };
         let strict = "strict_dynamic_mapping_exception";
         for (status, kind, reason, advice) in [
@@ -319,7 +353,7 @@ mod tests {
                 404,
                 "index_not_found_exception",
                 "no such index [o]",
-                "create it",
+                "create the index",
             ),
             (
                 400,
@@ -339,7 +373,7 @@ mod tests {
                 404,
                 "index_not_found_exception",
                 "no such index [subscriptions]",
-                "create it",
+                "create the index",
             ),
             (
                 400,
@@ -387,7 +421,7 @@ mod tests {
     #[test]
     fn a_limit_on_compilations_is_an_overload() {
         let failed = "failed to execute script";
-        let body = json!({ "error": {
+        let error = json!({
             "root_cause": [{ "type": "illegal_argument_exception", "reason": failed }],
             "type": "illegal_argument_exception", "reason": failed,
             "caused_by": {
@@ -397,8 +431,8 @@ mod tests {
                     "reason": "[script] Too many dynamic script compilations within, max: [150/5m]",
                 },
             },
-        } });
-        let error = ErrorResponse::read(400, &body).classify("OpenSearch", None);
+        });
+        let error = refusal(400, error).classify(None);
         assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
         assert!(error.is_retryable() && !error.is_ambiguous());
     }
@@ -420,36 +454,50 @@ mod tests {
     #[test]
     fn an_answer_of_something_in_between_is_ambiguous() {
         for status in [302, 404, 500, 502, 503, 504] {
-            let error = ErrorResponse::foreign(status).classify("Elasticsearch", None);
+            let error = ErrorResponse::foreign(status, server()).classify(None);
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
-        let error = ErrorResponse::foreign(400).classify("Elasticsearch", None);
+        let error = ErrorResponse::foreign(400, server()).classify(None);
         assert!(matches!(error, Error::Store { .. }));
     }
 
     #[test]
     fn the_innermost_cause_is_told() {
-        let body = json!({ "error": {
+        let error = json!({
             "root_cause": [{ "type": "illegal_argument_exception", "reason": "failed to execute script" }],
             "caused_by": {
                 "type": "script_exception", "reason": "runtime error",
                 "caused_by": { "type": "class_cast_exception", "reason": "a text is no number" },
             },
-        } });
-        let text = ErrorResponse::read(400, &body).to_string();
+        });
+        let text = refusal(400, error).to_string();
         assert!(
             text.contains("failed to execute script: a text is no number"),
             "{text}"
         );
     }
 
+    /// A body that does not repeat the status, or names no error, says nothing about an index or a document.
     #[test]
-    fn a_refused_connection_is_unreachable_and_a_broken_one_ambiguous() {
-        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        let error = unanswered("Elasticsearch", refused.into());
-        assert!(matches!(error, Error::Unreachable { .. }));
-        let broken = io::Error::from(io::ErrorKind::ConnectionReset);
-        let error = unanswered("Elasticsearch", broken.into());
-        assert!(error.is_ambiguous());
+    fn an_error_of_something_else_is_not_that_of_a_cluster() {
+        let missing = json!({ "type": "index_not_found_exception", "reason": "no such index" });
+        for body in [
+            json!({}),
+            json!({ "message": "no route" }),
+            json!({ "error": missing }),
+            json!({ "error": missing, "status": 200 }),
+            json!({ "error": { "reason": "no such index" }, "status": 404 }),
+            json!({ "error": 7, "status": 404 }),
+        ] {
+            let refusal = ErrorResponse::of_answer(404, &body, server());
+            assert!(!refusal.is_missing_index(), "{body}");
+            let error = refusal.classify(None);
+            assert!(
+                error.is_ambiguous() && error.is_retryable(),
+                "{body}: {error:?}"
+            );
+        }
+        let body = json!({ "error": missing, "status": 404 });
+        assert!(ErrorResponse::of_answer(404, &body, server()).is_missing_index());
     }
 }

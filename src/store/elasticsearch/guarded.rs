@@ -1,33 +1,32 @@
 //! The application's own documents, with writes that a stale holder cannot make.
 
 mod change;
+mod target;
 
-use std::{
-    fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::sync::OnceCell;
 
-use self::change::object;
+use self::{
+    change::object,
+    target::{Target, target},
+};
 use super::{
-    answer::{ChangeOutcome, Effect, ItemAnswer},
+    answer::{ChangeOutcome, Effect},
     index_store::IndexStore,
-    send::is_missing_index,
-    statements::{NameKind, ScriptedUpdate, Statements},
+    send::{Knows, UPSERT_FOUND_NONE, unsent},
+    statements::{ScriptedUpdate, Statements},
     transport::Transport,
 };
-use crate::model::{Error, Fence, Key};
+use crate::model::{Cause, Error, Fence, Key};
 
 /// Writes to documents in an index of the application. A document refuses a write if a newer holder has written or
 /// claimed it.
 ///
 /// A lease cannot stop a holder that was paused past its expiry. The document can. Each write here is one scripted
-/// `_update`. The primary shard compares the [`Fence`] of the write with the one in the document's field
+/// update. The primary shard compares the [`Fence`] of the write with the one in the document's field
 /// [`Fence::FIELD`](crate::Fence::FIELD). It writes the document and the fence, or nothing. A stale holder gets
 /// [`Error::Fenced`]. The leases may be in any store.
 ///
@@ -74,29 +73,28 @@ use crate::model::{Error, Fence, Key};
 /// - **Writes to documents without a fence.** A document without the field, or with null in it, has seen no fence, and
 ///   accepts every fence.
 /// - **Writers that are not upgraded.** Nothing stops a write that does not go through this type: the client's own
-///   `index`, `update` and `delete`, bulks, `_update_by_query`, a reindex without the field, an ingest pipeline that
-///   removes it. Several of these drop the fence, as a plain `index` does. Upgrade all writers first, and rely on
-///   fences only then.
+///   `index`, `update` and `delete`, bulks, `_update_by_query`, a reindex without the field. Several of these drop the
+///   fence, as a plain `index` does. Upgrade all writers first, and rely on fences only then.
 /// - **The holder's own requests.** They are not put in order. A request whose future was dropped, or that failed
 ///   [ambiguously](Error::is_ambiguous), may still arrive after the next one, with the same fence.
 ///
 /// # The index
 ///
-/// - Give the name of an alias if you can: each call is then one request. An alias to several indices needs a write
-///   index, and documents in the other indices are not found.
-/// - The name of an index works as well, with two more requests in the first call of a guard and its clones. The
-///   reason: an update would create a missing index, with a guessed mapping, unless it requires an alias. So the first
-///   update requires one. If that fails, a search finds out whether an index has that name. If the index is deleted
-///   later, while the guard is in use, the next write creates it again, as any other write would.
+/// - Give the name of an alias or of an index. An alias to several indices needs a write index, and documents in the
+///   other indices are not found. A missing index is not created, with one exception: if an index whose own name was
+///   given is deleted while the guard is in use, the next write creates it again, as any other write would.
+/// - **The first call of a guard and its clones asks for the index**, and goes on only if it keeps the fence. It must
+///   keep the whole `_source`: with `enabled: false`, `includes` or `excludes` each change would lose fields, and the
+///   fence could be one of them. If its `_source` is synthetic, it must map the field as a `long`. It must be open, and
+///   require no routing. Otherwise nothing is written, and the error says what to do. A user needs the privileges `read`,
+///   `write` and `view_index_metadata` on it (on OpenSearch, `indices:admin/get` instead of the last).
 /// - Each answer names its document and its index. If one of them is not the one that was meant, the call fails with
-///   [`Error::Interrupted`], whose source names both. Either an ingest pipeline has changed the `_id`, or the alias
-///   leads to another index than at the first call of the guard. The write was then made in another place.
-/// - Two kinds of pipeline are not noticed: one that sends everything behind an alias to one other index, from the
-///   first call on; and one that changes the field with the fence, because the answer shows the document as the script
-///   left it. Pipelines must leave `_id`, `_index` and the field alone.
+///   [`Error::Interrupted`], whose source names both: the alias leads to another index than at the first call of the
+///   guard. The write was then made in another place.
+/// - Ingest pipelines see nothing of what is written, because the engines do not run them for updates in a bulk: they
+///   get only the empty document before a first write. So no pipeline can drop a fence, and none changes a guarded write.
 /// - The field is a `long` where the mapping is dynamic. With `dynamic: strict`, map it first, as a `long`. `dynamic:
-///   false` needs nothing.
-/// - The documents need their `_source`, as all updates do, with the field in it.
+///   false` needs nothing, unless the `_source` is synthetic.
 /// - Documents with a routing of their own, and data streams, are not supported.
 /// - Nothing is refreshed. A search finds a write after the next refresh of the index; a read by id finds it at once.
 /// - For a cluster that forbids inline scripts see [`stored_scripts`](GuardedIndex::stored_scripts).
@@ -155,10 +153,8 @@ use crate::model::{Error, Fence, Key};
 pub struct GuardedIndex<C> {
     store: IndexStore<C>,
     fence: Fence,
-    /// Whether the name was found to be that of an index, and not of an alias.
-    is_index: Arc<AtomicBool>,
-    /// The index that the first answer named. All later answers have to name the same.
-    index: Arc<OnceLock<String>>,
+    /// The index that the name leads to, once it was found to keep fences. All answers have to name it.
+    target: Arc<OnceCell<Target>>,
 }
 
 impl<C: Transport> GuardedIndex<C> {
@@ -167,8 +163,7 @@ impl<C: Transport> GuardedIndex<C> {
         Self {
             store: IndexStore::of(client, Statements::of_documents(index.into())),
             fence,
-            is_index: Arc::default(),
-            index: Arc::default(),
+            target: Arc::default(),
         }
     }
 
@@ -237,8 +232,8 @@ impl<C: Transport> GuardedIndex<C> {
             .statements
             .guarded_index(&id, self.fence, document);
         match self.change(&id, change).await? {
-            Some(outcome) => outcome.passed(self.fence, C::NAME).map(drop),
-            None => Err(self.store.malformed("an upsert found no document")),
+            Some(outcome) => outcome.passed(self.fence).map(drop),
+            None => Err(self.store.malformed(UPSERT_FOUND_NONE)),
         }
     }
 
@@ -268,7 +263,7 @@ impl<C: Transport> GuardedIndex<C> {
             .statements
             .guarded_update(&id, self.fence, partial);
         match self.change(&id, change).await? {
-            Some(outcome) => outcome.passed(self.fence, C::NAME).map(|_| true),
+            Some(outcome) => outcome.passed(self.fence).map(|_| true),
             None => Ok(false),
         }
     }
@@ -288,11 +283,13 @@ impl<C: Transport> GuardedIndex<C> {
     pub async fn delete(&self, id: impl AsRef<str>) -> Result<bool, Error> {
         let id = Key::new(id)?;
         let change = self.store.statements.guarded_delete(&id, self.fence);
-        match self.change(&id, change).await?.map(|it| it.effect) {
-            Some(Effect::Deleted) => Ok(true),
-            None => Ok(false),
-            Some(Effect::Written) => Err(self.store.malformed("a deletion wrote")),
-            Some(Effect::None) => {
+        let Some(outcome) = self.change(&id, change).await? else {
+            return Ok(false);
+        };
+        match outcome.effect {
+            Effect::Deleted => Ok(true),
+            Effect::Written => Err(outcome.server.malformed("a deletion wrote")),
+            Effect::None => {
                 self.claimed(&id).await?;
                 // The document was deleted meanwhile, or was created anew. A newer fence has refused the deletion
                 // nevertheless.
@@ -305,7 +302,7 @@ impl<C: Transport> GuardedIndex<C> {
     async fn claimed(&self, id: &Key) -> Result<Option<Value>, Error> {
         let change = self.store.statements.guarded_claim(id, self.fence);
         match self.change(id, change).await? {
-            Some(outcome) => outcome.passed(self.fence, C::NAME).map(Some),
+            Some(outcome) => outcome.passed(self.fence).map(Some),
             None => Ok(None),
         }
     }
@@ -316,40 +313,45 @@ impl<C: Transport> GuardedIndex<C> {
         id: &Key,
         change: ScriptedUpdate,
     ) -> Result<Option<ChangeOutcome>, Error> {
-        let asked = change.id().to_owned();
-        let answer = self.answer(change).await?;
-        // The first answer names the index of the documents, which saves a request for the name. If the alias leads to
-        // another index later, where no claim was made, the answers name that index, and fail here. A refusal does not
-        // count as a first answer, because it may name the alias, as the refusal for a missing index does.
-        if let (true, Some(told)) = (answer.was_carried_out(), &answer.index) {
-            self.index.get_or_init(|| told.clone());
-        }
-        let index = self.index.get().filter(|_| answer.index.is_some());
-        let outcome = answer.of(&asked, index.map(String::as_str));
-        match outcome.map_err(|problem| self.store.misdirected(problem))? {
+        let found = self.target.get_or_try_init(|| self.find(id)).await;
+        let target = found.map_err(unsent::<C>)?;
+        let asked = change.asked();
+        let request = self.store.statements.bulk_at(vec![change], target.kind);
+        let answer = self.store.change_once(&request).await?;
+        match answer.of(&asked.id, &target.index)? {
             Ok(outcome) => Ok(Some(outcome)),
+            Err(refusal) if refusal.is_missing_document() && asked.inserts => {
+                Err(refusal.server().malformed(UPSERT_FOUND_NONE))
+            }
             Err(refusal) if refusal.is_missing_document() => Ok(None),
-            Err(refusal) => Err(refusal.classify_for_a_document(C::NAME, id)),
+            Err(refusal) => Err(refusal.classify_for_a_document(id)),
         }
     }
 
-    async fn answer(&self, change: ScriptedUpdate) -> Result<ItemAnswer, Error> {
+    /// Asks for the index that the name leads to, and requires that it keeps fences.
+    async fn find(&self, id: &Key) -> Result<Target, Error> {
         let IndexStore { statements, .. } = &self.store;
-        if !self.is_index.load(Ordering::Relaxed) {
-            let request = statements.update(change.clone());
-            let answer = self.store.change_once(&request).await?;
-            if !is_missing_index(&answer) {
-                return Ok(answer);
+        let given = statements.alias();
+        let refused = |problem| Error::Store {
+            store: C::NAME,
+            source: Cause::text(problem),
+        };
+        statements.has_name().map_err(refused)?;
+        match self.store.send(&statements.describe(given)).await? {
+            Ok(answer) => {
+                let answer = answer.describes_indices()?;
+                let found = target(given, &answer);
+                found.map_err(|problem| refused(answer.server.told(problem)))
             }
-            // The name is not an alias. There may be an index with that name, or nothing, or the node has just started
-            // and does not know the indices yet.
-            if let Err(refusal) = self.store.send(&statements.probe()).await? {
-                return Ok(ItemAnswer::refused(refusal));
+            Err(refusal) if refusal.is_missing_index() => {
+                // A node that has just started does not know the indices yet.
+                match self.store.knows(&statements.probe()).await? {
+                    Knows::Nothing => Err(refusal.classify_for_a_document(id)),
+                    Knows::Index | Knows::NotYet => Err(self.store.classify(refusal, true, None)),
+                }
             }
-            self.is_index.store(true, Ordering::Relaxed);
+            Err(refusal) => Err(refusal.classify_for_a_document(id)),
         }
-        let request = statements.update_at(change, NameKind::Any);
-        self.store.change_once(&request).await
     }
 }
 

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::{
     index_store::IndexStore,
     scripts::PERMIT,
+    send::UPSERT_FOUND_NONE,
     statements::{HASHED, LIMITER, ScriptedUpdate, Statements, millis},
     transport::Transport,
 };
@@ -19,11 +20,11 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let change = self.statements.permit(request);
         let Some(outcome) = self.change(&request.key, change).await? else {
-            return Err(self.malformed("an upsert found no document"));
+            return Err(self.malformed(UPSERT_FOUND_NONE));
         };
         match outcome.limiter(&request.key)? {
             (record, Some(now)) => Ok(rules::answer_permit(&record, request, now)),
-            (_, None) => Err(self.malformed("it tells no time")),
+            (_, None) => Err(outcome.server.malformed("it tells no time")),
         }
     }
 }
@@ -50,7 +51,6 @@ impl Statements {
         });
         self.change_of(limiter_id(request), &PERMIT, params)
             .or_insert()
-            .in_a_crowd()
     }
 }
 

@@ -5,7 +5,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    error::ErrorResponse, index_store::IndexStore, send::Knows, statements, transport::Transport,
+    answer::Answer,
+    error::ErrorResponse,
+    index_store::IndexStore,
+    send::Knows,
+    server::{Server, name},
+    statements::{self, HttpRequest},
+    transport::Transport,
 };
 use crate::{
     messages::{LookAnswer, LookRequest},
@@ -24,7 +30,7 @@ impl<C: Transport> IndexStore<C> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let documents = self.documents(leases).await?;
+        let documents = self.documents_of(leases).await?;
         let now = self.clock.at(Instant::now());
         let (mut answers, mut unclear) = (Vec::new(), Vec::new());
         for (at, (request, document)) in leases.iter().zip(documents).enumerate() {
@@ -52,42 +58,61 @@ impl<C: Transport> IndexStore<C> {
         Ok(answers)
     }
 
-    /// What was read of the documents of these keys; `None` for a key without a document.
-    async fn documents(&self, leases: &[LookRequest]) -> Result<Vec<Option<Value>>, Error> {
+    /// What was read of the documents of the keys of these leases; `None` for a key without a document.
+    async fn documents_of(&self, leases: &[LookRequest]) -> Result<Vec<Option<Value>>, Error> {
         let index = self.located().await?;
         let keys: Vec<_> = leases.iter().map(|it| &it.key).collect();
-        let mut answer = self.ask(&self.statements.get_many(&keys)).await?;
-        let found = answer.get_mut("docs").and_then(Value::as_array_mut);
+        let get = self.statements.get_many(&keys);
+        self.documents(&get, &keys, &index).await
+    }
+
+    /// What a get has read of the documents of these keys, in the same order. `None` for a document that is missing.
+    pub(super) async fn documents(
+        &self,
+        get: &HttpRequest,
+        keys: &[&Key],
+        index: &str,
+    ) -> Result<Vec<Option<Value>>, Error> {
+        let Answer { mut json, server } = self.ask(get).await?;
+        let found = json.get_mut("docs").and_then(Value::as_array_mut);
         let found = found.map(std::mem::take).unwrap_or_default();
         if found.len() != keys.len() {
-            return Err(self.malformed("it has not as many documents as there were keys"));
+            return Err(server.malformed("it has not as many documents as there were keys"));
         }
         let mut documents = Vec::new();
-        for (key, mut document) in keys.into_iter().zip(found) {
+        for (key, mut document) in keys.iter().zip(found) {
             if !document["error"].is_null() {
-                return Err(self.unread(&document, &index, key).await?);
+                return Err(self.unread(&document["error"], server, index, key).await?);
             }
             if document["_index"] != *index || document["_id"] != *statements::id(key) {
-                let (id, found) = (&document["_id"], &document["_index"]);
-                let problem = format!("a get of {key} in {index} found {id} in {found}");
-                return Err(self.other_index(&index, problem));
+                let [id, found] = ["_id", "_index"].map(|it| name(&document[it].to_string()));
+                let problem = format!("a get of one document found {id} in {found}");
+                return Err(self.other_index(index, &server, problem));
             }
             let source = document.get_mut("_source").map(Value::take);
             documents.push(match (document["found"].as_bool(), source) {
                 (Some(true), Some(source @ Value::Object(_))) => Some(source),
                 (Some(false), None) => None,
-                _ => return Err(self.malformed("it does not say whether it has the document")),
+                _ => {
+                    return Err(server.malformed("it does not say whether it has the document"));
+                }
             });
         }
         Ok(documents)
     }
 
     /// The error for a document that could not be read. The answer tells no status for it.
-    async fn unread(&self, document: &Value, index: &str, key: &Key) -> Result<Error, Error> {
-        let missing = ErrorResponse::read(404, document);
+    async fn unread(
+        &self,
+        error: &Value,
+        server: Server,
+        index: &str,
+        key: &Key,
+    ) -> Result<Error, Error> {
+        let missing = ErrorResponse::read(404, error, server.clone());
         if !missing.is_missing_index() {
             // Nothing was to be changed, and another copy of the shard may answer the next request.
-            return Ok(ErrorResponse::read(503, document).classify(C::NAME, Some(key)));
+            return Ok(ErrorResponse::read(503, error, server).classify(Some(key)));
         }
         let knows = self.knows(&self.statements.probe()).await?;
         if knows == Knows::Nothing {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases, statements::HttpRequest,
-    transport::Transport,
+    answer::Answer, index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases,
+    statements::HttpRequest, transport::Transport,
 };
 use crate::model::Error;
 
@@ -56,12 +56,12 @@ impl<C: Transport> IndexStore<C> {
             .send(&self.statements.create_index(self.replicas))
             .await?
         {
-            Ok(answer) => self.confirm(&answer),
+            Ok(answer) => confirm(&answer),
             // Another process has just created the index, or the index has lost its aliases.
             Err(refusal) if refusal.is_existing_index() => {
                 self.adopt(&self.statements.index()).await
             }
-            Err(refusal) => Err(refusal.classify(C::NAME, None)),
+            Err(refusal) => Err(refusal.classify(None)),
         }
     }
 
@@ -92,14 +92,13 @@ impl<C: Transport> IndexStore<C> {
     /// OpenSearch answers a request for an alias that is not there only to a user who may see all indices.
     async fn behind(&self, alias: &str) -> Result<Vec<String>, Error> {
         match self.send(&self.statements.describe(alias)).await? {
-            Ok(Value::Object(found)) => {
-                let has = |description: &Value| missing_aliases(description, &[alias]).is_empty();
-                let found = found
-                    .into_iter()
-                    .filter(|(_, description)| has(description));
-                Ok(found.map(|(index, _)| index).collect())
+            Ok(answer) => {
+                let answer = answer.describes_indices()?;
+                let found = answer.as_object().into_iter().flatten();
+                let has = |it: &&Value| missing_aliases(it, &[alias]).is_empty();
+                let found = found.filter(|(_, description)| has(description));
+                Ok(found.map(|(index, _)| index.clone()).collect())
             }
-            Ok(_) => Err(self.malformed("it names no indices")),
             Err(refusal) if refusal.is_missing_index() => {
                 // A second index behind the aliases would stop all processes that use the first one.
                 match self.send(&self.statements.probe_of(alias)).await? {
@@ -108,17 +107,17 @@ impl<C: Transport> IndexStore<C> {
                     Ok(_) | Err(_) => Err(self.classify(refusal, true, None)),
                 }
             }
-            Err(refusal) if refusal.is_missing() => Ok(Vec::new()),
-            Err(refusal) => Err(refusal.classify(C::NAME, None)),
+            Err(refusal) => Err(refusal.classify(None)),
         }
     }
 
     /// Adds the missing parts of the mapping and the missing aliases to an index, if the index is fit for locks.
     async fn adopt(&self, index: &str) -> Result<(), Error> {
         let answer = self.ask(&self.statements.describe(index)).await?;
+        let answer = answer.describes_indices()?;
         let description = &answer[index];
         let fit = self.statements.fit_for_locks(index, description);
-        fit.map_err(|problem| self.not_prepared(problem))?;
+        fit.map_err(|problem| answer.server.not_prepared(problem))?;
         self.confirmed(self.statements.put_mapping(index, description))
             .await?;
         match &*missing_aliases(description, &self.statements.aliases()) {
@@ -131,23 +130,24 @@ impl<C: Transport> IndexStore<C> {
     }
 
     async fn confirmed(&self, request: HttpRequest) -> Result<(), Error> {
-        let answer = self.ask(&request).await?;
-        self.confirm(&answer)
+        confirm(&self.ask(&request).await?)
     }
 
-    /// Requires that the cluster has acknowledged a change. If some nodes did not learn of it in time, the answer has a
-    /// success status nevertheless, and `acknowledged` is false.
-    fn confirm(&self, answer: &Value) -> Result<(), Error> {
-        match answer["acknowledged"] {
-            Value::Bool(true) => Ok(()),
-            _ => Err(self.malformed("it does not acknowledge the change")),
-        }
-    }
-
-    pub(super) fn not_prepared(&self, problem: String) -> Error {
+    fn not_prepared(&self, problem: String) -> Error {
         Error::NotPrepared {
             store: C::NAME,
             problem,
         }
+    }
+}
+
+/// Requires that the cluster has acknowledged a change. If some nodes did not learn of it in time, the answer has a
+/// success status nevertheless, and `acknowledged` is false.
+fn confirm(answer: &Answer) -> Result<(), Error> {
+    match answer["acknowledged"] {
+        Value::Bool(true) => Ok(()),
+        _ => Err(answer
+            .server
+            .malformed("it does not acknowledge the change")),
     }
 }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::{
     CLOCK_MARGIN,
     answer::Effect,
+    found::Hit,
     index_store::IndexStore,
     scripts::PURGE,
     statements::{Body, HttpRequest, Method, ScriptedUpdate, Statements, millis},
@@ -22,6 +23,8 @@ use crate::model::{Error, Key, LIMITER_SCHEMA, SCHEMA};
 
 /// How many documents are looked at together.
 const PAGE: usize = 500;
+/// By how many fields a search for them sorts.
+const SORTED_BY: usize = 3;
 
 impl<C: Transport> IndexStore<C> {
     /// Deletes the locks and limiters that have been over for the retention, and returns how many.
@@ -32,16 +35,15 @@ impl<C: Transport> IndexStore<C> {
         let retention = retention.saturating_add(CLOCK_MARGIN);
         let (mut after, mut removed) = (None, 0);
         loop {
-            let answer = self
-                .search(&self.statements.look_over(retention, after))
-                .await?;
-            let Some(hits) = answer["hits"]["hits"].as_array() else {
-                return Err(self.malformed("it has no hits"));
-            };
+            let is_first = after.is_none();
+            let look = self.statements.look_over(retention, after);
+            let (hits, server) = self.search(&look, &index, is_first).await?;
             let Some(last) = hits.last() else {
                 return Ok(removed);
             };
-            self.are_of(&index, hits)?;
+            if hits.iter().any(|hit| hit.sort.len() != SORTED_BY) {
+                return Err(server.malformed("a hit lacks what the search sorts by"));
+            }
             let found: Vec<_> = hits.iter().filter_map(found).collect();
             let change = |id: &String| self.statements.purge(id.clone(), retention);
             let changes = found.iter().map(|(key, id)| (key, change(id))).collect();
@@ -53,17 +55,16 @@ impl<C: Transport> IndexStore<C> {
             if hits.len() < PAGE {
                 return Ok(removed);
             }
-            after = Some(last["sort"].clone());
+            after = Some(Value::Array(last.sort.clone()));
         }
     }
 }
 
 /// The key and the id of a document that was found. `None` if its key is none: then it is neither a lock nor a limiter.
-fn found(hit: &Value) -> Option<(Key, String)> {
-    let id = hit["_id"].as_str()?;
+fn found(hit: &Hit) -> Option<(Key, String)> {
     // A lock without the field has its key as the id.
-    let key = hit["sort"][0].as_str().filter(|key| !key.is_empty());
-    Some((Key::new(key.unwrap_or(id)).ok()?, id.to_owned()))
+    let key = hit.sorted_by().filter(|key| !key.is_empty());
+    Some((Key::new(key.unwrap_or(&hit.id)).ok()?, hit.id.clone()))
 }
 
 impl Statements {
@@ -95,7 +96,7 @@ impl Statements {
             ],
             "size": PAGE,
             "_source": false,
-            "track_total_hits": false,
+            "track_total_hits": 1,
         });
         if let Some(after) = after {
             body["search_after"] = after;

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-
 use tokio::time::{Instant, timeout};
 
 use super::{
     aliased_index::LOOKUP_TIMEOUT,
-    answer::{self, ChangeOutcome, ItemAnswer},
-    error::{ErrorResponse, unanswered},
+    answer::{self, Answer, ChangeOutcome, ItemAnswer},
+    error::ErrorResponse,
+    found,
     index_store::IndexStore,
-    statements::{Body, HttpRequest, ScriptedUpdate},
-    transport::Transport,
-    transport::{SealedRequest, SealedResponse},
+    server::Server,
+    statements::{Asked, HttpRequest, ScriptedUpdate},
+    transport::{SealedFailure, SealedRequest, SealedResponse, Transport},
 };
 use crate::model::{Cause, Error, Key};
+
+/// What is wrong with an answer to a change that inserts a missing document.
+pub(super) const UPSERT_FOUND_NONE: &str = "an upsert found no document";
 
 /// What a node says about an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +35,7 @@ impl<C: Transport> IndexStore<C> {
     /// The name of the index with the locks. Without it nothing else is sent, so no error of this is ambiguous.
     pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
         let index = self.aliased_index.get_or_request(self.locate()).await;
-        index.map_err(|error| {
-            if error.is_ambiguous() {
-                Error::Unreachable {
-                    store: C::NAME,
-                    source: error.into(),
-                }
-            } else {
-                error
-            }
-        })
+        index.map_err(unsent::<C>)
     }
 
     /// Checks the index after contention, because an ingest pipeline that changes the id also causes it: the write then
@@ -51,6 +45,7 @@ impl<C: Transport> IndexStore<C> {
         let request = self.statements.get_index();
         let asked = timeout(LOOKUP_TIMEOUT, self.send(&request)).await;
         if let Ok(Ok(Ok(answer))) = asked
+            && let Ok(answer) = answer.describes_indices()
             && !self.statements.is_fit_for_locks(index, &answer)
         {
             self.aliased_index.forget(index);
@@ -61,8 +56,9 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn locate(&self) -> Result<String, Error> {
         let refusal = match self.send(&self.statements.get_index()).await? {
             Ok(answer) => {
+                let answer = answer.describes_indices()?;
                 let index = self.statements.located(&answer);
-                return index.map_err(|problem| self.not_prepared(problem));
+                return index.map_err(|problem| answer.server.not_prepared(problem));
             }
             Err(refusal) => refusal,
         };
@@ -80,27 +76,33 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn send(
         &self,
         request: &HttpRequest,
-    ) -> Result<Result<Value, ErrorResponse>, Error> {
-        let SealedResponse { status, body } = self
-            .client
-            .send(SealedRequest(request))
-            .await
-            .map_err(|error| unanswered(C::NAME, error))?;
+    ) -> Result<Result<Answer, ErrorResponse>, Error> {
+        let named = self.statements.has_name();
+        named.map_err(|problem| Error::NotPrepared {
+            store: C::NAME,
+            problem,
+        })?;
+        let answer = self.client.send(SealedRequest(request)).await;
+        let SealedResponse { host, status, body } =
+            answer.map_err(|SealedFailure(failure)| failure.classify(C::NAME))?;
+        let server = Server {
+            store: C::NAME,
+            host: host.into(),
+        };
         match (status, serde_json::from_slice::<Value>(&body)) {
-            (200..=299, Ok(answer)) => Ok(Ok(answer)),
-            (200..=299, Err(error)) => Err(Error::Interrupted {
-                store: C::NAME,
-                source: Cause::text(format!("the answer is not JSON: {error}")),
-            }),
-            (_, Ok(answer)) => Ok(Err(ErrorResponse::read(status, &answer))),
-            (_, Err(_)) => Ok(Err(ErrorResponse::foreign(status))),
+            (200..=299, Ok(json)) => Ok(Ok(Answer { json, server })),
+            (200..=299, Err(error)) => {
+                Err(server.interrupted(format_args!("the answer is not JSON: {error}")))
+            }
+            (_, Ok(answer)) => Ok(Err(ErrorResponse::of_answer(status, &answer, server))),
+            (_, Err(_)) => Ok(Err(ErrorResponse::foreign(status, server))),
         }
     }
 
     /// Sends a request. A refusal is an error.
-    pub(super) async fn ask(&self, request: &HttpRequest) -> Result<Value, Error> {
+    pub(super) async fn ask(&self, request: &HttpRequest) -> Result<Answer, Error> {
         let answer = self.send(request).await?;
-        answer.map_err(|refusal| refusal.classify(C::NAME, None))
+        answer.map_err(|refusal| refusal.classify(None))
     }
 
     /// Sends one change. `None` if the document does not exist.
@@ -110,7 +112,7 @@ impl<C: Transport> IndexStore<C> {
         change: ScriptedUpdate,
     ) -> Result<Option<ChangeOutcome>, Error> {
         let index = self.located().await?;
-        let id = change.id().to_owned();
+        let asked = change.asked();
         let request = self.statements.update(change);
         let mut answer = self.change_once(&request).await?;
         let mut knows = Knows::Nothing;
@@ -124,7 +126,7 @@ impl<C: Transport> IndexStore<C> {
             }
         }
         let recovers = knows == Knows::NotYet;
-        let outcome = self.known(answer, &index, &id, key, recovers);
+        let outcome = self.known(answer, &index, &asked, key, recovers);
         if matches!(outcome, Err(Error::Contention { .. }))
             && self.aliased_index.begin_check(Instant::now())
         {
@@ -139,45 +141,40 @@ impl<C: Transport> IndexStore<C> {
         &self,
         answer: ItemAnswer,
         index: &str,
-        id: &str,
+        asked: &Asked,
         key: &Key,
         recovers: bool,
     ) -> Result<Option<ChangeOutcome>, Error> {
-        match answer.of(id, Some(index)) {
+        match answer.of(&asked.id, index) {
             Ok(Ok(outcome)) => Ok(Some(outcome)),
+            Ok(Err(refusal)) if refusal.is_missing_document() && asked.inserts => {
+                Err(refusal.server().malformed(UPSERT_FOUND_NONE))
+            }
             Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
             Ok(Err(refusal)) => Err(self.classify(refusal, recovers, Some(key))),
-            Err(problem) => Err(self.other_index(index, problem)),
+            Err(error) => {
+                self.aliased_index.forget(index);
+                Err(error)
+            }
         }
     }
 
     /// The error for an answer about another document or index. The next operation looks up the index again, because
-    /// the aliases may lead to another one by now, or the index may have ingest pipelines.
-    pub(super) fn other_index(&self, index: &str, problem: String) -> Error {
+    /// the aliases may lead to another one by now.
+    pub(super) fn other_index(&self, index: &str, server: &Server, problem: String) -> Error {
         self.aliased_index.forget(index);
-        self.misdirected(problem)
-    }
-
-    /// The error for an answer about another document. It is then unknown whether the document that was meant has been
-    /// changed.
-    pub(super) fn misdirected(&self, problem: String) -> Error {
-        Error::Interrupted {
-            store: C::NAME,
-            source: Cause::text(format!("the answer is not to what was asked: {problem}")),
-        }
+        server.interrupted(format_args!(
+            "the answer is not to what was asked: {problem}"
+        ))
     }
 
     pub(super) async fn change_once(&self, request: &HttpRequest) -> Result<ItemAnswer, Error> {
-        let answer = match self.send(request).await? {
-            Ok(answer) => answer,
-            Err(refusal) => return Ok(ItemAnswer::refused(refusal)),
-        };
-        if let Body::Json(_) = request.body {
-            return Ok(answer::read(200, answer));
-        }
-        match <[_; 1]>::try_from(answer::read_bulk(answer)) {
-            Ok([answer]) => Ok(answer),
-            Err(_) => Err(self.malformed("it has not one item for the change")),
+        match self.send(request).await? {
+            Ok(answer) => match <[_; 1]>::try_from(answer::read_bulk(answer, 1)?) {
+                Ok([answer]) => Ok(answer),
+                Err(_) => Err(self.malformed("it has not one item")),
+            },
+            Err(refusal) => Ok(ItemAnswer::refused(refusal)),
         }
     }
 
@@ -186,9 +183,9 @@ impl<C: Transport> IndexStore<C> {
     /// tells the difference.
     pub(super) async fn knows(&self, probe: &HttpRequest) -> Result<Knows, Error> {
         Ok(match self.send(probe).await? {
-            Ok(_) => Knows::Index,
+            Ok(answer) if found::is_of_search(&answer) => Knows::Index,
             Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
-            Err(_) => Knows::NotYet,
+            Ok(_) | Err(_) => Knows::NotYet,
         })
     }
 
@@ -204,7 +201,7 @@ impl<C: Transport> IndexStore<C> {
                 source: refusal.into(),
             }
         } else {
-            refusal.classify(C::NAME, key)
+            refusal.classify(key)
         }
     }
 
@@ -214,6 +211,19 @@ impl<C: Transport> IndexStore<C> {
             store: C::NAME,
             source: Cause::text(format!("the answer makes no sense: {problem}")),
         }
+    }
+}
+
+/// The error of a lookup, after which nothing else was sent: it leaves no doubt about a change.
+pub(super) fn unsent<C: Transport>(error: Error) -> Error {
+    if !error.is_ambiguous() {
+        return error;
+    }
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    let cause = cause.unwrap_or_else(|| error.to_string());
+    Error::Unreachable {
+        store: C::NAME,
+        source: Cause::worded(cause, error),
     }
 }
 

@@ -5,12 +5,15 @@
 //! the document. The text of each script is constant, and values are passed as parameters, because the cluster compiles
 //! every new text, and refuses to compile too many.
 //!
-//! A change is sent as an `_update`, or as a `_bulk` with one item. For an `_update` the shard reads the document,
-//! queues the write, and then writes. If another change came in between, it starts again, so of all the updates in the
-//! queue only one succeeds at a time. A `_bulk` reads and writes without a queue in between, so many changes of one
-//! document succeed. But a `_bulk` takes the node a fifth longer to find that there is nothing to write, and it tells
-//! the replicas about that too. So a request that is mostly refused is sent as an `_update` (`search-crowd` and
-//! `search-forms` in `docs/performance.md`).
+//! An id is always in the body of a request, and never in its path: a proxy that maps a prefix of the path decodes the
+//! path, resolves `.` and `..` and joins double slashes, and the request would then be for another document. So a change
+//! is a `_bulk`, with one item if there is only one, and a read is an `_mget`.
+//!
+//! There are two more reasons for a `_bulk`. It reads and writes a document without a queue in between, so many changes
+//! of one document succeed at the same time, where an `_update` is overtaken again and again. And what it writes passes
+//! no ingest pipeline, which could remove the fence of a document, or change the holder of a lock. A free acquire takes as
+//! long as by an `_update`, and a refusal up to a fifth longer (`search-forms` and `search-crowd` in
+//! `docs/performance.md`).
 
 mod change;
 mod request;
@@ -20,18 +23,18 @@ mod tests;
 
 use std::{borrow::Cow, num::NonZeroU16, time::Duration};
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub(crate) use self::{
-    change::{NameKind, ScriptedUpdate},
-    request::{Body, HttpRequest, Method, Query, encoded},
+    change::{Asked, NameKind, ScriptedUpdate},
+    request::{Body, HttpRequest, Method, Query, encoded, is_name},
 };
 use super::scripts::{
     ACQUIRE, ACQUIRE_IN_FULL, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE,
     REMOVE_EXPIRED, RENEW, Script,
 };
+use super::server::name;
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, DoneTick, InTurn, KnownPlace, ReleaseRequest, RenewRequest,
@@ -45,20 +48,16 @@ use crate::{
 /// a node that is cut off after three checks of 11 s.
 const CONFIRMED_AFTER: Duration = Duration::from_secs(40);
 
-/// How often the shard runs the script of an `_update` again if another change of the document came in between. A
-/// request that loses the race for a lock needs one more run, which finds the winner and writes nothing.
-const MAX_RETRIES: &str = "32";
-/// How often the shard runs the script of an item of a `_bulk` again. Only changes by the other write threads of the
-/// node, one for each processor, can come in between, and another run waits in no queue.
-const MAX_RETRIES_IN_BULK: u32 = 256;
+/// How often the shard runs a script again if another change of the document came in between. Only changes by the other
+/// write threads of the node, one for each processor, can come in between, and another run waits in no queue.
+const MAX_RETRIES: u32 = 256;
 /// The prefix of the ids of limiters.
 pub(super) const LIMITER: &str = "limiter:";
 /// The UUID namespace of ids that are hashes.
 pub(super) const HASHED: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
 /// The suffix that makes the write alias from the user's alias.
 const WRITE_ALIAS: &str = "-write";
-/// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three times as
-/// long, because it looks for the shard again after a failure (seen on Elasticsearch 8.12 with a node that was killed).
+/// How long the node waits for a missing primary shard.
 const SHARD_TIMEOUT: &str = "5s";
 
 /// Makes all changes and requests. It has the names that they go to, and the options that they share.
@@ -118,6 +117,17 @@ impl Statements {
         &self.alias
     }
 
+    /// Checks that the name that the user has given [can be one](is_name). The error is the problem.
+    pub(crate) fn has_name(&self) -> Result<(), String> {
+        if is_name(&self.alias) {
+            return Ok(());
+        }
+        Err(format!(
+            "{:?} cannot be the name of an index or alias: use letters, digits, hyphens, underscores and dots",
+            name(&self.alias)
+        ))
+    }
+
     /// An acquire, by a lean script if that is [enough](is_lean).
     pub(crate) fn acquire(&self, request: &AcquireRequest) -> ScriptedUpdate {
         if !is_lean(request) {
@@ -147,11 +157,7 @@ impl Statements {
         params["tick"] = json!(request.tick.map(|tick| tick.number()));
         params["confirmed_after"] = json!(millis(CONFIRMED_AFTER));
         params["all_bind"] = json!(millis(turn::MAX_BIND_TIME));
-        let mut change = self.change(&request.key, &ACQUIRE_IN_FULL, params);
-        // Many processes may begin to wait at once, and each takes a place.
-        if !is_whole(request) || request.turn.waiter().is_some() {
-            change = change.in_a_crowd();
-        }
+        let change = self.change(&request.key, &ACQUIRE_IN_FULL, params);
         match request.in_place_of {
             None => change.or_insert(),
             Some(_) => change,
@@ -165,7 +171,7 @@ impl Statements {
             "waiter": waiter.to_string(),
             "max_place_time": millis(MAX_PLACE_TIME),
         });
-        self.change(key, &LEAVE, params).in_a_crowd()
+        self.change(key, &LEAVE, params)
     }
 
     pub(crate) fn renew(&self, request: &RenewRequest) -> ScriptedUpdate {
@@ -179,7 +185,7 @@ impl Statements {
             Usage::InUse => params["idle"] = json!(false),
             Usage::Idle => params["idle"] = json!(true),
         }
-        self.change(&request.key, &RENEW, params).in_a_crowd()
+        self.change(&request.key, &RENEW, params)
     }
 
     pub(crate) fn convert(&self, request: &ConvertRequest) -> ScriptedUpdate {
@@ -204,13 +210,11 @@ impl Statements {
         });
         // The caller only has to know whether something was changed, so the answer needs no document.
         self.change(&request.key, &RELEASE, params)
-            .in_a_crowd()
             .showing(json!(false))
     }
 
     pub(crate) fn evict(&self, key: &Key) -> ScriptedUpdate {
         self.change(key, &EVICT, json!({ "schema": SCHEMA }))
-            .in_a_crowd()
     }
 
     /// Reads the lock by a script that changes nothing, because a get would not tell the node's time.
@@ -229,7 +233,6 @@ impl Statements {
             "kept_for": millis(done.kept_for),
         });
         self.change(&request.key, &RELEASE_DONE, params)
-            .in_a_crowd()
             .showing(json!(false))
     }
 
@@ -255,7 +258,6 @@ impl Statements {
                 // document, without the fields that a script adds for the answer only.
                 "_source": { "includes": ["*"] },
             }),
-            crowded: false,
         }
     }
 
@@ -269,36 +271,7 @@ impl Statements {
 
     /// One change as a request.
     pub(crate) fn update(&self, change: ScriptedUpdate) -> HttpRequest {
-        self.update_at(change, NameKind::Alias)
-    }
-
-    /// One change as a request that is sent to a name of this kind.
-    pub(super) fn update_at(&self, change: ScriptedUpdate, target: NameKind) -> HttpRequest {
-        // A path loses the segments `.` and `..`, even if they are percent-encoded. In a bulk the id is in the body.
-        if change.crowded || [".", ".."].contains(&change.id.as_str()) {
-            return self.bulk_at(vec![change], target);
-        }
-        let id = utf8_percent_encode(&change.id, NON_ALPHANUMERIC);
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_update/{id}", self.path()),
-            query: {
-                let required =
-                    (target == NameKind::Alias).then_some(("require_alias", "true".into()));
-                let mut query: Query = required.into_iter().collect();
-                query.push(("retry_on_conflict", MAX_RETRIES.into()));
-                self.with_waits(query)
-            },
-            body: Body::Json(change.body),
-        }
-    }
-
-    /// The parameters, and those that say how long a write waits and for how many copies.
-    fn with_waits(&self, mut query: Query) -> Query {
-        query.push(("timeout", SHARD_TIMEOUT.into()));
-        let copies = self.active_shards.map(|copies| copies.to_string().into());
-        query.extend(copies.map(|copies| ("wait_for_active_shards", copies)));
-        query
+        self.bulk(vec![change])
     }
 
     /// Several changes as one request. The answers come in the same order.
@@ -306,19 +279,23 @@ impl Statements {
         self.bulk_at(changes, NameKind::Alias)
     }
 
-    fn bulk_at(&self, changes: Vec<ScriptedUpdate>, target: NameKind) -> HttpRequest {
+    /// Several changes as one request that is sent to a name of this kind.
+    pub(super) fn bulk_at(&self, changes: Vec<ScriptedUpdate>, target: NameKind) -> HttpRequest {
         let lines = changes.into_iter().flat_map(|change| {
             let action = json!({ "update": {
                 "_id": change.id,
                 "require_alias": target == NameKind::Alias,
-                "retry_on_conflict": MAX_RETRIES_IN_BULK,
+                "retry_on_conflict": MAX_RETRIES,
             } });
             [action, change.body]
         });
+        let mut query: Query = vec![("timeout", SHARD_TIMEOUT.into())];
+        let copies = self.active_shards.map(|copies| copies.to_string().into());
+        query.extend(copies.map(|copies| ("wait_for_active_shards", copies)));
         HttpRequest {
             method: Method::Post,
             path: format!("{}/_bulk", self.path()),
-            query: self.with_waits(Query::new()),
+            query,
             body: Body::Lines(lines.collect()),
         }
     }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::statements::{Body, HttpRequest, Method};
-use crate::model::Cause;
+use super::{
+    server::{self, NoAnswer},
+    statements::{Body, HttpRequest, Method},
+};
 
 /// The time limit of a request. Without it a request on a dead connection would never end. The default `call_timeout`
 /// is shorter.
@@ -20,7 +22,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
     const NAME: &'static str;
 
     #[doc(hidden)]
-    async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, Cause>;
+    async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, SealedFailure>;
 }
 
 /// Hides [`HttpRequest`] from the public interface, and keeps other crates from implementing [`Transport`].
@@ -28,10 +30,16 @@ pub trait Transport: Clone + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest);
 
-/// A status and a body.
+/// Why no answer came.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct SealedFailure(pub(crate) NoAnswer);
+
+/// A status and a body, and the host and port that sent them.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct SealedResponse {
+    pub(crate) host: String,
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
 }
@@ -55,7 +63,10 @@ macro_rules! transport {
         impl Transport for $client {
             const NAME: &'static str = $name;
 
-            async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, Cause> {
+            async fn send(
+                &self,
+                request: SealedRequest<'_>,
+            ) -> Result<SealedResponse, SealedFailure> {
                 use $crate_name::http::{Method as HttpMethod, headers};
 
                 let SealedRequest(request) = request;
@@ -81,10 +92,17 @@ macro_rules! transport {
                         body,
                         Some(REQUEST_TIMEOUT),
                     )
-                    .await?;
+                    .await
+                    .map_err(|error| SealedFailure(NoAnswer::of(None, error)))?;
                 let status = response.status_code().as_u16();
-                let body = response.bytes().await?.to_vec();
-                Ok(SealedResponse { status, body })
+                let host = server::host_of(response.url().as_str()).to_owned();
+                let body = response.bytes().await;
+                let body = body.map_err(|error| SealedFailure(NoAnswer::of(Some(&host), error)))?;
+                Ok(SealedResponse {
+                    host,
+                    status,
+                    body: body.to_vec(),
+                })
             }
         }
     };

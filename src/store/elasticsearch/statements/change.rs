@@ -8,13 +8,15 @@ pub(crate) struct ScriptedUpdate {
     /// The id of the document.
     pub(super) id: String,
     pub(super) body: Value,
-    pub(super) crowded: bool,
 }
 
 impl ScriptedUpdate {
-    /// The id of the document that is changed.
-    pub(crate) fn id(&self) -> &str {
-        &self.id
+    /// What the answer has to be about.
+    pub(crate) fn asked(&self) -> Asked {
+        Asked {
+            id: self.id.clone(),
+            inserts: self.body["scripted_upsert"] == true,
+        }
     }
 
     /// The same change, which inserts a missing document: the script then runs on a new, empty one.
@@ -24,18 +26,20 @@ impl ScriptedUpdate {
         self
     }
 
-    /// The same change, sent as a `_bulk`, because it must succeed although many clients change the document at the
-    /// same time.
-    pub(crate) fn in_a_crowd(mut self) -> Self {
-        self.crowded = true;
-        self
-    }
-
     /// The same change, with this part of the document in the answer.
     pub(crate) fn showing(mut self, source: Value) -> Self {
         self.body["_source"] = source;
         self
     }
+}
+
+/// What the answer to a change has to be about.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// The id of the document.
+    pub(crate) id: String,
+    /// Whether a missing document is inserted, so that none can be missing.
+    pub(crate) inserts: bool,
 }
 
 /// The kind of name that a change may be sent to.

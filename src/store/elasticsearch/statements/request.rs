@@ -44,7 +44,15 @@ pub(crate) fn probe_of(names: &str) -> HttpRequest {
     }
 }
 
-/// A name as a segment of a path.
+/// Whether this can be the name of an index or alias. The clusters allow more, but with these characters a name is one
+/// name of one index, and one segment of a path, however often something in between decodes the path. A comma, a star or
+/// a slash would make several names or another path of it.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_plain = |it: char| it.is_alphanumeric() || matches!(it, '-' | '_' | '.');
+    !matches!(name, "" | "." | "..") && name.chars().all(is_plain)
+}
+
+/// A [name](is_name) as a segment of a path.
 pub(crate) fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }

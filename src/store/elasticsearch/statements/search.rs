@@ -1,6 +1,5 @@
 //! Reads and searches.
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::json;
 
 use super::{
@@ -17,19 +16,14 @@ use crate::{
 const READ_FOR_PLACES: &str = "schema,fence,expires_at,lease,holders,waiters";
 
 impl Statements {
-    /// A get of the document of a key; `None` for a key that cannot be a segment of a path.
-    pub(crate) fn get(&self, key: &Key) -> Option<HttpRequest> {
-        if [".", ".."].contains(&key.as_str()) {
-            return None;
-        }
-        let id = id(key);
-        let id = utf8_percent_encode(&id, NON_ALPHANUMERIC);
-        Some(HttpRequest {
-            method: Method::Get,
-            path: format!("{}/_doc/{id}", self.path()),
+    /// A get of the whole document of a key.
+    pub(crate) fn get(&self, key: &Key) -> HttpRequest {
+        HttpRequest {
+            method: Method::Post,
+            path: format!("{}/_mget", self.path()),
             query: Query::new(),
-            body: Body::None,
-        })
+            body: Body::Json(json!({ "ids": [id(key)] })),
+        }
     }
 
     /// A get of the documents of several keys, of only the fields that tell whether a document is a lock, who holds it and
@@ -92,7 +86,8 @@ impl Statements {
             "size": request.limit,
             "_source": true,
             "script_fields": { "now": { "script": self.script(&NOW) } },
-            "track_total_hits": false,
+            // The answer says whether there are any, so that an empty one is not taken for "nothing is held".
+            "track_total_hits": 1,
         });
         if let Some(after) = &request.after {
             body["search_after"] = json!([after.as_str()]);

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
-use percent_encoding::percent_decode_str;
-
+use super::{super::scripts::SCRIPTS, *};
 use crate::{
     messages::{Filter, ListRequest, PermitRequest},
     model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota, WaiterId},
@@ -28,6 +26,14 @@ fn ask_in_turn(text: &str, counts_for: Duration) -> AcquireRequest {
 
 fn acquire(statements: &Statements, text: &str) -> HttpRequest {
     statements.update(statements.acquire(&ask(text)))
+}
+
+/// The change in a bulk of one.
+fn change_in(request: &HttpRequest) -> &Value {
+    match lines_of(request) {
+        [_, change] => change,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn json(request: &HttpRequest) -> &Value {
@@ -60,10 +66,7 @@ fn a_script_is_the_same_text_for_every_request() {
     for pair in pairs {
         let bodies = pair.map(|request| {
             let sent = statements.update(statements.acquire(&request));
-            match &sent.body {
-                Body::Lines(lines) => lines[1].clone(),
-                _ => json(&sent).clone(),
-            }
+            change_in(&sent).clone()
         });
         let [one, other] = bodies.each_ref().map(|body| &body["script"]);
         assert_eq!(one["source"], other["source"]);
@@ -76,80 +79,82 @@ fn stored_scripts_are_named_and_not_sent() {
     let mut statements = Statements::of_locks("locks".into());
     statements.use_stored_scripts();
     let sent = acquire(&statements, "key");
-    let script = &json(&sent)["script"];
+    let script = &change_in(&sent)["script"];
     assert_eq!(script["id"], ACQUIRE.stored_name());
     assert_eq!(script["source"], Value::Null);
 }
 
+/// A proxy may decode a path, resolve dots in it and join slashes. Then an id in a path would be another id.
 #[test]
-fn a_key_is_one_segment_of_the_path() {
-    let statements = Statements::of_locks("locks".into());
-    let sent = acquire(&statements, "a/b?c#d é.");
-    assert_eq!(sent.path, "locks%2Dwrite/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
-    assert!(sent.query.contains(&("require_alias", "true".into())));
-    assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
-}
-
-#[test]
-fn keys_that_a_path_would_drop_go_in_the_body() {
-    let statements = Statements::of_locks("locks".into());
-    for dots in [".", ".."] {
-        let sent = acquire(&statements, dots);
-        assert_eq!(sent.path, "locks%2Dwrite/_bulk");
-        let lines = lines_of(&sent);
-        assert_eq!(lines[0]["update"]["_id"], dots);
-        assert_eq!(lines[0]["update"]["require_alias"], true);
-    }
-}
-
-/// An `_update` that another change has overtaken is queued again, and may be overtaken again.
-#[test]
-fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
+fn no_id_is_in_a_path() {
     let statements = Statements::of_locks("locks".into());
     let lease = LeaseId::random();
-    let quota = Quota::fixed(10, Duration::from_secs(1)).unwrap();
-    let in_turn = ask_in_turn("key", Duration::from_secs(3));
-    let crowded = [
-        statements.acquire(&ask("key").shared()),
-        statements.acquire(&ask("key").permits(1, 4).unwrap()),
-        statements.acquire(&ask("key").reentrant()),
-        statements.acquire(&in_turn.clone().likely_held()),
-        statements.acquire_in_full(&in_turn),
-        statements.leave(&key("key"), WaiterId::random()),
-        statements.renew(&RenewRequest::new(
-            key("key"),
-            lease,
-            Duration::from_secs(1),
-        )),
-        statements.release(&ReleaseRequest::new(key("key"), lease)),
-        statements.permit(&PermitRequest::new(
-            key("key"),
-            PermitId::random(),
-            quota,
-            1,
-        )),
-    ];
-    for change in crowded {
-        let sent = statements.update(change);
-        assert_eq!(sent.path, "locks%2Dwrite/_bulk", "{sent:?}");
-        let [action, _] = lines_of(&sent) else {
-            panic!("{sent:?}");
-        };
-        assert_eq!(action["update"]["require_alias"], true);
+    for text in [
+        "key",
+        "a/b",
+        "../x",
+        ".",
+        "..",
+        "%2e%2e%2fx",
+        "a?b#c;d",
+        "é \\",
+    ] {
+        let key = key(text);
+        let quota = Quota::fixed(10, Duration::from_secs(1)).unwrap();
+        let in_turn = ask_in_turn(text, Duration::from_secs(3));
+        let changes = [
+            statements.acquire(&ask(text)),
+            statements.acquire(&ask(text).shared()),
+            statements.acquire(&ask(text).in_place_of(lease)),
+            statements.acquire_in_full(&in_turn),
+            statements.leave(&key, WaiterId::random()),
+            statements.renew(&RenewRequest::new(
+                key.clone(),
+                lease,
+                Duration::from_secs(1),
+            )),
+            statements.convert(&ConvertRequest::upgrade(key.clone(), lease)),
+            statements.release(&ReleaseRequest::new(key.clone(), lease)),
+            statements.evict(&key),
+            statements.inspect(&key),
+            statements.remove_expired(&key),
+            statements.purge(text.to_owned(), Duration::ZERO),
+        ];
+        for change in changes {
+            let sent = statements.update(change);
+            assert_eq!(sent.path, "locks%2Dwrite/_bulk", "{sent:?}");
+            let action = &lines_of(&sent)[0]["update"];
+            assert_eq!(action["_id"], text);
+            assert_eq!(action["require_alias"], true);
+            assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
+        }
+        let get = statements.get(&key);
+        assert_eq!(get.path, "locks%2Dwrite/_mget");
+        assert_eq!(*json(&get), json!({ "ids": [text] }));
+        let permit = PermitRequest::new(key, PermitId::random(), quota, 1);
+        let sent = statements.update(statements.permit(&permit));
+        assert_eq!(sent.path, "locks%2Dwrite/_bulk");
     }
-    let alone = [
-        statements.acquire(&ask("key")),
-        statements.acquire(&ask("key").turn(Turn::Barging)),
-        statements.acquire(&in_turn),
-        statements.acquire_in_full(&ask("key")),
-        statements.acquire(&ask("key").in_place_of(lease)),
-        statements.convert(&ConvertRequest::upgrade(key("key"), lease)),
-        statements.inspect(&key("key")),
-        statements.remove_expired(&key("key")),
-    ];
-    for change in alone {
-        let sent = statements.update(change);
-        assert_eq!(sent.path, "locks%2Dwrite/_update/key", "{sent:?}");
+    for script in SCRIPTS {
+        let path = statements.store_script(script).path;
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '/');
+        assert!(
+            path.chars().all(is_plain) && path.matches('/').count() == 1,
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn a_name_is_one_name_and_one_segment() {
+    for name in ["locks", "Locks-1", "a.b_c", "锁"] {
+        assert!(Statements::of_locks(name.to_owned()).has_name().is_ok());
+    }
+    for odd in [
+        "", ".", "..", "a/b", "a,b", "a*", "a b", "%2e", "a;b", "a?b", "<a{now}>", "c:a", "-*\n",
+    ] {
+        let told = Statements::of_locks(odd.to_owned()).has_name().unwrap_err();
+        assert!(told.contains("use letters"), "{told}");
     }
 }
 
@@ -305,7 +310,10 @@ fn no_time_of_this_process_is_sent() {
     let requests = [acquire(&statements, "k"), statements.search(&list)];
     for request in requests {
         let mut found = Vec::new();
-        numbers(json(&request), &mut found);
+        match &request.body {
+            Body::Lines(lines) => lines.iter().for_each(|line| numbers(line, &mut found)),
+            _ => numbers(json(&request), &mut found),
+        }
         assert!(
             !found.is_empty() && !found.into_iter().any(near),
             "{request:?}"
@@ -314,9 +322,9 @@ fn no_time_of_this_process_is_sent() {
 }
 
 #[test]
-fn random_texts_are_parameters_and_one_segment_of_the_path() {
+fn random_texts_are_parameters_and_ids_in_the_body() {
     let statements = Statements::of_locks("locks".into());
-    let script = json(&acquire(&statements, "tame"))["script"]["source"].clone();
+    let script = change_in(&acquire(&statements, "tame"))["script"]["source"].clone();
     let mut random = Texts::new(0);
     for number in 0..1_000 {
         let [name, owner] = [(); 2].map(|()| random.good(1, MAX_KEY_BYTES));
@@ -325,15 +333,8 @@ fn random_texts_are_parameters_and_one_segment_of_the_path() {
             owner: owner.as_str().into(),
             ..ask(&name).note(&*note)
         };
-        let change = statements.acquire(&request);
-        let sent = statements.update(change.clone());
-        if ![".", ".."].contains(&&*name) {
-            let id = sent.path.strip_prefix("locks%2Dwrite/_update/").unwrap();
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'%';
-            assert!(id.bytes().all(plain), "{id}");
-            assert_eq!(percent_decode_str(id).decode_utf8().unwrap(), name);
-        }
-        let sent = statements.bulk(vec![change]);
+        let sent = statements.update(statements.acquire(&request));
+        assert_eq!(sent.path, "locks%2Dwrite/_bulk");
         let lines = lines_of(&sent);
         assert_eq!(lines[0]["update"]["_id"], *name);
         for line in lines {

@@ -1,0 +1,44 @@
+//! What an error has to say: one short sentence with the host and the cause.
+
+use std::error::Error as _;
+
+use leasehold::Error;
+
+/// The longest message, with its causes, in characters.
+const LONGEST: usize = 300;
+
+/// The error with its causes, as a log or the command shows it.
+pub fn message(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+/// Checks the message of an error of a call that this host has answered, or has not.
+pub fn is_told(error: &Error, host: &str) {
+    let text = message(error);
+    let length = text.chars().count();
+    assert!(length <= LONGEST, "{length} characters: {text}");
+    for part in ["painless", "ctx.", "params", "\n"] {
+        assert!(!text.contains(part), "{part:?} is in {text}");
+    }
+    // No answer came in time, and which of several hosts was asked is not known.
+    let is_late = |error: &Error| matches!(error, Error::TimedOut { .. });
+    let is_late = error.driver_error().is_some_and(is_late);
+    let names_a_host = matches!(
+        error,
+        Error::Unreachable { .. }
+            | Error::Interrupted { .. }
+            | Error::Denied { .. }
+            | Error::Overloaded { .. }
+            | Error::NotPrepared { .. }
+            | Error::Store { .. }
+    );
+    if names_a_host && !is_late {
+        assert!(text.contains(host), "{host} is not in {text}");
+    }
+}
