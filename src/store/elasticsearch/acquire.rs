@@ -81,9 +81,9 @@ impl<C: Transport> IndexStore<C> {
             Write::Keep if is_confirmed => answer,
             // The request is sent again, to the script that knows all rules and whose answer contains the time. There
             // are four reasons. The rule would change the document now: the lean script has refused a process that has
-            // to take a place, or it has refused because of places that no longer count, or the estimated time differs
-            // from the node's, for example because the last holder expires at about this moment. Or the lease was
-            // granted before, beside others. The lean script does not write such a document again, and only what is
+            // to take a place, or it has refused because of places that count but no longer keep a free key, or the
+            // estimated time differs from the node's, for example because the last holder expires at about this moment.
+            // Or the lease was granted before, beside others. The lean script does not write such a document again, and only what is
             // written is confirmed by the replicas.
             Write::Keep | Write::Put(_) | Write::Remove => {
                 let change = self.statements.acquire_in_full(request);
