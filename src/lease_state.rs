@@ -44,9 +44,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
     conversions::{Opposites, Unanswered},
-    end::EndedBefore,
     number::LeaseNumber,
-    status::EndReason,
+    status::{EndReason, EndedBefore},
     watcher::LossWatcher,
 };
 use self::{

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     LeaseState,
-    status::{EndReason, Phase},
+    status::{EndReason, EndedBefore, Phase},
 };
 use crate::{model::LossReason, telemetry};
 
@@ -19,11 +19,6 @@ pub(crate) struct Ended {
     loss: Option<LossReason>,
     held: Duration,
 }
-
-/// Another call had ended the lease before, so this one has changed nothing: the lease is not what this call would have
-/// made of it. A close may release a lease whose guard is given away at the same moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EndedBefore;
 
 impl LeaseState {
     /// Ends the lease: its holder does not count on it any more. The first call decides how the lease ends. Its caller

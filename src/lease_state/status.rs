@@ -20,6 +20,11 @@ pub(crate) enum EndReason {
     Detached,
 }
 
+/// Another call had ended the lease before, so this one has changed nothing: the lease is not what this call would have
+/// made of it. A close may release a lease whose guard is given away at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndedBefore;
+
 /// The part of a lease's state that changes.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
