@@ -93,7 +93,7 @@ impl RenewalInbox {
         let mut work = self.work.lock();
         let changed = change(&mut work);
         work.look_at = Some(work.look_at.map_or(look_at, |known| known.min(look_at)));
-        let due = work.due();
+        let due = work.alarm.is_some().then(|| work.due()).flatten();
         let alarm = work.alarm.as_mut();
         let is_told = alarm.is_some_and(|alarm| alarm.set_earlier(due));
         drop(work);
