@@ -197,7 +197,8 @@ async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
         lease.release().await.unwrap();
         let guarded = GuardedCollection::new(&collection, Fence::new(7)).journal(false);
         guarded.insert_one(&doc! { "_id": 7 }).await.unwrap();
-        let locks = MongoDistributedLock::new(&collection).journal(false);
+        let locks = MongoDistributedLock::new(&beside(&collection)).journal(false);
+        locks.prepare().await.unwrap();
         locks.increment("another", LONG).await.unwrap().unwrap();
         let mut writes = 0;
         for command in commands.take() {
@@ -209,8 +210,14 @@ async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
             assert!(!concern.contains_key("j"), "{command}");
             writes += 1;
         }
-        assert_eq!(writes, 4);
+        assert_eq!(writes, 5);
     }
+}
+
+/// A collection for the locks of the Java class, which need a unique index.
+fn beside(collection: &Collection<Document>) -> Collection<Document> {
+    let database = collection.client().database(DATABASE);
+    database.collection(&format!("{}_java", collection.name()))
 }
 
 /// The length of a message's header, and the place of the document in the message.
@@ -253,7 +260,9 @@ async fn a_server_without_a_journal_is_told_as_what_it_is_and_can_be_used_all_th
     let store = MongoStore::new(&collection);
     let leases = Leases::new(store.clone());
     let guarded = GuardedCollection::new(&collection, Fence::new(7));
-    let locks = MongoDistributedLock::new(&collection);
+    let honest = beside(&fixture.collection().await);
+    MongoDistributedLock::new(&honest).prepare().await.unwrap();
+    let locks = MongoDistributedLock::new(&beside(&collection));
     let failures = [
         leases.acquire("key", LONG).await.map(drop).unwrap_err(),
         leases.evict("key").await.map(drop).unwrap_err(),

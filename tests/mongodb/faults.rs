@@ -355,7 +355,7 @@ async fn a_statement_that_fails_is_no_renewal() {
     assert!(
         answers
             .iter()
-            .all(|answer| matches!(answer, Err(Error::Store { .. }))),
+            .all(|answer| matches!(answer, Err(Error::NotPrepared { .. }))),
         "{answers:?}"
     );
 }

@@ -80,7 +80,10 @@ async fn a_release_and_an_eviction_are_told() {
 async fn nothing_else_is_told() {
     let (leases, mut freed, fixture) = told().await;
     let store = fixture.store().await;
+    // This tries a lock of its own.
     store.prepare().await.unwrap();
+    let tried = next(&mut freed).await;
+    assert!(tried[0].starts_with("leasehold prepare"), "{tried:?}");
 
     let one = leases.acquire("one", LONG).await.unwrap();
     let two = leases.acquire("two", LONG).await.unwrap();

@@ -17,7 +17,7 @@ use mongodb::{
     error::Error as DriverError,
 };
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     concern::Collections,
@@ -32,8 +32,11 @@ use crate::{
     runtime,
 };
 
-/// How long a look may take. After that an operation looks again, by another connection.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a look may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long operations join a look that is under way. Its connection may be dead, so a later operation looks by another
+/// one.
+const JOINED_FOR: Duration = Duration::from_secs(5);
 
 /// Decides whether a collection is fit.
 type Judge = fn(&CollectionFacts) -> Result<(), Error>;
@@ -43,13 +46,14 @@ type RunningLook = Shared<BoxFuture<'static, Result<(), Error>>>;
 
 /// Whether a collection was looked at, in this process. Clones share the answer.
 ///
-/// One look at a time is under way, however many operations wait for it. A fit collection is not looked at again. After
+/// Operations that come at the same time share one look. A fit collection is not looked at again. After
 /// any other outcome the next operation looks again, so that a passing failure, or a collection that was mended, keeps
 /// nobody out.
 #[derive(Clone, Default)]
 pub(super) struct FirstLook {
     is_fit: Arc<AtomicBool>,
-    running: Arc<Mutex<Option<RunningLook>>>,
+    /// The look that is under way, and when it began.
+    running: Arc<Mutex<Option<(Instant, RunningLook)>>>,
 }
 
 impl FirstLook {
@@ -70,13 +74,14 @@ impl FirstLook {
         }
         let look = {
             let mut running = self.running.lock();
-            match running.take().filter(|look| look.peek().is_none()) {
-                Some(look) => running.insert(look).clone(),
-                None => {
-                    let look = look_in_time(collection.clone(), judge);
-                    running.insert(look.boxed().shared()).clone()
-                }
-            }
+            let joined = running
+                .take()
+                .filter(|(since, look)| since.elapsed() < JOINED_FOR && look.peek().is_none());
+            let (_, look) = running.insert(joined.unwrap_or_else(|| {
+                let look = look_in_time(collection.clone(), judge);
+                (Instant::now(), look.boxed().shared())
+            }));
+            look.clone()
         };
         look.await?;
         self.record(true);
