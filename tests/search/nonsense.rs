@@ -364,7 +364,7 @@ fn timeless_lock() -> Value {
 
 /// The answer that an update changed nothing in this document. A search finds the document too.
 pub fn noop(source: &Value) -> Value {
-    let hit = json!({ "_index": INDEX, "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
+    let hit = json!({ "_index": INDEX, "_id": "key", "sort": ["key", 0, ""], "_source": source, "fields": { "now": [5] } });
     json!({
         "status": 200, "result": "noop", "get": { "_source": source }, "timed_out": false,
         "hits": { "total": { "value": 1, "relation": "eq" }, "hits": [hit] },

@@ -107,7 +107,8 @@ use crate::model::{Cause, Error, Fence, Key};
 ///   cluster a moment ago may answer this too, and it is true then as well.
 /// - [`Error::InvalidKey`] if the id is empty or longer than 512 bytes.
 /// - [`Error::Contention`] if other writers kept changing the document. Nothing was changed.
-/// - [`Error::Store`] if the index is missing, if its mapping refuses the document or the field, if the field contains
+/// - [`Error::Store`] if the index is missing or [does not keep the fence](GuardedIndex#the-index), if the name cannot be
+///   one of an index, if the mapping refuses the document or the field, if the field contains
 ///   something other than a whole number, or if the document cannot be converted to JSON or from it. The source says
 ///   which.
 /// - Otherwise the error with which the cluster answers; see [`Error`].
