@@ -102,6 +102,7 @@ async fn a_stranger_who_follows_the_document_takes_part() {
         let lease = leases.acquire("report:42", LONG).await.unwrap();
         assert!(lease.fence() > theirs.fence);
         let refused = stranger.send("acquire").await;
+        let refused = &refused["items"][0]["update"];
         assert_eq!(refused["result"], "noop", "{refused}");
         assert_eq!(refused["get"]["_source"]["owner"], leases.owner());
         assert_eq!(stranger.result("release").await, "noop");

@@ -107,10 +107,11 @@ impl ItemAnswer {
         }
         let shown = |text: &Option<String>| text.as_deref().map_or("none".to_owned(), server::name);
         Err(server.interrupted(format_args!(
-            "the answer is not to what was asked, but of [{}] in the index [{}]: an alias was moved, or an ingest \
-             pipeline sends what is written elsewhere",
+            "an answer not to what was asked: [{}] in [{}] instead of [{}] in [{}]: an alias was moved",
             shown(&self.id),
             shown(&self.index),
+            server::name(id),
+            server::name(index),
         )))
     }
 }
@@ -441,7 +442,7 @@ mod tests {
                 let error = told(result, json!(index), json!(id)).unwrap_err();
                 let problem = std::error::Error::source(&error).unwrap().to_string();
                 assert!(
-                    problem.contains(&format!("[{id}] in the index [{index}]")),
+                    problem.contains(&format!("[{id}] in [{index}]")),
                     "{problem}"
                 );
             }

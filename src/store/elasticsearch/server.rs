@@ -7,6 +7,8 @@ use crate::model::{Cause, Error};
 /// The longest text of a cause, in characters. With the sentence of the longest error before it, a message has at most
 /// 300.
 const MAX_CAUSE: usize = 200;
+/// The longest problem of an index. It is a part of the sentence of its error, which is shorter than the longest.
+const MAX_PROBLEM: usize = 220;
 /// The longest name of a host, an index or an alias in a message.
 const MAX_NAME: usize = 72;
 
@@ -36,7 +38,7 @@ impl Server {
     pub(crate) fn not_prepared(&self, problem: impl fmt::Display) -> Error {
         Error::NotPrepared {
             store: self.store,
-            problem: self.told(problem),
+            problem: shortened(&format!("{}: {problem}", name(&self.host)), MAX_PROBLEM),
         }
     }
 
@@ -126,19 +128,23 @@ pub(crate) fn name(name: &str) -> String {
 /// A text as one short sentence. The request that the error of a cluster repeats, with its scripts and parameters, is left
 /// out. If the sentence is cut, its end after the last colon stays: that is the root cause, or what to do.
 pub(crate) fn short(text: &str) -> String {
+    shortened(text, MAX_CAUSE)
+}
+
+fn shortened(text: &str, most: usize) -> String {
     let before = text.split("request: [").next().unwrap_or_default();
     let words: Vec<_> = before.split_whitespace().collect();
     let text = words.join(" ");
     let text = text.trim_end_matches([',', ':', ' ']);
-    let is_long = text.chars().nth(MAX_CAUSE).is_some();
+    let is_long = text.chars().nth(most).is_some();
     let end = text
         .rsplit_once(": ")
         .map(|(start, end)| (start, end, end.chars().count()));
     match end {
-        Some((start, end, length)) if is_long && length < MAX_CAUSE / 2 => {
-            format!("{}: {end}", clipped(start, MAX_CAUSE - length - 2))
+        Some((start, end, length)) if is_long && length < most / 2 => {
+            format!("{}: {end}", clipped(start, most - length - 2))
         }
-        _ => clipped(text, MAX_CAUSE),
+        _ => clipped(text, most),
     }
 }
 

@@ -118,16 +118,14 @@ impl Statements {
     /// for locks. Otherwise the problem.
     pub(crate) fn located(&self, answer: &Value) -> Result<String, String> {
         let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
-        let [alias, write_alias] = self.aliases();
+        let [alias, _] = self.aliases();
         let (index, description) = match &*found {
             [] => return Err(format!("there is no index behind {alias}")),
             [one] => *one,
             several => {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
                 return Err(format!(
-                    "the aliases {alias} and {write_alias} lead to several indices, {}, and a lock \
-                     in one is not seen in the other: take them from all but the one that has the \
-                     locks",
+                    "the aliases lead to several indices, {}: take them from all but the one that has the locks",
                     names.join(" and "),
                 ));
             }
