@@ -252,3 +252,22 @@ pub(crate) fn of_limiter(limiter: &LimiterRecord) -> Value {
         "over_at": limiter.over_at.timestamp_millis(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::FENCE_END;
+
+    /// Programs whose numbers are all doubles, and Java, write them in these forms.
+    #[test]
+    fn a_fence_that_is_written_as_a_double_is_read_exactly() {
+        for fence in (FENCE_END - 500)..FENCE_END {
+            let digits = fence.to_string();
+            let (first, rest) = digits.split_at(1);
+            for text in [format!("{fence}.0"), format!("{first}.{rest}E15")] {
+                let value: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(number(&value), Some(fence), "{text}");
+            }
+        }
+    }
+}
