@@ -8,8 +8,8 @@
 //!   and the question for which keys other processes wait (`places.rs`).
 //! - **The requests:** `send.rs` and `bulk.rs` (`bulk_limit.rs`) send them, by either client (`transport.rs`).
 //!   `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
-//! - **The index:** `prepare.rs` creates or checks it, by the statements and conditions of `setup.rs`.
-//!   `aliased_index.rs` knows the index behind an alias.
+//! - **The index:** `prepare.rs` creates or checks it, by the statements of `setup.rs` and the conditions of
+//!   `fitness.rs`, and tries it out (`trial.rs`). `aliased_index.rs` knows the index behind an alias.
 
 // Reading a missing field of a `Value` gives null instead of a panic, and only values that are built here are
 // written to.
@@ -21,6 +21,7 @@ mod answer;
 mod bulk;
 mod bulk_limit;
 mod error;
+mod fitness;
 mod found;
 mod guarded;
 mod index_store;
@@ -38,6 +39,7 @@ mod server;
 mod setup;
 mod statements;
 mod transport;
+mod trial;
 
 use std::time::Duration;
 

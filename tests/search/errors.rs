@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::{
-    BOTH, Engine, Fixture, LONG, elasticsearch, leases,
+    BOTH, Engine, Fixture, LONG, elasticsearch, leases, least_mapping,
     nonsense::{INDEX, http, located},
     patience::{answered_error, with_short_waits},
     refusals,
@@ -169,7 +169,7 @@ async fn after_a_conflict_the_index_is_known_until_the_cluster_says_otherwise() 
     let index = |pipeline: &str| {
         let index = json!({
             "aliases": { "locks": {}, "locks-write": {} },
-            "mappings": { "_meta": { "leasehold_schema": 1 } },
+            "mappings": least_mapping(),
             "settings": { "index": { "default_pipeline": pipeline } },
         });
         Reply::Says(http(
@@ -371,7 +371,7 @@ async fn is_ambiguous_without_a_primary(engine: Engine) {
     let fixture = Fixture::new(engine);
     let nowhere = json!({
         "settings": { "index.routing.allocation.require._name": "nobody" },
-        "mappings": { "_meta": { "leasehold_schema": 1 } },
+        "mappings": least_mapping(),
         "aliases": { &fixture.alias: {}, fixture.write_alias(): {} },
     });
     let path = format!("{}?wait_for_active_shards=0", fixture.index());

@@ -28,6 +28,7 @@ mod requests;
 mod seeds;
 mod setups;
 mod sharing;
+mod templates;
 mod timed;
 mod told;
 mod too_large;
@@ -235,6 +236,28 @@ impl Fixture {
             .unwrap();
         response.json().await.unwrap()
     }
+}
+
+/// The least mapping with which an index counts as one of locks.
+fn least_mapping() -> Value {
+    let word = json!({ "type": "keyword" });
+    let date = json!({ "type": "date", "format": "epoch_millis" });
+    json!({
+        "_meta": { "leasehold_schema": 1 },
+        "properties": {
+            "key": word,
+            "schema": word,
+            "fence": { "type": "long", "fields": { "time": date } },
+            "expires_at": date,
+            "released_at": date,
+            "owner": word,
+            "holders": { "properties": { "owner": word } },
+            "limiter": { "type": "long" },
+            "over_at": date,
+            "window": { "type": "long" },
+            "kind": word,
+        },
+    })
 }
 
 /// A request for the key `key`.

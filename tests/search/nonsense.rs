@@ -14,7 +14,7 @@ use leasehold_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{LONG, builder, elasticsearch, leases, told::is_told};
+use super::{LONG, builder, elasticsearch, leases, least_mapping, told::is_told};
 
 /// The time limit of a call of the handle, where no answer comes.
 const CALL: Duration = Duration::from_millis(300);
@@ -32,7 +32,7 @@ pub const INDEX: &str = "locks-v1";
 pub fn located(lie: Lie) -> Lie {
     let index = json!({
         "aliases": { "locks": {}, "locks-write": {} },
-        "mappings": { "_meta": { "leasehold_schema": 1 } },
+        "mappings": least_mapping(),
         "settings": { "index": {} },
     });
     let index = json!({ INDEX: index }).to_string();

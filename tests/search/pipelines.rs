@@ -3,11 +3,13 @@
 use elasticsearch::http::Method::{Delete, Put};
 use leasehold::{
     Attempt, Error, Key, Store,
-    store::{AcquireAnswer, AcquireRequest, LeaseId},
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest,
+    },
 };
 use serde_json::{Value, json};
 
-use super::{BOTH, Fixture, LONG, ask, fencing::Documents, leases, told::is_told};
+use super::{BOTH, Fixture, LONG, ask, fencing::Documents, granted, leases, told::is_told};
 
 const SETTINGS: [&str; 2] = ["default_pipeline", "final_pipeline"];
 
@@ -153,6 +155,97 @@ async fn a_pipeline_that_writes_ids_changes_nothing_for_processes_that_run() {
                     let free = usize::from(key == "new");
                     assert_eq!(granted, free, "{engine:?}, {setting}");
                 }
+            }
+        }
+    }
+}
+
+/// What the processes have written is what the next one finds, whatever a pipeline would make of it. The pipelines come
+/// while the processes run, so nobody looks whether there are any.
+#[tokio::test]
+async fn a_pipeline_that_changes_the_fields_of_a_lock_makes_no_two_holders() {
+    let processors = [
+        json!({ "set": { "field": "expires_at", "value": 1 } }),
+        json!({ "remove": { "field": ["expires_at", "holders"], "ignore_missing": true } }),
+        json!({ "set": { "field": "lease", "value": LeaseId::random().to_string() } }),
+        json!({ "script": { "source": "ctx.fence = 1; ctx.waiters = []; ctx.owner = 'you'" } }),
+    ];
+    let mut wrong = Vec::new();
+    for engine in BOTH {
+        for setting in SETTINGS {
+            for processor in &processors {
+                let fixture = Fixture::prepared(engine).await;
+                let processes = [fixture.store(), fixture.store()];
+                let before = ask_for("before");
+                for store in &processes {
+                    store.acquire(&ask_for("other")).await.unwrap();
+                }
+                granted(&processes[0], &before).await;
+                let release = ReleaseRequest::new(before.key.clone(), before.lease);
+                processes[0].release(&release).await.unwrap();
+                store_pipeline(&fixture, processor.clone()).await;
+                set_pipeline(&fixture, setting, &fixture.alias).await;
+                for (key, shared) in [("new", false), ("before", false), ("shared", true)] {
+                    let mut first = ask_for(key);
+                    if shared {
+                        first = first.shared();
+                    }
+                    let answers = [
+                        processes[0].acquire(&first).await,
+                        processes[1].acquire(&ask_for(key)).await,
+                    ];
+                    let is_right = matches!(
+                        answers,
+                        [Ok(AcquireAnswer::Granted(_)), Ok(AcquireAnswer::Held(_))]
+                    );
+                    if !is_right {
+                        wrong.push(format!("{engine:?}, {setting}, {processor}: {answers:?}"));
+                    }
+                    if shared {
+                        // A conversion is written as it is, too.
+                        let upgrade = ConvertRequest::upgrade(first.key.clone(), first.lease);
+                        let upgraded = processes[0].convert(&upgrade).await;
+                        let held = processes[1].acquire(&ask_for(key).shared()).await;
+                        let is_right = matches!(upgraded, Ok(ConvertAnswer::Converted(_)))
+                            && matches!(held, Ok(AcquireAnswer::Held(_)));
+                        if !is_right {
+                            wrong.push(format!(
+                                "{engine:?}, {setting}, {processor}: {upgraded:?}, {held:?}"
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+}
+
+fn ask_for(key: &str) -> AcquireRequest {
+    let key = Key::new(key).unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+/// A pipeline that lets no document pass stops all grants of new keys, and running processes say why.
+#[tokio::test]
+async fn a_pipeline_that_lets_nothing_pass_is_named_by_processes_that_run() {
+    for engine in BOTH {
+        for setting in SETTINGS {
+            for processor in [
+                json!({ "drop": {} }),
+                json!({ "fail": { "message": "no" } }),
+            ] {
+                let fixture = Fixture::prepared(engine).await;
+                let store = fixture.store();
+                granted(&store, &ask_for("before")).await;
+                store_pipeline(&fixture, processor).await;
+                set_pipeline(&fixture, setting, &fixture.alias).await;
+                let first = store.acquire(&ask_for("key")).await.unwrap_err();
+                assert!(first.is_ambiguous(), "{first:?}");
+                let again = store.acquire(&ask_for("key")).await.unwrap_err();
+                assert!(matches!(again, Error::NotPrepared { .. }), "{again:?}");
+                assert!(again.to_string().contains(&fixture.alias), "{again:?}");
+                is_told(&again, &fixture.host());
             }
         }
     }

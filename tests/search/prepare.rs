@@ -252,8 +252,8 @@ async fn a_mapping_of_ours_is_brought_up_to_date() {
 async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
     let fixture = Fixture::secured(Engine::ElasticsearchSecured).await;
     let inline = fixture.on_elasticsearch();
-    inline.prepare().await.unwrap();
-    for error in refusals(&leases(inline)).await {
+    let refused = inline.prepare().await.unwrap_err();
+    for error in refusals(&leases(inline)).await.into_iter().chain([refused]) {
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
         assert!(error.to_string().contains("stored_scripts()"), "{error}");
     }

@@ -1,10 +1,13 @@
 //! Indices in which locks would not work. They are refused, and the error names the reason.
 
 use elasticsearch::http::Method::{Get, Post, Put};
-use leasehold::{Error, Store};
+use leasehold::{
+    Error, Filter, Store,
+    store::{AcquireAnswer, ListRequest},
+};
 use serde_json::{Value, json};
 
-use super::{BOTH, Fixture, LONG, leases, told::is_told};
+use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, told::is_told};
 
 /// Makes an index behind the aliases of a fixture, with changes to what `prepare` makes.
 async fn odd_index(fixture: &Fixture, change: impl Fn(&mut Value)) {
@@ -39,10 +42,98 @@ async fn is_refused(fixture: &Fixture, problem: &str) {
             matches!(error, Error::NotPrepared { .. }),
             "{problem}: {error:?}"
         );
-        assert!(error.to_string().contains(problem), "{problem}: {error}");
+        let told = error.to_string();
+        assert!(told.contains(problem), "{problem}: {told}");
         is_told(&error, &fixture.host());
         // Who takes another name has two sets of locks.
-        assert!(!error.to_string().contains("name that no other"), "{error}");
+        assert!(!told.contains("name that no other"), "{told}");
+    }
+}
+
+/// Changes the write alias of a fixture.
+async fn set_write_alias(fixture: &Fixture, options: Value) {
+    let mut alias = json!({ "index": fixture.index(), "alias": fixture.write_alias() });
+    for (name, value) in options.as_object().unwrap() {
+        alias[name] = value.clone();
+    }
+    let actions = json!({ "actions": [{ "add": alias }] });
+    let changed = fixture.ask(Post, "_aliases", actions).await;
+    assert_eq!(changed["acknowledged"], true, "{changed}");
+}
+
+/// With several shards, an alias with a routing leads to another shard than one without it.
+#[tokio::test]
+async fn a_routing_on_the_write_alias_makes_no_two_holders() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        odd_index(&fixture, |index| {
+            index["settings"]["index"]["number_of_shards"] = json!(5);
+        })
+        .await;
+        let held = ask();
+        granted(&fixture.store(), &held).await;
+        // Some of them lead to the shard with the lock.
+        for routing in ["a", "b", "c", "d", "e", "f"] {
+            set_write_alias(&fixture, json!({ "routing": routing })).await;
+            let answer = fixture.store().acquire(&ask()).await;
+            assert!(answer.is_err(), "{engine:?}, {routing}: {answer:?}");
+            is_refused(&fixture, "has a routing").await;
+        }
+        set_write_alias(&fixture, json!({})).await;
+        let answer = fixture.store().acquire(&ask()).await.unwrap();
+        assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
+    }
+}
+
+/// The routing of one kind of request alone is no less of a problem.
+#[tokio::test]
+async fn every_routing_on_the_write_alias_is_refused() {
+    for engine in BOTH {
+        for kind in ["index_routing", "search_routing"] {
+            let fixture = Fixture::prepared(engine).await;
+            set_write_alias(&fixture, json!({ kind: "a" })).await;
+            is_refused(&fixture, "has a routing").await;
+        }
+    }
+}
+
+/// A list of all locks, and a purge.
+async fn looks(store: &dyn Store) -> [Result<usize, Error>; 2] {
+    let page = store.list(&ListRequest::new(Filter::new(), None, 10)).await;
+    let purged = store.purge(std::time::Duration::ZERO).await;
+    [
+        page.map(|page| page.locks.len()),
+        purged.map(|purged| purged as usize),
+    ]
+}
+
+/// A list that leaves locks out is not told from one that has all of them.
+#[tokio::test]
+async fn what_hides_locks_from_lists_and_purges_is_refused() {
+    for engine in BOTH {
+        let filter = json!({ "filter": { "term": { "owner": "somebody else" } } });
+        let runtime = json!({ "runtime": { "key": {
+            "type": "keyword", "script": { "source": "emit('another key')" },
+        } } });
+        for hidden_by in ["a filter", "a runtime field"] {
+            let fixture = Fixture::prepared(engine).await;
+            granted(&fixture.store(), &ask()).await;
+            assert_eq!(looks(&fixture.store()).await.map(Result::unwrap), [1, 0]);
+            match hidden_by {
+                "a filter" => set_write_alias(&fixture, filter.clone()).await,
+                // OpenSearch 2.5 has no runtime fields.
+                _ if matches!(engine, Engine::OpenSearch) => continue,
+                _ => {
+                    let path = format!("{}/_mapping", fixture.index());
+                    let put = fixture.ask(Put, &path, runtime.clone()).await;
+                    assert_eq!(put["acknowledged"], true, "{put}");
+                }
+            }
+            for looked in looks(&fixture.store()).await {
+                assert!(looked.is_err(), "{engine:?}, {hidden_by}: {looked:?}");
+            }
+            is_refused(&fixture, hidden_by).await;
+        }
     }
 }
 
@@ -77,6 +168,22 @@ async fn an_index_that_is_of_no_use_for_locks_is_refused() {
                 "/settings/index/translog",
                 json!({ "durability": "async" }),
                 "durability",
+            ),
+            ("/mappings/enabled", json!(false), "is not enabled"),
+            (
+                "/mappings/properties/key",
+                json!({ "type": "keyword", "ignore_above": 100 }),
+                "maps key",
+            ),
+            (
+                "/mappings/properties/holders/type",
+                json!("nested"),
+                "maps holders.owner",
+            ),
+            (
+                "/mappings/properties/schema",
+                json!({ "type": "keyword", "index": false }),
+                "maps schema",
             ),
         ] {
             let fixture = Fixture::new(engine);

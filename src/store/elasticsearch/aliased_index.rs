@@ -1,5 +1,5 @@
 //! The name of the index that the aliases lead to, once it is known. The locks are in that index. (`send.rs` asks for
-//! the name, and `setup.rs` judges the answer.)
+//! the name, and `fitness.rs` judges the answer.)
 //!
 //! Callers take turns. The first caller sends a request, and its answer serves all that wait. A failure also counts for
 //! the callers that came before the failed request was sent. It is not remembered: a caller that comes later sends
@@ -25,7 +25,8 @@ use crate::model::Error;
 /// How long a caller waits for the answer. All operations of the store, even renewals, wait for the caller whose turn
 /// it is, and the next request may succeed on another connection.
 pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// The shortest time between two checks that contention causes. Contention is common where many clients want one key.
+/// The shortest time between two checks that contention or an answer from which nothing follows causes. Contention is
+/// common where many clients want one key.
 const MIN_TIME_BETWEEN_CHECKS: Duration = Duration::from_secs(10);
 
 /// The index that the aliases lead to, once it is known.
@@ -83,12 +84,17 @@ impl AliasedIndex {
         }
     }
 
+    /// The cluster has just said that this is the index.
+    pub(super) fn know(&self, index: String) {
+        *self.known.write() = Some(index.into());
+    }
+
     fn known(&self) -> Option<Arc<str>> {
         self.known.read().clone()
     }
 
-    /// Begins a check of the index because of contention, at most every ten seconds. Returns whether the caller is to
-    /// make it. Meanwhile all others go on with the index that is known.
+    /// Begins a check of the index, at most every ten seconds. Returns whether the caller is to make it. Meanwhile all
+    /// others go on with the index that is known.
     pub(super) fn begin_check(&self, now: Instant) -> bool {
         let mut checked = self.checked.write();
         let since = checked.map(|at| now.saturating_duration_since(at));

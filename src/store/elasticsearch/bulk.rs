@@ -111,6 +111,8 @@ impl<C: Transport> IndexStore<C> {
         let known = |((key, asked), answer): ((&Key, Asked), ItemAnswer)| {
             self.known(answer, index, &asked, key, recovers)
         };
-        Ok(keys.into_iter().zip(answers).map(known).collect())
+        let outcomes: Outcomes = keys.into_iter().zip(answers).map(known).collect();
+        self.check_index_after(index, &outcomes).await;
+        Ok(outcomes)
     }
 }

@@ -22,27 +22,20 @@ use crate::store::clock::ServerClock;
 /// an update that requires an alias does not.
 ///
 /// Before its first operation a store asks where the aliases lead. That is one request, which serves all clones and all
-/// operations that wait for it. Both aliases must lead to **one index**, with the mapping of locks and **without ingest
-/// pipelines**, which could change a lock or its id. Otherwise operations fail with
+/// operations that wait for it. Both aliases must lead to **one index**, which is fit for locks: it has the mapping of
+/// locks, no ingest pipelines, and no routing at its alias, for example. Otherwise operations fail with
 /// [`Error::NotPrepared`](crate::Error::NotPrepared), which names the problem, until it is solved.
-/// [`check`](IndexStore::check) checks the same.
+/// [`check`](IndexStore::check) checks the same, and lists the conditions.
 ///
 /// From then on each answer must name the document that was asked for, in that index. An answer about another document
 /// is neither a grant nor a refusal, but [`Error::Interrupted`](crate::Error::Interrupted), whose source names both
 /// documents. The next operation then asks again where the aliases lead.
 ///
-/// - **A rollover** while locks are held: running processes keep using their index, until they have a reason to ask
-///   again. Processes that start or ask again fail until the alias is back.
-/// - **A move** to another index: stop all writes (`index.blocks.write`), copy the documents, give the new index the
-///   mapping, and move both aliases to it in one `_aliases` request. The first operation of a running process on the
-///   new index fails as above, and can be retried.
-/// - **A deletion** ends every lease in the index, as [`evict`](crate::Leases::evict) ends those of a key: the holders
-///   learn of it with their next renewal, and may work until then. Only [`prepare`](IndexStore::prepare) creates the
-///   index again. After that the same processes use the new index.
-/// - **A pipeline that is added to the index later** is noticed by the first answer after it has changed an `_id` or an
-///   `_index`, by the next process that starts, and by [`check`](IndexStore::check). A running process does not notice
-///   a pipeline that changes only the fields of a lock, because the answer shows the document as the script left it.
-///   Then locks can be granted twice. Any user with the right to change the settings of the index can cause that.
+/// The page `docs/stores/elasticsearch.md` says which changes of an index are safe while clients run. In short: a
+/// **rollover** is; a **move** of both aliases is only if nobody can write to the old index any more and its documents
+/// were copied; a **deletion** of the index, and a move to an empty one, end every lease, as
+/// [`evict`](crate::Leases::evict) ends those of a key: the holders learn of it with their next renewal, and may work
+/// until then. Only [`prepare`](IndexStore::prepare) creates the index again.
 ///
 /// # What it guarantees
 ///

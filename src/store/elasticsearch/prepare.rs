@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
-    answer::Answer, index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases,
+    answer::Answer, fitness::missing_aliases, index_store::IndexStore, scripts::SCRIPTS,
     statements::HttpRequest, transport::Transport,
 };
 use crate::model::Error;
+
+/// The settings with which an operator closes an index. (The cluster itself sets another one if a disk is full.)
+const BLOCKS: [&str; 3] = ["read_only", "write", "read"];
 
 impl<C: Transport> IndexStore<C> {
     /// Creates the index with its mapping, its two aliases and, if [`stored_scripts`](IndexStore::stored_scripts) is
@@ -19,18 +22,36 @@ impl<C: Transport> IndexStore<C> {
     /// of the mapping and the aliases that it lacks. A failure is not remembered: the next call starts anew.
     ///
     /// The index has `_none` for `index.default_pipeline` and `index.final_pipeline`, so that no template gives it an
-    /// ingest pipeline.
+    /// ingest pipeline. At the end a lock of a key that no application uses is granted, found by a search, released and
+    /// removed. So whatever an index template or somebody else has done to the index is found here, if locks do not
+    /// work with it. A user who may not write to the index leaves that out.
     ///
     /// # Errors
     ///
     /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index that is not fit for locks, as
-    /// [`check`](IndexStore::check) says, or if the aliases are on several indices. Those indices are left unchanged.
+    /// [`check`](IndexStore::check) says, if an index template has made the new index unfit, if the index is blocked, or
+    /// if the aliases are on several indices. An index that was there before is then left unchanged.
     /// Otherwise the error with which the cluster answers; see [`Error`].
     ///
     /// # Cancel safety
     ///
     /// The future may be dropped at any point. What was created up to then stays, and a repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
+        self.set_up().await?;
+        let answer = self.ask(&self.statements.get_index()).await?;
+        let answer = answer.describes_indices()?;
+        let index = self.statements.located(&answer);
+        let index = index.and_then(|index| {
+            is_writable(&index, &answer[&index])?;
+            Ok(index)
+        });
+        let index = index.map_err(|problem| answer.server.not_prepared(problem))?;
+        self.aliased_index.know(index);
+        self.try_lock().await
+    }
+
+    /// Creates what is missing.
+    async fn set_up(&self) -> Result<(), Error> {
         if self.statements.uses_stored_scripts() {
             for script in SCRIPTS {
                 self.confirmed(self.statements.store_script(script)).await?;
@@ -44,11 +65,9 @@ impl<C: Transport> IndexStore<C> {
             [] => {}
             [index] => return self.adopt(index).await,
             several => {
-                let [alias, write_alias] = self.statements.aliases();
                 let several = several.join(" and ");
                 return Err(self.not_prepared(format!(
-                    "its aliases {alias} and {write_alias} are on several indices, {several}: take \
-                     them from all but the one that has the locks"
+                    "its aliases lead to several indices, {several}: take them from all but the one that has the locks"
                 )));
             }
         }
@@ -67,8 +86,10 @@ impl<C: Transport> IndexStore<C> {
 
     /// Checks that locks can be acquired, and changes nothing. Both aliases must lead to one open index, with
     ///
-    /// - the mapping of locks of this version, with the whole `_source` and without required routing,
-    /// - no ingest pipelines,
+    /// - the mapping of locks of this version, with the whole `_source`, without required routing, and with the fields by
+    ///   which lists and purges find locks,
+    /// - no routing and no filter at the write alias,
+    /// - no ingest or search pipelines, and no lifecycle policy,
     /// - a durable translog.
     ///
     /// The first operation of a process checks the same. Each call asks the cluster again, so it also notices a change
@@ -117,6 +138,7 @@ impl<C: Transport> IndexStore<C> {
         let answer = answer.describes_indices()?;
         let description = &answer[index];
         let fit = self.statements.fit_for_locks(index, description);
+        let fit = fit.and_then(|()| is_writable(index, description));
         fit.map_err(|problem| answer.server.not_prepared(problem))?;
         self.confirmed(self.statements.put_mapping(index, description))
             .await?;
@@ -133,11 +155,23 @@ impl<C: Transport> IndexStore<C> {
         confirm(&self.ask(&request).await?)
     }
 
-    fn not_prepared(&self, problem: String) -> Error {
+    pub(super) fn not_prepared(&self, problem: String) -> Error {
         Error::NotPrepared {
             store: C::NAME,
             problem,
         }
+    }
+}
+
+/// Whether nobody has closed the index to writes. An operation is repeated until an operator opens it again, and does
+/// not ask for this.
+fn is_writable(index: &str, description: &Value) -> Result<(), String> {
+    let blocks = &description["settings"]["index"]["blocks"];
+    match BLOCKS.iter().find(|block| blocks[block] == json!("true")) {
+        None => Ok(()),
+        Some(block) => Err(format!(
+            "index.blocks.{block} of the index {index} is true, so that no lock can be granted: set it to false"
+        )),
     }
 }
 

@@ -38,10 +38,23 @@ impl<C: Transport> IndexStore<C> {
         index.map_err(unsent::<C>)
     }
 
-    /// Checks the index after contention, because an ingest pipeline that changes the id also causes it: the write then
-    /// has the version of this document, and conflicts with the version of the other one. The index that is known
-    /// counts until the cluster says that it is not fit for locks, or not behind an alias any more.
-    async fn check_index(&self, index: &str) {
+    /// Checks the index, at most every ten seconds, if one of these changes met contention, or nothing follows from its
+    /// answer. An ingest pipeline that lets no document pass causes that too, for example. The index that is known counts
+    /// until the cluster says that it is not fit for locks, or not behind an alias any more.
+    pub(super) async fn check_index_after(
+        &self,
+        index: &str,
+        outcomes: &[Result<Option<ChangeOutcome>, Error>],
+    ) {
+        let is_suspect = |outcome: &_| {
+            matches!(
+                outcome,
+                Err(Error::Contention { .. } | Error::Interrupted { .. })
+            )
+        };
+        if !outcomes.iter().any(is_suspect) || !self.aliased_index.begin_check(Instant::now()) {
+            return;
+        }
         let request = self.statements.get_index();
         let asked = timeout(LOOKUP_TIMEOUT, self.send(&request)).await;
         if let Ok(Ok(Ok(answer))) = asked
@@ -127,11 +140,8 @@ impl<C: Transport> IndexStore<C> {
         }
         let recovers = knows == Knows::NotYet;
         let outcome = self.known(answer, &index, &asked, key, recovers);
-        if matches!(outcome, Err(Error::Contention { .. }))
-            && self.aliased_index.begin_check(Instant::now())
-        {
-            self.check_index(&index).await;
-        }
+        self.check_index_after(&index, std::slice::from_ref(&outcome))
+            .await;
         outcome
     }
 
