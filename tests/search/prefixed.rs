@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use elasticsearch::http::Method::Get;
-use leasehold::{Attempt, Error, Key, PermitAttempt, Store, store::WaiterId};
+use leasehold::{
+    Attempt, Error, Key, PermitAttempt, Store,
+    store::{LookRequest, WaiterId},
+};
 use leasehold_tests::{every, prefix::PrefixProxy};
 use serde_json::{Value, json};
 
@@ -68,8 +71,13 @@ async fn a_key_is_locked_under_its_own_id() {
                 );
             }
             let key = Key::new(id).unwrap();
-            let waited_for = store.waited_for(&[key.clone()]).await.unwrap();
-            assert_eq!(waited_for, [], "{id}");
+            let looked_at = LookRequest::new(key.clone(), lease.id());
+            let told = store.look(&[looked_at]).await.unwrap();
+            assert_eq!(
+                (told[0].is_held, told[0].is_waited_for),
+                (true, false),
+                "{id}"
+            );
             store.leave(&key, WaiterId::random()).await.unwrap();
             lease.renew().await.unwrap();
             lease.downgrade().await.unwrap();

@@ -47,7 +47,7 @@ async fn what_is_removed_beside_the_file_grants_nothing_more() {
 async fn a_lock_file_that_was_removed_is_made_anew_by_a_look() {
     let path = path();
     let leases = Leases::new(store_at(&path).await);
-    leases.acquire("key", LONG).await.unwrap().detach();
+    leases.acquire("key", LONG).await.unwrap().detach().unwrap();
     fs::remove_file(format!("{}-lock", path.display())).unwrap();
     let looks = Leases::new(SqliteStore::open_existing(&path).await.unwrap());
     assert!(!looks.inspect("key").await.unwrap().unwrap().is_free());

@@ -143,7 +143,7 @@ async fn a_look_sees_what_is_only_in_the_log() {
     let shared = Shared::new().await;
     let leases = Leases::new(store_at(&shared.path).await);
     for key in ["a", "b", "c"] {
-        leases.acquire(key, LONG).await.unwrap().detach();
+        leases.acquire(key, LONG).await.unwrap().detach().unwrap();
     }
     assert!(fs::metadata(shared.beside("-wal")).unwrap().len() > 0);
     let before = shared.files();

@@ -118,7 +118,7 @@ fn mapped(path: &str) -> String {
         }
     }
     let rest = match segments.split_first() {
-        Some((first, rest)) if first == &PREFIX[1..].as_bytes() => rest,
+        Some((first, rest)) if *first == &PREFIX.as_bytes()[1..] => rest,
         _ => &segments[..],
     };
     let encoded = rest.iter().map(|segment| {
