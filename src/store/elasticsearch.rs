@@ -244,7 +244,7 @@ impl<C: Transport> Store for IndexStore<C> {
                 hits_read = 0;
                 break;
             }
-            let Some(lock) = answer::hit(hit, &key) else {
+            let Some(lock) = hit.lock(&key) else {
                 return Err(server.malformed("a hit lacks its document or the time"));
             };
             listing::add(&mut page, key, lock, &request.filter);

@@ -164,6 +164,7 @@ async fn an_index_that_was_moved_is_found_by_its_alias() {
             .await;
         let error = fixture.prepare().await.unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        is_told(&error, &fixture.host());
     }
 }
 

@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use super::{
     error::ErrorResponse,
-    found::Hit,
     server::{self, Server},
-    statements::{self, is_name},
+    statements::is_name,
 };
 use crate::{
     model::{Error, Holder, Key, LimiterRecord, LockRecord},
@@ -238,23 +237,6 @@ impl ChangeOutcome {
                 .ok_or("its time is no time"),
         }
     }
-}
-
-/// The lock and the time from a hit of a search, of which both were asked for.
-///
-/// # Errors
-///
-/// `None` if one of them is missing. Otherwise as [`ChangeOutcome::record`].
-pub(crate) fn hit(hit: &Hit, key: &Key) -> Option<Result<(LockRecord, DateTime<Utc>), Error>> {
-    let source = hit.source.as_ref().filter(|source| source.is_object())?;
-    let now = hit.fields["now"][0].as_i64();
-    let now = now.and_then(DateTime::from_timestamp_millis)?;
-    Some(json::lock(source, key).and_then(|found| {
-        if hit.id != *statements::id(key) {
-            return Err(not_a_lock(key, "it is the document of another key"));
-        }
-        Ok((found.at(now)?, now))
-    }))
 }
 
 fn not_a_lock(key: &Key, problem: impl ToString) -> Error {

@@ -1,11 +1,15 @@
 //! What a search has found. Each field that was asked for must be in the answer, so that only a search of the whole
 //! index can say that there is nothing.
 
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer::Answer;
-use crate::model::Error;
+use super::{answer::Answer, statements::id};
+use crate::{
+    model::{Error, Key, LockRecord},
+    store::json,
+};
 
 #[derive(Deserialize)]
 struct Searched {
@@ -55,6 +59,26 @@ impl Hit {
     /// The text by which the search sorts first.
     pub(super) fn sorted_by(&self) -> Option<&str> {
         self.sort.first()?.as_str()
+    }
+
+    /// The lock of this key and the server's time, of which both were asked for.
+    ///
+    /// # Errors
+    ///
+    /// `None` if one of them is missing. [`Error::NotALock`] if the document is no lock, or that of another key.
+    pub(super) fn lock(&self, key: &Key) -> Option<Result<(LockRecord, DateTime<Utc>), Error>> {
+        let source = self.source.as_ref().filter(|source| source.is_object())?;
+        let now = self.fields["now"][0].as_i64();
+        let now = now.and_then(DateTime::from_timestamp_millis)?;
+        Some(json::lock(source, key).and_then(|found| {
+            if self.id != *id(key) {
+                return Err(Error::NotALock {
+                    key: key.clone(),
+                    problem: "it is the document of another key".to_owned(),
+                });
+            }
+            Ok((found.at(now)?, now))
+        }))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Creates the index, or checks one that exists.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::{
     answer::Answer, fitness::missing_aliases, index_store::IndexStore, scripts::SCRIPTS,
-    statements::HttpRequest, transport::Transport,
+    server::Server, statements::HttpRequest, transport::Transport,
 };
 use crate::model::Error;
 
@@ -57,17 +57,18 @@ impl<C: Transport> IndexStore<C> {
                 self.confirmed(self.statements.store_script(script)).await?;
             }
         }
-        let mut behind = BTreeSet::new();
+        let mut behind = BTreeMap::new();
         for alias in self.statements.aliases() {
             behind.extend(self.behind(alias).await?);
         }
         match &*Vec::from_iter(behind) {
             [] => {}
-            [index] => return self.adopt(index).await,
-            several => {
-                let several = several.join(" and ");
-                return Err(self.not_prepared(format!(
-                    "its aliases lead to several indices, {several}: take them from all but the one that has the locks"
+            [(index, _)] => return self.adopt(index).await,
+            several @ [(_, server), ..] => {
+                let names: Vec<_> = several.iter().map(|(index, _)| index.as_str()).collect();
+                return Err(server.not_prepared(format_args!(
+                    "its aliases lead to several indices, {}: take them from all but the one that has the locks",
+                    names.join(" and "),
                 )));
             }
         }
@@ -107,18 +108,20 @@ impl<C: Transport> IndexStore<C> {
         self.locate().await.map(drop)
     }
 
-    /// The indices that have this alias.
+    /// The indices that have this alias, each with the server that told of it.
     ///
     /// An index whose own name this is does not have it. The request is for that name and not for the alias, because
     /// OpenSearch answers a request for an alias that is not there only to a user who may see all indices.
-    async fn behind(&self, alias: &str) -> Result<Vec<String>, Error> {
+    async fn behind(&self, alias: &str) -> Result<Vec<(String, Server)>, Error> {
         match self.send(&self.statements.describe(alias)).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
                 let found = answer.as_object().into_iter().flatten();
                 let has = |it: &&Value| missing_aliases(it, &[alias]).is_empty();
                 let found = found.filter(|(_, description)| has(description));
-                Ok(found.map(|(index, _)| index.clone()).collect())
+                Ok(found
+                    .map(|(index, _)| (index.clone(), answer.server.clone()))
+                    .collect())
             }
             Err(refusal) if refusal.is_missing_index() => {
                 // A second index behind the aliases would stop all processes that use the first one.

@@ -5,8 +5,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::model::Cause;
-
 /// The files beside a file of locks. Processes with different ones do not see each other's writes.
 pub(super) struct Beside {
     /// SQLite derives the names of its files from the target of a symbolic link.
@@ -55,12 +53,12 @@ mod unix {
         io::Errno,
     };
 
-    use super::{Beside, Cause};
+    use crate::{model::Cause, store::sqlite::beside::Beside};
 
     impl Beside {
         /// Checks the files before SQLite opens them. A user who may only read the file of locks must not make the
         /// files beside it: they would be this user's, and the owner of the file could not write them.
-        pub(in super::super) fn check(&self, may_write: bool) -> Result<(), Cause> {
+        pub(crate) fn check(&self, may_write: bool) -> Result<(), Cause> {
             for (path, needs_write) in [
                 (self.log(), true),
                 (self.memory(), true),
@@ -107,7 +105,7 @@ mod unix {
 
 #[cfg(not(unix))]
 impl Beside {
-    pub(super) fn check(&self, _: bool) -> Result<(), Cause> {
+    pub(super) fn check(&self, _: bool) -> Result<(), crate::model::Cause> {
         Ok(())
     }
 }

@@ -5,14 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{beside::Beside, lock_file::LockFile};
+use super::{
+    beside::Beside,
+    lock_file::{LockFile, Mark},
+};
 use crate::model::Cause;
-
-/// What identifies a file independently of its name: the device and the inode. Systems other than Unix have none.
-#[cfg(unix)]
-pub(super) type Mark = (u64, u64);
-#[cfg(not(unix))]
-pub(super) type Mark = ();
 
 /// The file and the files beside it, each with its mark when it was opened.
 pub(super) struct Identity(Vec<(PathBuf, Mark)>);

@@ -7,8 +7,19 @@
 //!
 //! On other systems SQLite's locks belong to a descriptor anyway, and there is no such file.
 
+use std::time::Duration;
+
 #[cfg(unix)]
 pub(super) use self::unix::LockFile;
+
+/// How long an operation waits for the write of another process.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What identifies a file independently of its name: the device and the inode. Systems other than Unix have none.
+#[cfg(unix)]
+pub(super) type Mark = (u64, u64);
+#[cfg(not(unix))]
+pub(super) type Mark = ();
 
 #[cfg(unix)]
 mod unix {
@@ -30,8 +41,7 @@ mod unix {
         model::{Cause, Error},
         store::sqlite::{
             error::{STORE, unusable},
-            identity::Mark,
-            opening::BUSY_TIMEOUT,
+            lock_file::{BUSY_TIMEOUT, Mark},
         },
     };
 
@@ -41,17 +51,17 @@ mod unix {
     /// The bits of a mode that say who may read, write and execute a file.
     const RIGHTS: u32 = 0o777;
 
-    pub(in super::super) struct LockFile {
+    pub(crate) struct LockFile {
         path: PathBuf,
         file: File,
     }
 
     /// The lock is held as long as this value is there.
-    pub(in super::super) struct Locked<'a>(&'a File);
+    pub(crate) struct Locked<'a>(&'a File);
 
     impl LockFile {
         /// Opens the lock file. `None` if there is none. Who may read it may lock it.
-        pub(in super::super) fn existing(path: &Path) -> io::Result<Option<Self>> {
+        pub(crate) fn existing(path: &Path) -> io::Result<Option<Self>> {
             match File::open(path) {
                 Ok(file) => Ok(Some(Self {
                     path: path.to_path_buf(),
@@ -64,7 +74,7 @@ mod unix {
 
         /// Makes the lock file for this file of locks, with the same rights and, if this user may give it away, the
         /// same owner. If another process has made it meanwhile, opens that one.
-        pub(in super::super) fn make(path: &Path, locks: &Path) -> io::Result<Self> {
+        pub(crate) fn make(path: &Path, locks: &Path) -> io::Result<Self> {
             let like = fs::metadata(locks)?;
             let made = OpenOptions::new()
                 .write(true)
@@ -87,13 +97,13 @@ mod unix {
         }
 
         /// The path, and what identifies the file that is locked, whatever the path leads to by now.
-        pub(in super::super) fn marked(&self) -> io::Result<Option<(&Path, Mark)>> {
+        pub(crate) fn marked(&self) -> io::Result<Option<(&Path, Mark)>> {
             let data = self.file.metadata()?;
             Ok(Some((&self.path, (data.dev(), data.ino()))))
         }
 
         /// Waits for the lock, for as long as SQLite waits for its own.
-        pub(in super::super) fn lock(&self) -> Result<Locked<'_>, Error> {
+        pub(crate) fn lock(&self) -> Result<Locked<'_>, Error> {
             let end = Instant::now() + BUSY_TIMEOUT;
             let mut pause = FIRST_PAUSE;
             loop {
@@ -118,7 +128,7 @@ mod unix {
         }
 
         /// Takes the lock; `None` if another connection has it.
-        pub(in super::super) fn try_lock(&self) -> io::Result<Option<Locked<'_>>> {
+        pub(crate) fn try_lock(&self) -> io::Result<Option<Locked<'_>>> {
             loop {
                 match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                     Ok(()) => return Ok(Some(Locked(&self.file))),
@@ -146,31 +156,31 @@ pub(super) use self::other::LockFile;
 mod other {
     use std::{io, path::Path};
 
-    use crate::{model::Error, store::sqlite::identity::Mark};
+    use crate::{model::Error, store::sqlite::lock_file::Mark};
 
     /// Nothing: SQLite's own locks are enough.
-    pub(in super::super) struct LockFile;
+    pub(crate) struct LockFile;
 
-    pub(in super::super) struct Locked;
+    pub(crate) struct Locked;
 
     impl LockFile {
-        pub(in super::super) fn existing(_: &Path) -> io::Result<Option<Self>> {
+        pub(crate) fn existing(_: &Path) -> io::Result<Option<Self>> {
             Ok(Some(Self))
         }
 
-        pub(in super::super) fn make(_: &Path, _: &Path) -> io::Result<Self> {
+        pub(crate) fn make(_: &Path, _: &Path) -> io::Result<Self> {
             Ok(Self)
         }
 
-        pub(in super::super) fn marked(&self) -> io::Result<Option<(&Path, Mark)>> {
+        pub(crate) fn marked(&self) -> io::Result<Option<(&Path, Mark)>> {
             Ok(None)
         }
 
-        pub(in super::super) fn lock(&self) -> Result<Locked, Error> {
+        pub(crate) fn lock(&self) -> Result<Locked, Error> {
             Ok(Locked)
         }
 
-        pub(in super::super) fn try_lock(&self) -> io::Result<Option<Locked>> {
+        pub(crate) fn try_lock(&self) -> io::Result<Option<Locked>> {
             Ok(Some(Locked))
         }
     }

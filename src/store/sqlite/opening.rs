@@ -13,7 +13,7 @@ use super::{
     beside::Beside,
     error::{classify, unusable},
     identity,
-    lock_file::LockFile,
+    lock_file::{BUSY_TIMEOUT, LockFile},
 };
 use crate::model::{Cause, Error};
 
@@ -21,8 +21,6 @@ use crate::model::{Cause, Error};
 pub(super) const APPLICATION: i64 = 0x4c45_4153;
 /// The version of the tables that this crate creates and reads.
 pub(super) const VERSION: i64 = 1;
-/// How long an operation waits for the write of another process.
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a retry, where SQLite itself does not wait for another process.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
