@@ -68,11 +68,9 @@ mod on_elasticsearch_with_stored_scripts {
     use super::*;
 
     async fn connect() -> Clients {
-        static STORED: OnceCell<()> = OnceCell::const_new();
         let fixture = Fixture::secured(Engine::ElasticsearchSecured).await;
-        fixture.prepare().await.unwrap();
         let store = || fixture.on_elasticsearch().stored_scripts();
-        once(&STORED, async || store().prepare().await).await;
+        store().prepare().await.unwrap();
         ready(store(), store()).await
     }
 

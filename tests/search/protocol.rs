@@ -147,7 +147,7 @@ async fn a_stranger_is_granted_a_free_key_after_a_waiter_was_killed() {
         let key = Key::new("report:42").unwrap();
         a_waiter_was_killed(&*fixture.store(), &key).await;
         let granted = Stranger(fixture).send("acquire").await;
-        let document = &granted["get"]["_source"];
+        let document = &granted["items"][0]["update"]["get"]["_source"];
         assert_eq!(document["owner"], "worker-3", "{granted}");
         assert!(document.get("waiters").is_none(), "{granted}");
     }

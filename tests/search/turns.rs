@@ -337,15 +337,15 @@ async fn who_has_a_place_only_looks() {
             requests.last().unwrap().clone()
         };
         let first = sent(STAYS / 2).await;
-        assert!(first.starts_with("POST "), "{first}");
+        assert!(first.contains("/_bulk"), "{first}");
         // If the machine is slow, the place has to be taken again, so this is tried several times.
         let start = Instant::now();
-        while !sent(STAYS / 2).await.starts_with("GET ") {
+        while !sent(STAYS / 2).await.contains("/_mget") {
             assert!(start.elapsed() < PATIENCE, "it never only looks");
             sleep(Duration::from_millis(10)).await;
         }
         let longer = sent(Duration::from_secs(60)).await;
-        assert!(longer.starts_with("POST "), "{longer}");
+        assert!(longer.contains("/_bulk"), "{longer}");
         assert_eq!(waiters(&store).await, [waiter]);
     }
 }

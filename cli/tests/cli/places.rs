@@ -56,10 +56,12 @@ fn a_collection_of_another_name() {
 #[test]
 fn stored_scripts() {
     let inline = Place::on(Engine::ElasticsearchSecured);
-    inline.leasehold(["prepare"]).with(0);
-    let refused = inline.leasehold(["run", "job", "--", "echo", "never"]);
-    let said = refused.saying(78);
-    assert!(said.contains("?scripts=stored"), "{said}");
+    let prepared = inline.leasehold(["prepare"]);
+    let run = inline.leasehold(["run", "job", "--", "echo", "never"]);
+    for refused in [prepared, run] {
+        let said = refused.saying(78);
+        assert!(said.contains("?scripts=stored"), "{said}");
+    }
 
     let place = Place(format!("{}?scripts=stored", inline.0));
     place.leasehold(["prepare"]).with(0);

@@ -42,12 +42,12 @@ const SETTINGS: [Setting; 8] = [
     Setting {
         name: "default_pipeline",
         harmless: &[NO_PIPELINE],
-        problem: "an ingest pipeline that can change locks: set it to _none",
+        problem: "an ingest pipeline: set it to _none",
     },
     Setting {
         name: "final_pipeline",
         harmless: &[NO_PIPELINE],
-        problem: "an ingest pipeline that can change locks: set it to _none",
+        problem: "an ingest pipeline: set it to _none",
     },
     Setting {
         name: "translog.durability",

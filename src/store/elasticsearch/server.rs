@@ -6,7 +6,7 @@ use crate::model::{Cause, Error};
 
 /// The longest text of a cause, in characters. With the sentence of the longest error before it, a message has at most
 /// 300.
-const MAX_CAUSE: usize = 200;
+const MAX_CAUSE: usize = 190;
 /// The longest problem of an index. It is a part of the sentence of its error, which is shorter than the longest.
 const MAX_PROBLEM: usize = 220;
 /// The longest name of a host, an index or an alias in a message.
