@@ -1,6 +1,6 @@
 //! The trait of a store, and the types that an author of a store needs: requests, answers and ids.
 //!
-//! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. [`Store`] says what an
+//! A store keeps one document for each key, and carries out the [rules] on it. [`Store`] says what an
 //! implementation has to do.
 
 mod arc;
@@ -69,7 +69,7 @@ use crate::{
 /// - Each operation on a key is atomic, uses the clock of the server, and takes one round trip. A
 ///   [`batch`](Store::batch) of several requests, a refusal that takes a place, and a release beside other holders may
 ///   take two.
-/// - Each operation follows the function of the same name in [`rules`](crate::rules).
+/// - Each operation follows the function of the same name in [`rules`].
 /// - A lock and a limiter with the same key do not affect each other.
 /// - The store does not retry, and knows nothing of guards: `Leases` does all that. It sends a request again only after
 ///   a race that the database reports instead of resolving.
@@ -170,16 +170,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Grants the key if no live holder conflicts with the request, the key has fewer holders than
     /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS), and no process that waits for the key comes first
-    /// ([`rules::acquire`](crate::rules::acquire)). Otherwise it writes nothing but a [place](crate::Place).
+    /// ([`rules::acquire`]). Otherwise it writes nothing but a [place](crate::Place).
     ///
     /// A request that [replaces](AcquireRequest#structfield.in_place_of) a lease removes that lease in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
-    /// Removes the place of a process that no longer waits for this key ([`rules::leave`](crate::rules::leave)).
+    /// Removes the place of a process that no longer waits for this key ([`rules::leave`]).
     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error>;
 
     /// Renews each of these leases if it is live: it lives for its ttl from now on
-    /// ([`rules::renew`](crate::rules::renew)). A lease whose expiry is later already keeps it, so that two renewals
+    /// ([`rules::renew`]). A lease whose expiry is later already keeps it, so that two renewals
     /// may be carried out in any order.
     ///
     /// The answers are in the order of the requests. A request that fails does not stop the others. After an error of
@@ -187,24 +187,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`MAX_RENEWALS`](MAX_RENEWALS) requests. Two of them may be for the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
-    /// Makes a live lease shared, or exclusive if no other holder is live ([`rules::convert`](crate::rules::convert)).
+    /// Makes a live lease shared, or exclusive if no other holder is live ([`rules::convert`]).
     /// An upgrade gives the lease a new fence, greater than the fences of all earlier holders. A downgrade keeps its
     /// fence.
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error>;
 
-    /// Removes this lease, and no other, from the holders of its key ([`rules::release`](crate::rules::release)).
+    /// Removes this lease, and no other, from the holders of its key ([`rules::release`]).
     ///
     /// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under the
     /// [placeholder id](MinHold#structfield.placeholder) of the request. A release with a tick that [was
     /// done](ReleaseKind::Done) writes the tick in the same step, and only if the lease is live.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
-    /// The state of a key ([`rules::inspect`](crate::rules::inspect)). `None` if the key was never locked, or if its
+    /// The state of a key ([`rules::inspect`]). `None` if the key was never locked, or if its
     /// document was cleaned up.
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error>;
 
     /// Whether each of these leases is among the holders of its key, and whether a process waits for that key
-    /// ([`rules::look`](crate::rules::look)). A key without a document, and a document that is no lock, has neither. The
+    /// ([`rules::look`]). A key without a document, and a document that is no lock, has neither. The
     /// answers are in the order of the requests. There are at most [`MAX_RENEWALS`](MAX_RENEWALS) of them.
     ///
     /// A client looks at the leases that stay with it although it does not need them, about twice a second. The answer is
@@ -226,7 +226,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// is shown once.
     async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
 
-    /// Ends every live lease on the key, and raises its fence ([`rules::evict`](crate::rules::evict)). `None` if the
+    /// Ends every live lease on the key, and raises its fence ([`rules::evict`]). `None` if the
     /// key has no document.
     ///
     /// The leases are removed from the holders, so that a later renewal or release does not find them, whatever the
@@ -234,21 +234,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error>;
 
     /// Removes the document of this key if no holder is live and the clock has passed its fence
-    /// ([`rules::remove_expired`](crate::rules::remove_expired), without a retention). Returns whether it removed the
+    /// ([`rules::remove_expired`], without a retention). Returns whether it removed the
     /// document.
     ///
     /// The check and the removal are one step on the server's clock, so a key that was granted a moment ago is never
     /// removed.
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error>;
 
-    /// Grants permits of a limiter, as far as its quota has room ([`rules::permit`](crate::rules::permit)). Otherwise
+    /// Grants permits of a limiter, as far as its quota has room ([`rules::permit`]). Otherwise
     /// it writes nothing.
     ///
     /// Limiters of one key whose windows differ in length or kind are counted separately.
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error>;
 
     /// Removes each lock that has had no live holder for `retention`, and whose fence the clock passed that long ago
-    /// ([`rules::remove_expired`](crate::rules::remove_expired)), and each limiter that has limited no request for that
+    /// ([`rules::remove_expired`]), and each limiter that has limited no request for that
     /// long. Returns how many documents it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
 
