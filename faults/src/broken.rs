@@ -31,8 +31,6 @@ pub enum Wrong {
     ReleaseByKey,
     /// The fence counts the grants since the key was free.
     FenceRestarts,
-    /// A lease is counted from the answer, not from the sending of the request.
-    CountsFromAnswer,
     /// A key is taken over a second before the lease of its holder ends.
     TakesOverEarly,
     /// Each client counts the permits of a limiter by itself.
@@ -65,13 +63,12 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    pub const EACH: [Self; 17] = [
+    pub const EACH: [Self; 16] = [
         Self::OneMemberAcknowledges,
         Self::AsksRouters,
         Self::ClientClock,
         Self::ReleaseByKey,
         Self::FenceRestarts,
-        Self::CountsFromAnswer,
         Self::TakesOverEarly,
         Self::CountsAlone,
         Self::LooksAtNoFence,
@@ -103,7 +100,7 @@ impl Wrong {
     pub fn shows_in(self) -> &'static [Kind] {
         match self {
             Self::Nothing => &[],
-            Self::ClientClock | Self::ReleaseByKey | Self::CountsFromAnswer => &[Kind::Exclusion],
+            Self::ClientClock | Self::ReleaseByKey => &[Kind::Exclusion],
             Self::TakesOverEarly | Self::AsksRouters => &[Kind::Exclusion],
             Self::RenewsNothing => &[Kind::Exclusion],
             Self::HearsNoRecall => &[Kind::Recall],
@@ -130,9 +127,6 @@ impl Wrong {
             Self::ClientClock => "takeovers use the clock of the client, which may be wrong",
             Self::ReleaseByKey => "a release frees the key, whoever holds it",
             Self::FenceRestarts => "the fence counts the grants since the key was free",
-            Self::CountsFromAnswer => {
-                "a holder counts its lease from the answer, not from the sending of the request"
-            }
             Self::TakesOverEarly => {
                 "a key is taken over a second before the lease of its holder ends"
             }
@@ -210,18 +204,13 @@ impl Broken {
         }
     }
 
-    fn granted(&self, request: &AcquireRequest, mut grant: Grant, sent: Instant) -> Grant {
+    fn granted(&self, request: &AcquireRequest, mut grant: Grant) -> Grant {
         match self.wrong {
             Wrong::FenceRestarts => {
                 let mut fences = self.fences.lock();
                 let fence = fences.entry(request.key.clone()).or_default();
                 *fence += i64::from(request.fences.get());
                 grant.fence = Fence::new(*fence);
-            }
-            Wrong::CountsFromAnswer => {
-                // The client counts the lease from the sending of the request. So the answer's delay is added to the
-                // expiry.
-                grant.expires_at += TimeDelta::from_std(sent.elapsed()).unwrap();
             }
             Wrong::RenewsNothing if request.fences > NonZeroU16::MIN => {
                 let mut stay = self.stay.lock();
@@ -248,7 +237,6 @@ impl Store for Broken {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let sent = Instant::now();
         let request = &self.asks(request);
         let mut answer = self.store.acquire(request).await?;
         if let AcquireAnswer::Held(held) = &answer {
@@ -269,9 +257,7 @@ impl Store for Broken {
             }
         }
         Ok(match answer {
-            AcquireAnswer::Granted(grant) => {
-                AcquireAnswer::Granted(self.granted(request, grant, sent))
-            }
+            AcquireAnswer::Granted(grant) => AcquireAnswer::Granted(self.granted(request, grant)),
             held => held,
         })
     }
