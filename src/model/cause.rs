@@ -1,6 +1,8 @@
 //! `Cause`: the error of a database driver, or a text, as the source of an [`Error`](crate::Error).
 
-use std::{borrow::Cow, error::Error as StdError, fmt, ops::Deref, sync::Arc};
+#[cfg(feature = "mongodb")]
+use std::borrow::Cow;
+use std::{error::Error as StdError, fmt, ops::Deref, sync::Arc};
 
 /// The source of an [`Error`](crate::Error): the error of a database driver, or a text.
 ///
@@ -42,6 +44,7 @@ impl Cause {
 
 /// The beginning of a text that is longer than this many characters, otherwise all of it. A server's text may contain a
 /// whole request.
+#[cfg(feature = "mongodb")]
 pub(crate) fn brief(text: &str, longest: usize) -> Cow<'_, str> {
     if text.chars().nth(longest).is_none() {
         return text.into();
@@ -115,6 +118,7 @@ mod tests {
         assert_eq!(source, Some(io::ErrorKind::BrokenPipe));
     }
 
+    #[cfg(feature = "mongodb")]
     #[test]
     fn of_a_long_text_the_beginning_is_shown() {
         assert_eq!(brief("äöü", 3), "äöü");

@@ -174,8 +174,8 @@ impl ErrorResponse {
             }
             (400, "illegal_argument_exception") if self.reason.contains("inline") => {
                 unprepared(format_args!(
-                    "inline scripts are forbidden: build the store, and what guards documents, with stored_scripts(), \
-                     or put ?scripts=stored behind the alias"
+                    "inline scripts are forbidden: use stored_scripts() of the store and of guards, or \
+                     ?scripts=stored in the address"
                 ))
             }
             (409, _) => match key {
