@@ -186,7 +186,7 @@ mod tests {
         let now = after(DateTime::UNIX_EPOCH, 20_000 * day);
         let granted = |at, ttl| {
             let until = after(at, ttl);
-            Holder::exclusive(LeaseId::NONE, "host-7".into(), Fence::new(1), at, until)
+            Holder::exclusive(LeaseId::random(), "host-7".into(), Fence::new(1), at, until)
         };
         // The clock has gone back by a day.
         assert!(granted(after(now, day), 10 * second).is_from_a_clock_ahead(now));
