@@ -416,7 +416,7 @@ fn is_of(grant: &DistributedLockGrant, document: &Document) -> bool {
     let number = |field| document.get(field).and_then(integer);
     number("value") == Some(1)
         && number("expire") == Some(grant.expires_at.timestamp_millis())
-        && document.get_str("holder") == Ok(&*grant.holder.to_string())
+        && document.get_str("holder").ok() == Some(&*grant.holder.to_string())
 }
 
 /// Why the unique index cannot be created, by the value of `key` that several documents have.

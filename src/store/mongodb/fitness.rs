@@ -134,7 +134,7 @@ impl Requirements {
 /// holder.
 pub(super) fn ensure_ids_are_unique(facts: &CollectionFacts) -> Result<(), Error> {
     let kind = facts.listed.as_ref().map(|listed| listed.get_str("type"));
-    if kind == Some(Ok("timeseries")) {
+    if matches!(kind, Some(Ok("timeseries"))) {
         return Err(Error::Store {
             store: STORE,
             source: Cause::text(
