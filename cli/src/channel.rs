@@ -62,7 +62,7 @@ fn input_of_command() -> io::Result<OwnedFd> {
     let input = io::stdin();
     if input.is_terminal() {
         // The command is not in the foreground group of the terminal. A read of the terminal would stop it until
-        // somebody continues it.
+        // the user continues it.
         return File::open("/dev/null").map(OwnedFd::from);
     }
     input.as_fd().try_clone_to_owned()

@@ -172,7 +172,7 @@ fn of(error: &Error) -> Code {
     }
 }
 
-/// Whether somebody who looks into this error has to know which store it is about.
+/// Whether the store has to be named before this error, because its own message does not say which one it is.
 fn is_about_the_place(error: &Error) -> bool {
     match error.kind() {
         // The message names the file.

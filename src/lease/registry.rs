@@ -117,8 +117,8 @@ impl LeaseRegistry {
         Ok(())
     }
 
-    /// Gives up a lease without a release: the lease holds the key until its ttl is over. After an error it may not, and
-    /// nobody may be told that it does.
+    /// Gives up a lease without a release: the lease holds the key until its ttl is over. After an error the key
+    /// may be free, and the holder must not be told that it is held.
     pub(super) fn detach(&self, lease: &LeaseState) -> Result<(), EndedBefore> {
         let ended = lease.end(EndReason::Detached, Instant::now())?;
         self.forget(lease);

@@ -167,8 +167,8 @@ impl LeaseRegistry {
         self.send_back_all(&all, why);
     }
 
-    /// Gives up the lease in the store, if that is what is left to do. Who tells somebody what became of the lease needs
-    /// the outcome.
+    /// Gives up the lease in the store, if that is what is left to do. A caller that tells its own caller
+    /// what became of the lease needs the outcome.
     pub(super) fn send_back(&self, stay: &Arc<Stay>, left: Left) -> Result<(), EndedBefore> {
         match left {
             Left::Nothing => Ok(()),
