@@ -133,6 +133,7 @@ mod lease_state;
 mod limiter;
 mod messages;
 mod model;
+mod random;
 mod release;
 mod renewal;
 mod retry;

@@ -36,6 +36,8 @@
 //! In the place of [`calls`](Faults::calls) there are [`acquires`](Faults::acquires), [`renewals`](Faults::renewals)
 //! and [`releases`](Faults::releases).
 //!
+//! [`seed_thread`] makes the ids and the pauses of a test repeatable.
+//!
 //! Around a [`MemoryStore`](crate::MemoryStore), all of it works under tokio's paused clock. Beside this module,
 //! `docs/testing.md` shows how to test with a paused clock, and with a database in a container.
 
@@ -47,3 +49,20 @@ mod plan;
 mod shared;
 
 pub use self::{calls::Calls, failure::Failure, faults::Faults, faulty_store::FaultyStore};
+
+/// From now on everything that this library takes at random on this thread follows from a seed: ids, the default owner
+/// of a handle, and how long pauses are. Then a test on a current-thread runtime with a paused clock can be repeated.
+///
+/// What tokio takes at random, such as the branch of a `select!`, does not follow from it.
+///
+/// ```
+/// use leasehold::{store::LeaseId, testing::seed_thread};
+///
+/// seed_thread(7);
+/// let first = LeaseId::random();
+/// seed_thread(7);
+/// assert_eq!(LeaseId::random(), first);
+/// ```
+pub fn seed_thread(seed: u64) {
+    crate::random::seeded::begin(seed);
+}

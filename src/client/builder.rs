@@ -86,6 +86,6 @@ impl LeasesBuilder {
 pub(super) fn this_process() -> Arc<str> {
     let host = gethostname::gethostname();
     let process = std::process::id();
-    let random = fastrand::u32(..);
+    let random = crate::random::number();
     format!("{}:{process}:{random:08x}", host.to_string_lossy()).into()
 }

@@ -21,7 +21,7 @@ use crate::{
     acquire::{Acquire, AcquireContext},
     lease::Lease,
     model::{Error, Key, LossReason},
-    retry,
+    random, retry,
     telemetry::{self, TermOutcome, TermSpan},
 };
 
@@ -142,7 +142,7 @@ impl Leader {
                 Ok(lease) => lease,
                 Err(Error::Closed) => return Ok(()),
                 Err(error) if error.is_retryable() => {
-                    let pause = retry::pause(unanswered, retry::LONGEST_PAUSE, fastrand::f64());
+                    let pause = retry::pause(unanswered, retry::LONGEST_PAUSE, random::fraction());
                     telemetry::campaign_failed(&self.key, pause, &error);
                     self.pause(pause).await;
                     unanswered = unanswered.saturating_add(1);
@@ -167,7 +167,7 @@ impl Leader {
                     release(term).await;
                 }
                 TermEnd::Failed(error) => {
-                    let pause = backoff.after_failure(fastrand::f64());
+                    let pause = backoff.after_failure(random::fraction());
                     span.end(TermOutcome::Failed {
                         error: &error,
                         pause,

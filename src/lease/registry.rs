@@ -5,7 +5,7 @@
 //! lease had ended as it asked. A close waits for every pending release.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::pin,
@@ -51,7 +51,7 @@ pub(crate) struct LeaseRegistry {
     held: Mutex<HeldLeases>,
 }
 
-type HeldLeases = HashMap<LeaseNumber, Weak<LeaseState>>;
+type HeldLeases = BTreeMap<LeaseNumber, Weak<LeaseState>>;
 
 impl LeaseRegistry {
     /// A registry without leases. Its renewal task publishes in `late` whether renewals are late.

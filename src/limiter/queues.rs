@@ -31,7 +31,7 @@ use super::{
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, Quota, WaitPolicy},
-    retry,
+    random, retry,
     runtime::{self, inline_task::InlineTask, lifecycle::Lifecycle},
     store::Store,
     telemetry::{self, PermitSpan},
@@ -312,7 +312,7 @@ impl LimiterQueue {
 fn tick() -> Moment {
     Moment {
         now: Instant::now(),
-        chance: fastrand::f64(),
+        chance: random::fraction(),
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::random;
+
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -15,7 +17,7 @@ macro_rules! name {
         impl $name {
             /// Makes a new, random id (UUID version 4).
             pub fn random() -> Self {
-                Self(Uuid::new_v4())
+                Self(random::uuid())
             }
 
             /// Parses a UUID in lower case with hyphens, as [`Display`](fmt::Display) writes it. `None` for any other

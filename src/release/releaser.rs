@@ -13,6 +13,7 @@ use crate::{
     coalescer::{Coalescer, PlannedRelease, Repeats},
     messages::ReleaseAnswer,
     model::Error,
+    random,
     retry::{self, Tries},
     runtime::in_flight::InFlight,
     telemetry::{self, Outcome},
@@ -160,7 +161,7 @@ impl Releaser {
                 }
                 Err(error) => Some(error),
             };
-            let mut pause = retry::pause(pauses, retry::BACKGROUND, fastrand::f64());
+            let mut pause = retry::pause(pauses, retry::BACKGROUND, random::fraction());
             if let Some(error) = error {
                 // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
                 if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {

@@ -34,7 +34,7 @@ mod tests;
 mod under_way;
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -51,7 +51,7 @@ use crate::lease_state::{LeaseNumber, timing};
 /// The leases that are kept alive. `T` is what the caller gets back for each lease.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
-    leases: HashMap<LeaseNumber, ScheduledLease<T>>,
+    leases: BTreeMap<LeaseNumber, ScheduledLease<T>>,
     /// The leases that are renewed later, by the time when they are due. Also the final leases, by their deadline, at
     /// which their loss is reported.
     planned: BTreeSet<(Instant, LeaseNumber)>,
@@ -132,7 +132,7 @@ pub(crate) struct Load {
 impl<T: Clone> Schedule<T> {
     pub(crate) fn new() -> Self {
         Self {
-            leases: HashMap::new(),
+            leases: BTreeMap::new(),
             planned: BTreeSet::new(),
             ready: ReadyLeases::default(),
             repeats: VecDeque::new(),
@@ -174,10 +174,6 @@ impl<T: Clone> Schedule<T> {
         let entry = self.leases.remove(&id)?;
         self.planned.remove(&(entry.due, id));
         self.ready.remove(entry.deadline, id, entry.ttl);
-        // A map does not shrink by itself, so its memory is freed here after most leases are gone.
-        if self.leases.len() < self.leases.capacity() / 8 {
-            self.leases.shrink_to(self.leases.len() * 2);
-        }
         Some(entry.lease)
     }
 

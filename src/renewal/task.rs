@@ -17,6 +17,7 @@ use super::{
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
     model::Error,
+    random,
     release::Releaser,
     runtime,
     store::Store,
@@ -158,7 +159,7 @@ struct BatchReport {
 
 impl Drop for BatchReport {
     fn drop(&mut self) {
-        let (now, chance) = (Instant::now(), fastrand::f64());
+        let (now, chance) = (Instant::now(), random::fraction());
         let Self {
             batch,
             outcomes,

@@ -8,7 +8,7 @@
 //!   runtime.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -32,7 +32,7 @@ pub(crate) struct InlineTasks(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    tasks: HashMap<u64, (Weak<InlineTask>, Instant)>,
+    tasks: BTreeMap<u64, (Weak<InlineTask>, Instant)>,
     /// The number of the next entry.
     next: u64,
     /// When a sweeper last looked through the list, or started; `None` if the list was empty then.

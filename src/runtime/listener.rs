@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::call;
 use crate::{
     model::Error,
-    retry,
+    random, retry,
     telemetry::{self, KeyStream},
 };
 
@@ -181,7 +181,7 @@ async fn listen_while_needed<L: Listener>(
             }
             Err(error) => Some(error),
         };
-        let mut pause = retry::pause(failures, retry::BACKGROUND, fastrand::f64());
+        let mut pause = retry::pause(failures, retry::BACKGROUND, random::fraction());
         failures = failures.saturating_add(1);
         if let Some(error) = error {
             if !error.is_retryable() {

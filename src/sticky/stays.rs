@@ -1,7 +1,7 @@
 //! `Stays`: the keys that stay with this process.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -33,10 +33,10 @@ pub(crate) struct Stays {
 
 #[derive(Debug, Default)]
 struct Keys {
-    stays: HashMap<Key, Arc<Stay>>,
+    stays: BTreeMap<Key, Arc<Stay>>,
     /// The leases that do not stay any more, each until it was released. A key can have several: shared leases end one
     /// after the other.
-    ended: HashMap<Key, Vec<Arc<Stay>>>,
+    ended: BTreeMap<Key, Vec<Arc<Stay>>>,
     recalled: ContendedKeys,
     /// Whether a task looks after the keys.
     has_task: bool,

@@ -1,6 +1,6 @@
 //! `Followers`: tasks that are notified when a key becomes free, but do not wait for it. `Leader::watch` uses one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -9,7 +9,7 @@ use crate::model::Key;
 
 /// The followers of all keys.
 #[derive(Debug, Default)]
-pub(super) struct Followers(Mutex<HashMap<Key, Vec<Arc<Notify>>>>);
+pub(super) struct Followers(Mutex<BTreeMap<Key, Vec<Arc<Notify>>>>);
 
 impl Followers {
     pub(super) fn follow(self: &Arc<Self>, key: &Key) -> Follower {

@@ -11,7 +11,7 @@
 //!   detach drops it, and the drop of its waiter takes the locks.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -41,7 +41,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_millis(200);
 /// The queues of all keys that have waiters.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueues {
-    queues: Mutex<HashMap<Key, KeyQueue>>,
+    queues: Mutex<BTreeMap<Key, KeyQueue>>,
     /// The listener for the keys that other processes free.
     pub(super) listener: ListenerSlot,
     followers: Arc<Followers>,

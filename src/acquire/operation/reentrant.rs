@@ -11,6 +11,7 @@ use super::AcquireOperation;
 use crate::{
     acquire::attempt::Attempt,
     model::{Error, Held},
+    random,
     retry::{TRIES, pause_until_free},
 };
 
@@ -56,7 +57,7 @@ impl AcquireOperation {
                 waiter.end_pause();
                 return None;
             }
-            let pause = pause_until_free(pauses, expires_in, fastrand::f64());
+            let pause = pause_until_free(pauses, expires_in, random::fraction());
             pauses = pauses.saturating_add(1);
             let next = wait_ends.map_or(now + pause, |end| end.min(now + pause));
             let is_its_turn = timeout_at(next, waiter.until_next_step(None, None));

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     model::{Cause, Error, Key, after, validation},
-    runtime,
+    random, runtime,
 };
 
 /// The longest time that one call may take, with all of its commands.
@@ -367,7 +367,7 @@ impl MongoDistributedLock {
     ) -> Result<Option<DistributedLockGrant>, Error> {
         let now = DateTime::from_timestamp_millis(now).unwrap_or(DateTime::<Utc>::MAX_UTC);
         let expires_at = after(now, ttl);
-        let holder = Uuid::new_v4();
+        let holder = random::uuid();
         let update = doc! {
             // `$inc` of a double, as Java sends it.
             "$inc": { "value": 1.0 },

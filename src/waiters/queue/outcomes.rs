@@ -7,7 +7,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{Granted, KeyQueue, first_request::FirstRequest, last_answer::LastAnswer};
 use crate::{
     model::{Error, Held, LeaseId, Mode},
-    retry,
+    random, retry,
     waiters::{
         handoff::HandoffStreak,
         kind::{Standing, WaiterKind},
@@ -64,7 +64,7 @@ impl KeyQueue {
             // Only one process is the first. It needs no jitter, and asks no more than once a second.
             self.count_pause(least, expires_in, 1.0)
         } else {
-            self.count_pause(least, expires_in, fastrand::f64())
+            self.count_pause(least, expires_in, random::fraction())
         };
         let refusal = Refusal {
             held: &held,
@@ -73,7 +73,7 @@ impl KeyQueue {
             reports_freed,
             took: now.saturating_duration_since(self.asked),
         };
-        let pause = self.place.pause(refusal, now, fastrand::f64());
+        let pause = self.place.pause(refusal, now, random::fraction());
         let for_permits = self.waiters.first_kind() == Some(WaiterKind::Permits);
         let by_refusals = if self.place.pauses_by_pace() {
             Duration::ZERO
@@ -189,7 +189,7 @@ impl KeyQueue {
     /// Plans the next request after an answer: as a kept report says, or else after a pause. The pause is at least the
     /// pause after `least` pauses, but does not last longer than `expires_in`.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
-        let pause = self.count_pause(least, expires_in, fastrand::f64());
+        let pause = self.count_pause(least, expires_in, random::fraction());
         self.request.pause_until(now + pause);
     }
 
