@@ -46,6 +46,13 @@ pub(crate) mod seeded {
         SEEDED.set(Some(Rng::with_seed(seed)));
     }
 
+    /// Whether this thread has a seed.
+    pub(crate) fn is_on() -> bool {
+        SEEDED
+            .try_with(|seeded| seeded.borrow().is_some())
+            .unwrap_or(false)
+    }
+
     /// Takes something random. `None` if the thread has no seed.
     pub(super) fn draw<T>(draw: impl FnOnce(&mut Rng) -> T) -> Option<T> {
         // A guard that is dropped while the thread ends may come here when the value is gone.

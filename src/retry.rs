@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::model::Error;
+use crate::{model::Error, random};
 
 /// The first pause, before it doubles, and before jitter.
 const FIRST: Duration = Duration::from_millis(10);
@@ -63,7 +63,7 @@ impl Tries {
         self.failed += 1;
         let again = self.failed < TRIES && error.is_retryable();
         // The first pause is skipped, because a store that has failed needs more time than a held key.
-        again.then(|| pause(self.failed, LONGEST_PAUSE, fastrand::f64()))
+        again.then(|| pause(self.failed, LONGEST_PAUSE, random::fraction()))
     }
 }
 

@@ -1,0 +1,496 @@
+//! The store of one client: its way to the server, with all that can happen there.
+
+use std::{
+    fmt,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use fastrand::Rng;
+use leasehold::{
+    Error, Key, LockState, Store, rules,
+    store::{
+        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
+        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind,
+        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, WaiterId,
+    },
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    control::Control,
+    course::{Faults, MARGIN},
+    judge::Judge,
+    server::{Server, State, describe, short_id},
+    trace::Who,
+};
+
+/// After this time a request without an answer fails, as with a connection that is checked now and then.
+const GIVES_UP: Duration = Duration::from_secs(30);
+/// A way that takes longer than this is a fault.
+const USUAL: Duration = Duration::from_millis(100);
+
+/// The way of one client to the server.
+pub struct Connection {
+    /// The server.
+    pub server: Arc<Server>,
+    client: usize,
+    is_killed: Arc<AtomicBool>,
+    rng: Mutex<Rng>,
+    faults: Faults,
+    way: u64,
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    /// How long it is on its way. `None` if it never arrives.
+    out: Option<Duration>,
+    /// How long the server works on it.
+    stall: Duration,
+    /// How long the answer is on its way. `None` if it never arrives.
+    back: Option<Duration>,
+    /// The error that the client gets instead of the answer, and when: before the request arrives, or after the answer.
+    error: Option<(Failure, Option<Duration>)>,
+    /// How long the server stands still from the arrival on.
+    still: Duration,
+    /// Whether it arrives although its client is killed meanwhile.
+    survives: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Unreachable,
+    Interrupted,
+    Overloaded,
+}
+
+impl Failure {
+    fn error(self) -> Error {
+        let (store, source) = ("the simulated store", Cause::text("a fault"));
+        match self {
+            Self::Unreachable => Error::Unreachable { store, source },
+            Self::Interrupted => Error::Interrupted { store, source },
+            Self::Overloaded => Error::Overloaded { store, source },
+        }
+    }
+}
+
+type Work<T> = Box<dyn FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send>;
+
+impl Connection {
+    /// The way of a client to the server.
+    pub fn new(
+        server: Arc<Server>,
+        client: usize,
+        rng: Rng,
+        faults: Faults,
+        way: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            client,
+            is_killed: Arc::default(),
+            rng: Mutex::new(rng),
+            faults,
+            way,
+        })
+    }
+
+    /// From now on nothing of the client arrives, but perhaps what is on its way.
+    pub fn kill(&self) {
+        self.is_killed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_killed(&self) -> bool {
+        self.is_killed.load(Ordering::Relaxed)
+    }
+
+    /// What happens to the next request, and until when it is a fault.
+    fn fate(&self, state: &mut State) -> Fate {
+        let mut rng = self.rng.lock();
+        let way = |rng: &mut Rng| Duration::from_millis(rng.u64(0..=self.way));
+        let mut fate = Fate {
+            out: Some(way(&mut rng)),
+            stall: Duration::ZERO,
+            back: Some(way(&mut rng)),
+            error: None,
+            still: Duration::ZERO,
+            survives: rng.bool(),
+        };
+        let mut faults = self.faults;
+        let (chosen, long) = (rng.u32(0..1_000), Duration::from_millis(rng.u64(0..4_000)));
+        if state.faults_left == 0 {
+            return fate;
+        }
+        let mut before = 0;
+        let kind = faults.kinds().into_iter().find_map(|(name, share)| {
+            before += *share;
+            (chosen < before).then_some(name)
+        });
+        let Some(kind) = kind else { return fate };
+        state.faults_left -= 1;
+        *state.tally.entry(kind).or_default() += 1;
+        let first = rng.bool();
+        let mut lasts = Duration::ZERO;
+        match kind {
+            "fault: lost" if first => {
+                (fate.out, fate.error) = (None, Some((Failure::Unreachable, None)))
+            }
+            "fault: lost" => fate.error = Some((Failure::Interrupted, None)),
+            "fault: late" if first => (fate.out, lasts) = (Some(long), long),
+            "fault: late" => (fate.back, lasts) = (Some(long), long),
+            "fault: silent" if first => (fate.out, lasts) = (None, GIVES_UP),
+            "fault: silent" => (fate.back, lasts) = (None, GIVES_UP),
+            "fault: cut" => {
+                (fate.out, lasts) = (Some(long), long);
+                fate.error = Some((Failure::Interrupted, Some(long / 4)));
+            }
+            "fault: refused" => {
+                (fate.out, fate.error) = (None, Some((Failure::Overloaded, None)));
+            }
+            "fault: stalled" => (fate.stall, lasts) = (long / 8, long / 8),
+            _ => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
+        }
+        state.note_trouble(Instant::now() + lasts + USUAL);
+        self.server.trace.say(Who::Client(self.client), || {
+            format!("the next request meets a {kind}, {long:?}")
+        });
+        fate
+    }
+
+    /// Sends a request, and returns its answer, unless something happens to it.
+    async fn send<T: fmt::Debug + Send + 'static>(
+        &self,
+        what: &'static str,
+        key: Option<&Key>,
+        asked: impl FnOnce() -> String,
+        work: impl FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        if self.is_killed() {
+            return pending().await;
+        }
+        let fate = {
+            let mut state = self.server.state();
+            state.requests += 1;
+            self.fate(&mut state)
+        };
+        let trace = &self.server.trace;
+        trace.say(Who::Client(self.client), || {
+            format!("sends {what}: {}", asked())
+        });
+        let mut under_way = UnderWay {
+            connection: self,
+            what,
+            is_answered: false,
+        };
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(self.deliver(what, key.cloned(), fate, Box::new(work), answer));
+        let outcome = match fate.error {
+            Some((failure, Some(after))) => {
+                sleep(after).await;
+                Err(failure.error())
+            }
+            Some((failure, None)) if fate.out.is_none() => {
+                sleep(Duration::from_millis(self.way)).await;
+                Err(failure.error())
+            }
+            Some((failure, None)) => {
+                let _ = answered.await;
+                Err(failure.error())
+            }
+            None => match timeout(GIVES_UP, answered).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) if !self.is_killed() => {
+                    sleep(GIVES_UP).await;
+                    Err(Failure::Interrupted.error())
+                }
+                Ok(Err(_)) => pending().await,
+                Err(_) => Err(Failure::Interrupted.error()),
+            },
+        };
+        if self.server.control == Some(Control::DropsRequests) && fate.survives {
+            return outcome;
+        }
+        under_way.is_answered = true;
+        if self.is_killed() {
+            return pending().await;
+        }
+        trace.say(Who::Client(self.client), || {
+            format!("hears of {what}: {}", short(&outcome))
+        });
+        outcome
+    }
+
+    /// Brings a request to the server, and its answer back.
+    fn deliver<T: fmt::Debug + Send + 'static>(
+        &self,
+        what: &'static str,
+        key: Option<Key>,
+        fate: Fate,
+        work: Work<T>,
+        answer: oneshot::Sender<Result<T, Error>>,
+    ) -> impl Future<Output = ()> + Send + use<T> {
+        let (server, client) = (self.server.clone(), self.client);
+        let is_killed = self.is_killed.clone();
+        async move {
+            let Some(out) = fate.out else { return };
+            if !out.is_zero() {
+                sleep(out).await;
+            }
+            if is_killed.load(Ordering::Relaxed) && !fate.survives {
+                return;
+            }
+            server.answers().await;
+            let came = server.state().now();
+            if !fate.still.is_zero() {
+                server.state().stands_until = Instant::now() + fate.still;
+                server.answers().await;
+            }
+            let stalls = !fate.stall.is_zero();
+            if stalls {
+                sleep(fate.stall).await;
+            }
+            let outcome = {
+                let mut state = server.state();
+                let now = if stalls { came } else { state.now() };
+                let outcome = work(&mut state, now);
+                server.trace.say(Who::Server, || {
+                    let record = key.and_then(|key| Some(describe(state.records.get(&key)?, now)));
+                    let record = record.unwrap_or_default();
+                    format!("{what} of client {client}: {}; {record}", short(&outcome))
+                });
+                outcome
+            };
+            let Some(back) = fate.back else { return };
+            if !back.is_zero() {
+                sleep(back).await;
+            }
+            let _ = answer.send(outcome);
+        }
+    }
+}
+
+/// The beginning of an answer, for the trace.
+fn short<T: fmt::Debug>(outcome: &Result<T, Error>) -> String {
+    match outcome {
+        Ok(answer) => format!("{answer:?}").chars().take(40).collect(),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+/// A request whose answer has not come. If it is dropped, a judge is told.
+struct UnderWay<'a> {
+    connection: &'a Connection,
+    what: &'static str,
+    is_answered: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered && !self.connection.is_killed() {
+            let client = self.connection.client;
+            let text = || format!("{} of client {client}", self.what);
+            self.connection.server.accuse(Judge::Dropped, text);
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {}", self.client)
+    }
+}
+
+#[async_trait]
+impl Store for Connection {
+    fn clock_margin(&self) -> Duration {
+        MARGIN
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let (asked, client, control) = (request.clone(), self.client, self.server.control);
+        let server = self.server.clone();
+        let work = move |state: &mut State, now| {
+            let (answer, wrong) = state.acquire(&asked, client, now, control);
+            state.find(&server.trace, wrong);
+            answer
+        };
+        let text = || {
+            let AcquireRequest {
+                key,
+                lease,
+                access,
+                turn,
+                in_place_of,
+                ..
+            } = request;
+            let place = turn.waiter().map(|it| short_id(&it));
+            let before = in_place_of.map(|it| short_id(&it));
+            let (lease, turn) = (
+                short_id(lease),
+                if place.is_some() { "in turn" } else { "now" },
+            );
+            format!("{key} {access:?} as {lease}, {turn}, place {place:?}, in place of {before:?}")
+        };
+        self.send("acquire", Some(&request.key), text, work).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        let (asked, control) = (key.clone(), self.server.control);
+        let work = move |state: &mut State, now| {
+            if control != Some(Control::KeepsPlaces) {
+                state.decide(&asked, |it| rules::leave(it, waiter, now));
+            }
+            Ok(())
+        };
+        self.send(
+            "leave",
+            Some(key),
+            || format!("{key} as {}", short_id(&waiter)),
+            work,
+        )
+        .await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        let (asked, control) = (requests.to_vec(), self.server.control);
+        let work = move |state: &mut State, now| {
+            let one = |request: &RenewRequest| {
+                let before = state.records.get(&request.key).cloned();
+                let rule = |it: Option<&_>| rules::renew(it, request, now);
+                let answer = state.decide(&request.key, rule);
+                if let (Some(Control::DoesNotRenew), Some(before)) = (control, before)
+                    && matches!(answer, RenewAnswer::Renewed(_))
+                {
+                    state.records.insert(request.key.clone(), before);
+                }
+                Ok(answer)
+            };
+            Ok(asked.iter().map(one).collect())
+        };
+        let text = || {
+            format!(
+                "{:?}",
+                requests
+                    .iter()
+                    .map(|it| (&it.key, it.lease))
+                    .collect::<Vec<_>>()
+            )
+        };
+        self.send("renew", requests.first().map(|it| &it.key), text, work)
+            .await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        let asked = request.clone();
+        let work = move |state: &mut State, now| {
+            state.decide(&asked.key, |it| rules::convert(it, &asked, now))
+        };
+        self.send(
+            "convert",
+            Some(&request.key),
+            || format!("{request:?}"),
+            work,
+        )
+        .await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let (asked, control) = (request.clone(), self.server.control);
+        let work = move |state: &mut State, now| {
+            let is_plain = matches!(asked.kind, ReleaseKind::Plain { .. });
+            if is_plain && control == Some(Control::DoesNotRelease) {
+                return Ok(ReleaseAnswer::Released);
+            }
+            Ok(state.decide(&asked.key, |it| rules::release(it, &asked, now)))
+        };
+        self.send(
+            "release",
+            Some(&request.key),
+            || format!("{} of {}", request.key, short_id(&request.lease)),
+            work,
+        )
+        .await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        let asked = key.clone();
+        let work = move |state: &mut State, now| {
+            Ok(state.records.get(&asked).map(|it| rules::inspect(it, now)))
+        };
+        self.send("inspect", Some(key), || key.to_string(), work)
+            .await
+    }
+
+    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
+        let asked = leases.to_vec();
+        let work = move |state: &mut State, now| {
+            let one = |it: &LookRequest| {
+                let record = state.records.get(&it.key);
+                let found =
+                    record.map(|record| rules::look(&rules::inspect(record, now), it.lease));
+                found.unwrap_or_default()
+            };
+            Ok(asked.iter().map(one).collect())
+        };
+        self.send("look", None, || format!("{leases:?}"), work)
+            .await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let filter = request.filter.clone();
+        let work = move |state: &mut State, now| {
+            let all = state.records.values().map(|it| rules::inspect(it, now));
+            let locks = all.filter(|it| rules::matches(it, &filter)).collect();
+            Ok(Page { locks, next: None })
+        };
+        self.send("list", None, || format!("{request:?}"), work)
+            .await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        let asked = key.clone();
+        let work = move |state: &mut State, now| {
+            state.evicted.insert(asked.clone(), Instant::now());
+            state.decide(&asked, |it| rules::evict(it, now))
+        };
+        self.send("evict", Some(key), || key.to_string(), work)
+            .await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        let asked = key.clone();
+        let work = move |state: &mut State, now| {
+            Ok(state.decide(&asked, |it| rules::remove_expired(it, Duration::ZERO, now)))
+        };
+        self.send("remove_expired", Some(key), || key.to_string(), work)
+            .await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let (asked, control) = (request.clone(), self.server.control);
+        let server = self.server.clone();
+        let work = move |state: &mut State, now| {
+            let (answer, wrong) = state.permit(&asked, now, control);
+            state.find(&server.trace, wrong);
+            answer
+        };
+        self.send("permit", None, || format!("{request:?}"), work)
+            .await
+    }
+
+    async fn purge(&self, _: Duration) -> Result<u64, Error> {
+        self.send("purge", None, String::new, |_, _| Ok(0)).await
+    }
+}

@@ -1,0 +1,243 @@
+//! What a task does with a lease that it has, and how it gives it up.
+
+use std::{rc::Rc, time::Duration};
+
+use leasehold::{Mode, Resumed, Upgrade};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    control::Control,
+    course::MARGIN,
+    guard::{Guard, Held},
+    judge::Judge,
+    task::{CALL, Task},
+};
+
+/// For how long a task keeps a lease at most.
+const LONG: Duration = Duration::from_secs(30);
+/// A guard that is not live any more is told why within this time.
+const TOLD: Duration = Duration::from_millis(1_500);
+
+impl Task {
+    /// Has a lease for a while, and gives it up.
+    pub async fn holds(&self, guard: Rc<Guard>) {
+        let is_long = !self.course.is_contended && self.now_and_then(8);
+        let most = if is_long { 3_000 } else { 40 };
+        self.pause(most).await;
+        self.ledger.check();
+        if self.now_and_then(8) {
+            self.enters(&guard).await;
+        }
+        if self.now_and_then(10) {
+            self.renews(&guard).await;
+        }
+        if self.now_and_then(10) {
+            self.converts(&guard).await;
+        }
+        self.ledger.check();
+        if !guard.is_live() {
+            self.ledger.count("lost");
+            self.is_told(&guard).await;
+        }
+        let (key, idle) = (guard.key().clone(), guard.idle);
+        if !idle.is_zero() {
+            self.ledger.excuse(&key, idle + CALL, false);
+        }
+        if self.now_and_then(4) {
+            self.say(|| format!("keeps {key}"));
+            sleep(guard.remaining().min(LONG) + Duration::from_millis(100)).await;
+        }
+        // The ledger looks at a guard only for a moment.
+        if let Some(guard) = Rc::into_inner(guard) {
+            self.gives_up(guard).await;
+        }
+    }
+
+    /// The reason why a lease is lost is known when it is lost.
+    async fn is_told(&self, guard: &Guard) {
+        let lost = async {
+            match &guard.held {
+                _ if self.is_wrong(Control::TellsNobody) => std::future::pending().await,
+                Held::Lease(lease) => lease.lost().await,
+                Held::Shared(lease) => lease.lost().await,
+                Held::Work { .. } => std::future::pending().await,
+            }
+        };
+        match timeout(TOLD, lost).await {
+            Ok(reason) => self.say(|| format!("has lost {}: {reason}", guard.key())),
+            Err(_) => {
+                let text = || format!("{} is not live, and nobody says why", guard.describe());
+                self.server.accuse(Judge::Told, text);
+            }
+        }
+    }
+
+    /// Enters a lease once more.
+    async fn enters(&self, outer: &Guard) {
+        let Held::Lease(lease) = &outer.held else {
+            return;
+        };
+        let asked = self.leases.acquire(lease.key(), self.ttl()).reentrant();
+        let limit = self.millis(500);
+        let asked = asked.wait_for(limit);
+        let asked = if self.now_and_then(30) {
+            asked.shared()
+        } else {
+            asked
+        };
+        self.say(|| format!("enters {} once more", lease.key()));
+        let waits = self.waits_for(lease.key().as_str());
+        let inner = self.within(limit + CALL, asked.into_future()).await;
+        drop(waits);
+        if let Ok(inner) = inner {
+            let inner = Guard::new(
+                self.client,
+                Held::Lease(inner),
+                true,
+                Duration::ZERO,
+                Instant::now(),
+            );
+            let inner = Rc::new(inner);
+            self.ledger.granted(&inner, None);
+            self.pause(40).await;
+            if let Some(Guard {
+                held: Held::Lease(inner),
+                ..
+            }) = Rc::into_inner(inner)
+            {
+                self.say(|| "releases the inner lease".to_owned());
+                let _ = self.within(CALL, inner.release()).await;
+            }
+        }
+    }
+
+    async fn renews(&self, guard: &Guard) {
+        let limit = self.millis(60);
+        let renewed = async {
+            match &guard.held {
+                Held::Lease(lease) => lease.renew().await,
+                Held::Shared(lease) => lease.renew().await,
+                Held::Work { .. } => Ok(()),
+            }
+        };
+        let renewed = timeout(limit, renewed).await;
+        self.ledger.count("renewed");
+        self.say(|| format!("has renewed {}: {renewed:?}", guard.key()));
+    }
+
+    async fn converts(&self, guard: &Guard) {
+        let Held::Lease(lease) = &guard.held else {
+            return;
+        };
+        if lease.mode() == Mode::Permits {
+            return;
+        }
+        let limit = if self.now_and_then(30) {
+            self.millis(60)
+        } else {
+            CALL
+        };
+        self.ledger.count("converted");
+        if self.rng.borrow_mut().bool() {
+            guard.may_be_shared.set(true);
+            let answer = timeout(limit, lease.downgrade()).await;
+            self.say(|| format!("has downgraded {}: {answer:?}", lease.key()));
+            if let Ok(Ok(())) = answer {
+                guard.may_be_shared.set(false);
+            }
+        } else {
+            let before = lease.fence();
+            let answer = timeout(limit, lease.upgrade()).await;
+            self.say(|| format!("has upgraded {}: {answer:?}", lease.key()));
+            if let Ok(Ok(Upgrade::Exclusive)) = answer {
+                // No earlier downgrade makes the lease shared any more.
+                guard.may_be_shared.set(false);
+                if lease.fence() != before && guard.is_live() {
+                    self.ledger.check();
+                    self.ledger.fence_rises(guard, true);
+                }
+            }
+        }
+        self.pause(40).await;
+    }
+
+    async fn gives_up(&self, guard: Guard) {
+        let Guard {
+            held,
+            is_reentrant,
+            may_be_shared,
+            ..
+        } = guard;
+        let lease = match held {
+            Held::Lease(lease) => lease,
+            Held::Shared(lease) => {
+                self.say(|| format!("releases {}", lease.key()));
+                let _ = self.within(CALL, lease.release()).await;
+                return;
+            }
+            Held::Work { .. } => return,
+        };
+        // The lease behind one from memory may live for longer.
+        let left = self.server.state().left(lease.key(), lease.owner()) + 2 * MARGIN;
+        let key = lease.key().clone();
+        // A key that is kept for minutes is dull.
+        let gives_away = left < Duration::from_secs(25);
+        match self.below(100) {
+            88.. if !gives_away => drop(lease),
+            0..=49 => {
+                self.say(|| format!("drops {key}"));
+                drop(lease);
+            }
+            50..=79 => {
+                self.say(|| format!("releases {key}"));
+                let released = self.within(CALL, lease.release()).await;
+                self.say(|| format!("has released {key}: {released:?}"));
+            }
+            80..=87 => {
+                self.say(|| format!("releases {key}, and drops the future"));
+                let _ = timeout(self.millis(30), lease.release()).await;
+            }
+            88..=90 => {
+                self.ledger.excuse(&key, left, true);
+                self.say(|| format!("detaches {key}"));
+                let _ = lease.detach();
+                self.ledger.count("detached");
+            }
+            _ => {
+                self.say(|| format!("makes a ticket of {key}"));
+                self.ledger.excuse(&key, left, true);
+                let is_shared = may_be_shared.get();
+                let ticket = lease.into_ticket();
+                self.pool
+                    .borrow_mut()
+                    .push((ticket, is_reentrant, is_shared));
+            }
+        }
+    }
+
+    /// Goes on with a lease that some task has left as a ticket.
+    pub async fn resume(&self) {
+        let Some((ticket, is_reentrant, is_shared)) = self.pool.borrow_mut().pop() else {
+            return;
+        };
+        self.say(|| format!("resumes {}", ticket.key()));
+        let resumed = self
+            .within(CALL, self.leases.resume(&ticket).into_future())
+            .await;
+        if let Ok(Resumed::Live(lease)) = resumed {
+            let held = Held::Lease(lease);
+            let guard = Guard::new(
+                self.client,
+                held,
+                is_reentrant,
+                Duration::ZERO,
+                Instant::now(),
+            );
+            guard.may_be_shared.set(is_shared);
+            let guard = Rc::new(guard);
+            self.say(|| format!("has resumed {}", guard.describe()));
+            self.ledger.resumed(&guard);
+            self.holds(guard).await;
+        }
+    }
+}

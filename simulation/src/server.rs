@@ -1,0 +1,315 @@
+//! The server: its documents, its clock, and what the judges learn from it. The rules of the library decide.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use leasehold::{
+    Error, Key, Mode,
+    rules::{self, Decision, Write},
+    store::{
+        AcquireAnswer, AcquireRequest, LimiterRecord, LockRecord, PermitAnswer, PermitId,
+        PermitRequest, Turn, WaiterId, WindowKind,
+    },
+};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    control::Control,
+    judge::{Judge, Violation},
+    ledger::Tally,
+    trace::{Trace, Who},
+    world::Options,
+};
+
+/// The time of the server's clock at the beginning, in milliseconds since 1970.
+const BEGIN: i64 = 1_900_000_000_000;
+
+/// The server of a run.
+#[derive(Debug)]
+pub struct Server {
+    state: Mutex<State>,
+    /// What happens.
+    pub trace: Arc<Trace>,
+    /// What is wrong on purpose.
+    pub control: Option<Control>,
+}
+
+/// What a limiter is counted by.
+type Series = (Key, Duration, bool);
+
+/// The state of the server.
+#[derive(Debug)]
+pub struct State {
+    began: Instant,
+    /// By how much the clock has stepped, in milliseconds.
+    pub ahead: i64,
+    /// The documents.
+    pub records: BTreeMap<Key, LockRecord>,
+    limiters: BTreeMap<Series, LimiterRecord>,
+    /// Until when the server stands still.
+    pub stands_until: Instant,
+    /// How many faults are left.
+    pub faults_left: u32,
+    /// Until when the last fault has an effect, as far as is known.
+    pub trouble: Instant,
+    /// When the leases of a key were last ended by an operator.
+    pub evicted: BTreeMap<Key, Instant>,
+    /// How many tasks are about to end all leases of a client.
+    pub evictions: usize,
+    /// The client of each id in a place.
+    pub waiters: BTreeMap<WaiterId, usize>,
+    /// The permits that were granted in each window.
+    windows: BTreeMap<(Series, i64), u32>,
+    permits: BTreeSet<PermitId>,
+    /// How many permits were granted in all.
+    pub permits_granted: u64,
+    /// How often a document changed.
+    pub version: u64,
+    /// How many requests came.
+    pub requests: u64,
+    /// How often each fault happened, and each finding that does not end the run.
+    pub tally: Tally,
+    ignored: &'static [Judge],
+    /// The first thing that was wrong.
+    pub violation: Option<Violation>,
+    /// Whether the run is over, and everything may be dropped.
+    pub is_over: bool,
+}
+
+impl Server {
+    /// A server without documents.
+    pub fn new(trace: Arc<Trace>, options: &Options, faults_left: u32) -> Arc<Self> {
+        let now = Instant::now();
+        let state = State {
+            began: now,
+            ahead: 0,
+            records: BTreeMap::new(),
+            limiters: BTreeMap::new(),
+            stands_until: now,
+            faults_left,
+            trouble: now,
+            evicted: BTreeMap::new(),
+            evictions: 0,
+            waiters: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            permits: BTreeSet::new(),
+            permits_granted: 0,
+            version: 0,
+            requests: 0,
+            tally: Tally::new(),
+            ignored: options.ignored,
+            violation: None,
+            is_over: false,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            trace,
+            control: options.control,
+        })
+    }
+
+    /// The state.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Waits while the server stands still.
+    pub async fn answers(&self) {
+        loop {
+            let until = self.state.lock().stands_until;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+
+    /// Records that a judge found something wrong. Only the first one counts.
+    pub fn accuse(&self, judge: Judge, text: impl FnOnce() -> String) {
+        self.state
+            .lock()
+            .find(&self.trace, Some(Violation::new(judge, text())));
+    }
+}
+
+impl State {
+    /// The time by the server's clock, in whole milliseconds.
+    pub fn now(&self) -> DateTime<Utc> {
+        let elapsed = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX / 4);
+        DateTime::UNIX_EPOCH + TimeDelta::milliseconds(BEGIN + elapsed + self.ahead)
+    }
+
+    /// Records what a judge found. Only the first finding counts.
+    pub fn find(&mut self, trace: &Trace, found: Option<Violation>) {
+        if let Some(found) = found.filter(|_| self.violation.is_none() && !self.is_over) {
+            if self.ignored.contains(&found.judge) {
+                *self.tally.entry(found.judge.name()).or_default() += 1;
+                return;
+            }
+            trace.say(Who::World, || {
+                format!("WRONG: {}: {}", found.judge, found.text)
+            });
+            self.violation = Some(found);
+        }
+    }
+
+    /// A fault has an effect until then.
+    pub fn note_trouble(&mut self, until: Instant) {
+        self.trouble = self.trouble.max(until);
+    }
+
+    /// For how long the document of a key keeps leases of an owner.
+    pub fn left(&self, key: &Key, owner: &str) -> Duration {
+        let holders = self.records.get(key).map(|it| &it.holders);
+        let owned = holders
+            .into_iter()
+            .flatten()
+            .filter(|it| *it.owner == *owner);
+        let last = owned.map(|it| it.expires_at).max();
+        last.and_then(|last| (last - self.now()).to_std().ok())
+            .unwrap_or_default()
+    }
+
+    /// Carries out a rule on the document of a key.
+    pub fn decide<A>(
+        &mut self,
+        key: &Key,
+        rule: impl FnOnce(Option<&LockRecord>) -> Decision<A>,
+    ) -> A {
+        let decision = rule(self.records.get(key));
+        match decision.write {
+            Write::Keep => {}
+            Write::Put(record) => {
+                self.version += 1;
+                self.records.insert(key.clone(), record);
+            }
+            Write::Remove => {
+                self.version += 1;
+                self.records.remove(key);
+            }
+        }
+        decision.answer
+    }
+
+    /// Carries out an acquire. Returns what is wrong with a grant, if anything is.
+    pub fn acquire(
+        &mut self,
+        request: &AcquireRequest,
+        client: usize,
+        now: DateTime<Utc>,
+        control: Option<Control>,
+    ) -> (Result<AcquireAnswer, Error>, Option<Violation>) {
+        if let Some(waiter) = request.turn.waiter() {
+            self.waiters.insert(waiter, client);
+        }
+        let before = self.records.get(&request.key).cloned();
+        let answer = match control {
+            Some(control) => control.acquire(self, request, now, |state, request| {
+                state.decide(&request.key, |it| rules::acquire(it, request, now))
+            }),
+            None => self.decide(&request.key, |it| rules::acquire(it, request, now)),
+        };
+        let passed = match (&answer, before) {
+            (Ok(AcquireAnswer::Granted(_)), Some(before)) => passes(&before, request, now),
+            _ => None,
+        };
+        (answer, passed)
+    }
+
+    /// Carries out a request for permits. Returns what is wrong with the grant, if anything is.
+    pub fn permit(
+        &mut self,
+        request: &PermitRequest,
+        now: DateTime<Utc>,
+        control: Option<Control>,
+    ) -> (Result<PermitAnswer, Error>, Option<Violation>) {
+        let quota = &request.quota;
+        let is_fixed = quota.window_kind() == WindowKind::Fixed;
+        let series = (request.key.clone(), quota.window(), !is_fixed);
+        let known = self.limiters.get(&series);
+        let known = known.filter(|_| control != Some(Control::ForgetsPermits));
+        let decision = rules::permit(known, request, now);
+        if let Write::Put(record) = decision.write {
+            self.limiters.insert(series.clone(), record);
+        }
+        let mut over = None;
+        if let PermitAnswer::Granted {
+            permits,
+            granted_at,
+            ..
+        } = &decision.answer
+            && self.permits.insert(request.id)
+        {
+            self.permits_granted += u64::from(*permits);
+            let length = i64::try_from(quota.window().as_millis())
+                .unwrap_or(i64::MAX)
+                .max(1);
+            let window = granted_at.timestamp_millis() / length;
+            let counted = self.windows.entry((series, window)).or_default();
+            *counted += permits;
+            if is_fixed && *counted > quota.limit() {
+                let text = format!("{counted} permits of {} in a window", quota.limit());
+                over = Some(Violation::new(Judge::Quota, text));
+            }
+        }
+        (Ok(decision.answer), over)
+    }
+}
+
+/// A document in a few words.
+pub fn describe(record: &LockRecord, now: DateTime<Utc>) -> String {
+    let holders = record.live_holders(now).map(|it| {
+        let left = (it.expires_at - now).as_seconds_f64();
+        format!(
+            "{} {:?} {} for {left:.3} s",
+            it.owner,
+            it.mode,
+            short_id(&it.lease)
+        )
+    });
+    let places = record.live_places(now).map(|it| {
+        let left = (it.until - now).as_seconds_f64();
+        format!(
+            "{} {:?} {} for {left:.3} s",
+            it.owner,
+            it.mode,
+            short_id(&it.waiter)
+        )
+    });
+    let (holders, places) = (holders.collect::<Vec<_>>(), places.collect::<Vec<_>>());
+    format!(
+        "fence {}, held by {holders:?}, awaited by {places:?}",
+        record.fence
+    )
+}
+
+/// The beginning of an id.
+pub fn short_id(id: &impl ToString) -> String {
+    id.to_string().chars().take(4).collect()
+}
+
+/// Whether a grant passes a process that came before.
+fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> Option<Violation> {
+    let Turn::InTurn(turn) = &request.turn else {
+        return None;
+    };
+    let is_new = before.holders.iter().all(|it| it.lease != request.lease);
+    if !is_new || request.reentrant || request.in_place_of.is_some() {
+        return None;
+    }
+    let mode = request.access.mode();
+    let ahead = before
+        .live_places(now)
+        .take_while(|it| it.waiter != turn.waiter);
+    let passed = { ahead }.find(|it| {
+        let conflicts = mode == Mode::Exclusive || it.mode == Mode::Exclusive;
+        it.owner != request.owner && conflicts
+    })?;
+    let text = format!("{} passes the place of {}", request.owner, passed.owner);
+    Some(Violation::new(Judge::QueueOfProcesses, text))
+}

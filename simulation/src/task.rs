@@ -1,0 +1,480 @@
+//! A task of a client: what it does at each step, and how it waits.
+
+use std::{
+    cell::RefCell, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::Arc,
+    task::Poll, time::Duration,
+};
+
+use fastrand::Rng;
+use futures::FutureExt;
+use leasehold::{Attempt, Error, Key, Leases};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    control::Control,
+    course::{CALL_TIMEOUT, Course},
+    guard::{Guard, Held},
+    judge::Judge,
+    ledger::{Ledger, Wait},
+    server::Server,
+    trace::Who,
+    world::Pool,
+};
+
+const TTLS: [Duration; 4] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(20),
+    Duration::from_secs(600),
+];
+const IDLE: [Duration; 3] = [
+    Duration::from_millis(200),
+    Duration::from_secs(2),
+    Duration::from_secs(20),
+];
+/// Longer than all tasks together can have a key, each until its ttl is over.
+const FOR_EVER: Duration = Duration::from_secs(30_000);
+/// Longer than a call with its repeats takes, whatever happens to each of them.
+pub const CALL: Duration = Duration::from_secs(20);
+
+/// A task of a client.
+pub struct Task {
+    pub course: Course,
+    pub server: Arc<Server>,
+    pub ledger: Rc<Ledger>,
+    pub leases: Leases,
+    /// The tickets that tasks leave for each other.
+    pub pool: Pool,
+    pub client: usize,
+    pub number: usize,
+    pub rng: RefCell<Rng>,
+}
+
+/// What an acquire asks for.
+pub struct Asked {
+    pub key: &'static str,
+    pub ttl: Duration,
+    /// For how long the lease stays; zero if it does not.
+    pub idle: Duration,
+    pub wait_for: Option<Duration>,
+    pub is_shared: bool,
+    pub is_reentrant: bool,
+    pub is_barging: bool,
+}
+
+impl Task {
+    /// Does all that the task does.
+    pub async fn run(self) {
+        for step in 0..self.course.steps {
+            let (client, number) = (self.client, self.number);
+            if self.course.skipped.contains(&(client, number, step)) {
+                continue;
+            }
+            *self.rng.borrow_mut() = self.course.rng(client, number + 1, step + 1);
+            self.pause(50).await;
+            let is_over = self.server.state().violation.is_some();
+            if is_over || self.leases.is_closed() {
+                return;
+            }
+            self.step().await;
+            self.ledger.check();
+        }
+    }
+
+    async fn step(&self) {
+        if self.course.jobs && self.now_and_then(25) {
+            return self.job().await;
+        }
+        if self.course.evicts && self.now_and_then(5) {
+            return self.evict().await;
+        }
+        if self.now_and_then(4) {
+            return self.resume().await;
+        }
+        match self.below(100) {
+            0..=14 => self.try_once().await,
+            15..=21 => self.set().await,
+            22..=27 => self.permits().await,
+            28..=33 => self.with().await,
+            _ => self.acquire().await,
+        }
+    }
+
+    pub fn say(&self, what: impl FnOnce() -> String) {
+        self.server
+            .trace
+            .say(Who::Task(self.client, self.number), what);
+    }
+
+    /// A random number below this one.
+    pub fn below(&self, most: u32) -> u32 {
+        self.rng.borrow_mut().u32(0..most)
+    }
+
+    /// Whether something happens that happens so often in a hundred times.
+    pub fn now_and_then(&self, percent: u32) -> bool {
+        self.rng.borrow_mut().u32(0..100) < percent
+    }
+
+    pub fn millis(&self, most: u64) -> Duration {
+        Duration::from_millis(self.rng.borrow_mut().u64(0..=most))
+    }
+
+    pub async fn pause(&self, most: u64) {
+        sleep(self.millis(most)).await;
+    }
+
+    pub fn is_wrong(&self, control: Control) -> bool {
+        self.server.control == Some(control)
+    }
+
+    pub fn choose_key(&self) -> &'static str {
+        self.rng
+            .borrow_mut()
+            .choice(self.course.key_names())
+            .copied()
+            .unwrap_or("one")
+    }
+
+    pub fn ttl(&self) -> Duration {
+        let ttls = if self.course.is_contended {
+            &TTLS[2..]
+        } else {
+            &TTLS[..]
+        };
+        self.rng
+            .borrow_mut()
+            .choice(ttls)
+            .copied()
+            .unwrap_or(TTLS[0])
+    }
+
+    /// For how long the next lease stays.
+    fn idle(&self) -> Duration {
+        let stays = self.rng.borrow_mut().u32(0..100) < self.course.sticky;
+        let idle = self
+            .rng
+            .borrow_mut()
+            .choice(&IDLE)
+            .copied()
+            .unwrap_or_default();
+        if stays { idle } else { Duration::ZERO }
+    }
+
+    async fn acquire(&self) {
+        let asked = Asked {
+            key: self.choose_key(),
+            ttl: self.ttl(),
+            idle: self.idle(),
+            wait_for: self.now_and_then(25).then(|| self.millis(500)),
+            is_shared: self.now_and_then(30),
+            is_reentrant: self.now_and_then(8),
+            is_barging: self.now_and_then(5),
+        };
+        self.acquire_as(asked).await;
+    }
+
+    async fn acquire_as(&self, asked: Asked) {
+        let mut acquire = self.leases.acquire(asked.key, asked.ttl);
+        let goes_to_the_front = self.is_wrong(Control::GoesToTheFront) && self.now_and_then(30);
+        if let Some(limit) = asked.wait_for {
+            acquire = acquire.wait_for(limit);
+        }
+        if self.now_and_then(30) {
+            acquire = acquire.keep_alive();
+        }
+        if asked.is_barging || goes_to_the_front {
+            acquire = acquire.barging();
+        }
+        let wait = Wait {
+            client: self.client,
+            task: self.number,
+            keys: keys(&[asked.key]),
+            began: Instant::now(),
+            is_in_turn: !asked.is_barging && !asked.is_reentrant,
+            is_shared: asked.is_shared,
+            polled_since: None,
+        };
+        let bound = asked.wait_for;
+        if asked.is_shared && !asked.is_reentrant && !asked.idle.is_zero() {
+            self.say(|| {
+                format!(
+                    "wants {} shared, from memory, ttl {:?}, wait {:?}",
+                    asked.key, asked.ttl, bound
+                )
+            });
+            let acquire = acquire.sticky_shared(asked.idle);
+            let (answer, wait) = self.awaits(acquire.into_future(), wait, bound).await;
+            if let Some(Ok(lease)) = answer {
+                self.has(Held::Shared(lease), Some(wait), false, asked.idle)
+                    .await;
+            }
+            return;
+        }
+        if !asked.idle.is_zero() {
+            acquire = acquire.sticky(asked.idle);
+        }
+        if asked.is_shared {
+            acquire = acquire.shared();
+        }
+        if asked.is_reentrant {
+            acquire = acquire.reentrant();
+        }
+        if self.now_and_then(8) {
+            acquire = acquire.note("a note");
+        }
+        if self.now_and_then(3) {
+            let least = Duration::from_millis(200);
+            acquire = acquire.min_hold(least);
+            self.excuse(asked.key, least + CALL, true);
+        }
+        if self.now_and_then(4) {
+            acquire = acquire.max_hold(2 * asked.ttl);
+        }
+        self.say(|| {
+            let Asked { key, ttl, idle, is_shared, is_reentrant, is_barging, .. } = &asked;
+            format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {bound:?}, shared {is_shared}, reentrant {is_reentrant}, barging {is_barging}")
+        });
+        let (answer, wait) = self.awaits(acquire.into_future(), wait, bound).await;
+        if let Some(Ok(lease)) = answer {
+            self.has(
+                Held::Lease(lease),
+                Some(wait),
+                asked.is_reentrant,
+                asked.idle,
+            )
+            .await;
+        }
+    }
+
+    async fn try_once(&self) {
+        let (key, ttl, idle) = (self.choose_key(), self.ttl(), self.idle());
+        let mut attempt = self.leases.try_acquire(key, ttl);
+        if !idle.is_zero() {
+            attempt = attempt.sticky(idle);
+        }
+        self.say(|| format!("tries {key}, ttl {ttl:?}, idle {idle:?}"));
+        let tries = self.within(CALL, attempt.into_future());
+        let (answer, _) = self.drops(tries).await;
+        match answer {
+            Some(Ok(Attempt::Acquired(lease))) => {
+                self.has(Held::Lease(lease), None, false, idle).await;
+            }
+            _ => self.ledger.count("refused"),
+        }
+    }
+
+    async fn set(&self) {
+        let (ttl, idle) = (self.ttl(), self.idle());
+        let mut all = self.leases.acquire_all(self.course.key_names(), ttl);
+        if !idle.is_zero() {
+            all = all.sticky(idle);
+        }
+        let wait = Wait {
+            client: self.client,
+            task: self.number,
+            keys: keys(self.course.key_names()),
+            began: Instant::now(),
+            is_in_turn: false,
+            is_shared: false,
+            polled_since: None,
+        };
+        self.say(|| format!("wants all keys, ttl {ttl:?}, idle {idle:?}"));
+        let (answer, wait) = self.awaits(all.into_future(), wait, None).await;
+        if let Some(Ok(set)) = answer {
+            self.ledger.count("set");
+            let mut guards = Vec::new();
+            for lease in set.into_leases() {
+                let held = Held::Lease(lease);
+                let guard = Guard::new(self.client, held, false, idle, wait.began);
+                let guard = Rc::new(guard);
+                guards.push(guard);
+            }
+            for guard in &guards {
+                self.ledger.granted(guard, None);
+            }
+            for guard in guards {
+                self.holds(guard).await;
+            }
+        }
+    }
+
+    async fn permits(&self) {
+        let (key, ttl) = (self.choose_key(), self.ttl());
+        let n = self.rng.borrow_mut().u32(1..=2);
+        let limit = self.millis(2_000);
+        let acquire = self.leases.acquire(key, ttl).permits(n, 3).wait_for(limit);
+        let wait = Wait {
+            client: self.client,
+            task: self.number,
+            keys: keys(&[key]),
+            began: Instant::now(),
+            is_in_turn: false,
+            is_shared: true,
+            polled_since: None,
+        };
+        self.say(|| format!("wants {n} permits of {key}, ttl {ttl:?}"));
+        let (answer, wait) = self.awaits(acquire.into_future(), wait, Some(limit)).await;
+        if let Some(Ok(lease)) = answer {
+            self.has(Held::Lease(lease), Some(wait), false, Duration::ZERO)
+                .await;
+        }
+    }
+
+    /// Waits for an acquire, unless it drops the future, and perhaps does not poll it for a while. `None` if the future
+    /// was dropped.
+    async fn awaits<T>(
+        &self,
+        asked: impl Future<Output = Result<T, Error>>,
+        mut wait: Wait,
+        limit: Option<Duration>,
+    ) -> (Option<Result<T, Error>>, Wait) {
+        wait.polled_since = Some(Instant::now());
+        let number = self.ledger.waits(wait.clone());
+        let alone = if self.course.leaves_futures {
+            15_000
+        } else {
+            1_500
+        };
+        let alone = [(); 2].map(|()| self.millis(alone));
+        let bound = limit.map_or(FOR_EVER, |limit| limit + CALL_TIMEOUT + CALL / 2);
+        let asked = self.within(bound + alone[0] + alone[1], asked);
+        let asked = async {
+            let answer = asked.await;
+            (answer, self.ledger.waited(number))
+        };
+        let ledger = self.ledger.clone();
+        let server = self.server.clone();
+        let mut asked = pin!(asked);
+        let kind = self.below(100);
+        let limit = self.millis(300);
+        let _gone = OnDrop(|| drop(ledger.waited(number)));
+        let answer = match kind {
+            0..15 => timeout(limit, asked).await.ok(),
+            15..25 => {
+                let mut answer = None;
+                for alone in alone {
+                    let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+                    if let Poll::Ready(done) = polled {
+                        answer = Some(done);
+                        break;
+                    }
+                    ledger.polls(number, false);
+                    if !self.course.leaves_futures {
+                        server.state().note_trouble(Instant::now() + alone);
+                    }
+                    sleep(alone).await;
+                    ledger.polls(number, true);
+                }
+                match answer {
+                    None => Some(asked.await),
+                    answer => answer,
+                }
+            }
+            _ => Some(asked.await),
+        };
+        let who = Who::Task(self.client, self.number);
+        let Some((answer, waited)) = answer else {
+            ledger.count("dropped");
+            server
+                .trace
+                .say(who, || "has dropped its future".to_owned());
+            return (None, wait);
+        };
+        if let Err(error) = &answer {
+            ledger.count("refused");
+            server.trace.say(who, || format!("is refused: {error}"));
+        }
+        (Some(answer), waited.unwrap_or(wait))
+    }
+
+    /// Records that the task may wait for a key, until the value is dropped.
+    pub fn waits_for(&self, key: &str) -> impl Drop + use<> {
+        let number = self.ledger.waits(Wait {
+            client: self.client,
+            task: self.number,
+            keys: keys(&[key]),
+            began: Instant::now(),
+            is_in_turn: false,
+            is_shared: false,
+            polled_since: None,
+        });
+        let ledger = self.ledger.clone();
+        OnDrop(move || drop(ledger.waited(number)))
+    }
+
+    /// Perhaps drops a future before it is done.
+    async fn drops<T>(&self, asked: impl Future<Output = T>) -> (Option<T>, ()) {
+        let mut rng = self.rng.borrow_mut().fork();
+        let limit = Duration::from_millis(rng.u64(0..=60));
+        if rng.u8(0..100) < 10 {
+            let answer = timeout(limit, asked).await.ok();
+            self.ledger.count("dropped");
+            return (answer, ());
+        }
+        (Some(asked.await), ())
+    }
+
+    /// Waits for a call that must not take longer than this.
+    pub async fn within<T>(&self, bound: Duration, call: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let mut call = pin!(call);
+        let bound = match self.server.control {
+            Some(Control::WaitsForEver) => Duration::from_millis(1),
+            _ => bound,
+        };
+        if let Ok(answer) = timeout(bound, call.as_mut()).await {
+            return answer;
+        }
+        if !self.ledger.is_gone(self.client) {
+            let text = || {
+                format!(
+                    "a call of client {} task {} takes more than {:?}",
+                    self.client,
+                    self.number,
+                    began.elapsed()
+                )
+            };
+            self.server.accuse(Judge::Bound, text);
+        }
+        call.await
+    }
+
+    /// The task got a lease.
+    pub async fn has(&self, held: Held, wait: Option<Wait>, is_reentrant: bool, idle: Duration) {
+        let asked = wait.as_ref().map_or_else(Instant::now, |it| it.began);
+        let guard = Rc::new(Guard::new(self.client, held, is_reentrant, idle, asked));
+        self.say(|| format!("has {}", guard.describe()));
+        self.ledger.granted(&guard, wait.as_ref());
+        self.holds(guard).await;
+    }
+
+    /// A document may keep a lease of the key without a guard.
+    pub fn excuse(&self, key: &str, lasts: Duration, binds_others: bool) {
+        if let Ok(key) = Key::new(key) {
+            self.ledger.excuse(&key, lasts, binds_others);
+        }
+    }
+
+    /// Calls code of the application that may panic. Returns whether it did.
+    pub async fn survives(&self, work: impl Future<Output = ()>) -> bool {
+        AssertUnwindSafe(work).catch_unwind().await.is_err()
+    }
+}
+
+/// The keys of these names.
+pub fn keys(names: &[&str]) -> Vec<Key> {
+    names
+        .iter()
+        .filter_map(|name| Key::new(name).ok())
+        .collect()
+}
+
+/// Does something when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

@@ -1,0 +1,327 @@
+//! The world of a run: it makes the server and the clients, closes and kills clients, lets the clock step, and looks at
+//! what is left at the end.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use leasehold::{Leases, Ticket, testing::seed_thread};
+use tokio::{
+    runtime::{self, Handle, Runtime},
+    task::{JoinHandle, LocalSet},
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    connection::Connection,
+    control::Control,
+    course::{CALL_TIMEOUT, Course, MARGIN},
+    judge::{Judge, Violation},
+    ledger::{Ledger, Tally, owner_of},
+    panics,
+    server::Server,
+    task::{CALL, Task},
+    trace::{Trace, Who},
+};
+
+/// The tickets that tasks leave for each other; of each, whether it is reentrant, and whether it may be shared.
+pub type Pool = Rc<RefCell<Vec<(Ticket, bool, bool)>>>;
+
+/// What happened in a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The first thing that was wrong.
+    pub violation: Option<Violation>,
+    /// How often each thing happened.
+    pub tally: Tally,
+    /// The events, if they are kept.
+    pub trace: Vec<String>,
+}
+
+/// How a run is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// What is wrong on purpose.
+    pub control: Option<Control>,
+    /// Whether the events are kept.
+    pub is_traced: bool,
+    /// The judges whose findings are counted, and do not end the run.
+    pub ignored: &'static [Judge],
+}
+
+struct Client {
+    leases: Option<Leases>,
+    connection: Arc<Connection>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+struct World {
+    course: Course,
+    server: Arc<Server>,
+    ledger: Rc<Ledger>,
+    clients: Vec<Client>,
+    rng: Rng,
+}
+
+/// Makes a run.
+pub fn run(course: &Course, options: &Options) -> Outcome {
+    seed_thread(course.seed);
+    panics::watch();
+    let trace = Arc::new(Trace::new(options.is_traced));
+    let runtime = match paused_runtime(course.seed) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let text = format!("no runtime: {error}");
+            return Outcome {
+                violation: Some(Violation::new(Judge::Panicked, text)),
+                tally: Tally::new(),
+                trace: Vec::new(),
+            };
+        }
+    };
+    let tasks = LocalSet::new();
+    let (server, tally) = tasks.block_on(&runtime, async {
+        trace.begin();
+        let mut world = World::new(course, options, trace.clone());
+        world.begin();
+        world.goes_on().await;
+        let clients = std::mem::take(&mut world.clients);
+        if world.server.state().violation.is_none() {
+            world.ends(clients).await;
+        }
+        (world.server.clone(), world.tally())
+    });
+    if let Some(panic) = panics::take() {
+        server.accuse(Judge::Panicked, || panic);
+    }
+    server.state().is_over = true;
+    drop((tasks, runtime));
+    let violation = server.state().violation.take();
+    Outcome {
+        violation,
+        tally,
+        trace: trace.take(),
+    }
+}
+
+/// A runtime of one thread, whose time passes only while nothing is to be done.
+fn paused_runtime(seed: u64) -> std::io::Result<Runtime> {
+    let mut builder = runtime::Builder::new_current_thread();
+    #[cfg(tokio_unstable)]
+    builder.rng_seed(runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+    #[cfg(not(tokio_unstable))]
+    let _ = seed;
+    builder.enable_time().start_paused(true).build()
+}
+
+impl World {
+    fn new(course: &Course, options: &Options, trace: Arc<Trace>) -> Self {
+        let server = Server::new(trace, options, course.fault_budget);
+        Self {
+            course: course.clone(),
+            ledger: Ledger::new(server.clone(), course.clone()),
+            server,
+            clients: Vec::new(),
+            rng: Rng::with_seed(course.seed ^ 1),
+        }
+    }
+
+    fn begin(&mut self) {
+        let pool = Pool::default();
+        for client in 0..self.course.clients {
+            let (rng, faults) = (self.course.rng(client, 0, 0), self.course.faults);
+            let connection =
+                Connection::new(self.server.clone(), client, rng, faults, self.course.way);
+            let builder = Leases::builder(connection.clone()).owner(owner_of(client));
+            let leases = builder.call_timeout(CALL_TIMEOUT).build();
+            let tasks = (0..self.course.tasks).map(|number| {
+                let task = Task {
+                    course: self.course.clone(),
+                    server: self.server.clone(),
+                    ledger: self.ledger.clone(),
+                    leases: leases.clone(),
+                    pool: pool.clone(),
+                    client,
+                    number,
+                    rng: RefCell::new(self.course.rng(client, number + 1, 0)),
+                };
+                tokio::task::spawn_local(task.run())
+            });
+            let tasks = tasks.collect();
+            self.clients.push(Client {
+                leases: Some(leases),
+                connection,
+                tasks,
+            });
+        }
+    }
+
+    /// Lets things happen until all tasks have ended, or something is wrong.
+    async fn goes_on(&mut self) {
+        let mut pause = Duration::from_millis(50);
+        let mut seen = 0;
+        let mut next = self.event_in();
+        let began = Instant::now();
+        loop {
+            sleep(pause).await;
+            self.ledger.check();
+            self.ledger.look();
+            if began.elapsed() >= next {
+                next = began.elapsed() + self.event_in();
+                self.event();
+            }
+            let (version, is_wrong) = {
+                let state = self.server.state();
+                (state.requests, state.violation.is_some())
+            };
+            pause = if version == seen {
+                (pause * 2).min(Duration::from_secs(2))
+            } else {
+                Duration::from_millis(50)
+            };
+            seen = version;
+            let mut tasks = self.clients.iter().flat_map(|it| &it.tasks);
+            if is_wrong || tasks.all(JoinHandle::is_finished) {
+                return;
+            }
+        }
+    }
+
+    fn event_in(&mut self) -> Duration {
+        Duration::from_millis(self.rng.u64(50..2_000))
+    }
+
+    /// Something that no task does.
+    fn event(&mut self) {
+        let client = self.rng.usize(0..self.clients.len());
+        match self.rng.u8(0..6) {
+            0 if self.course.closes => self.close(client),
+            1 if self.course.kills => self.kill(client),
+            2 | 3 if self.course.steps_clock => {
+                let most = i64::try_from(MARGIN.as_millis()).unwrap_or(0) - 10;
+                let ahead = self.rng.i64(0..=most);
+                self.server.state().ahead = ahead;
+                self.server
+                    .trace
+                    .say(Who::Server, || format!("its clock is {ahead} ms ahead"));
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, client: usize) {
+        if self.ledger.is_gone(client) {
+            return;
+        }
+        let Some(leases) = self.clients[client].leases.clone() else {
+            return;
+        };
+        self.server
+            .trace
+            .say(Who::Client(client), || "closes".to_owned());
+        self.ledger.goes(client, false);
+        self.ledger.count("closed");
+        let closing = tokio::task::spawn_local(async move { leases.close().await });
+        self.clients[client].tasks.push(closing);
+    }
+
+    fn kill(&mut self, client: usize) {
+        if self.ledger.is_gone(client) {
+            return;
+        }
+        self.server
+            .trace
+            .say(Who::Client(client), || "is killed".to_owned());
+        self.ledger.goes(client, true);
+        self.ledger.count("killed");
+        let it = &mut self.clients[client];
+        it.connection.kill();
+        it.leases = None;
+        it.tasks.drain(..).for_each(|task| task.abort());
+        // Its leases stay until they expire.
+        let mut state = self.server.state();
+        let keys = crate::task::keys(self.course.key_names());
+        let left = keys
+            .iter()
+            .map(|key| state.left(key, &owner_of(client)))
+            .max();
+        let left = left.unwrap_or_default();
+        let lasts = left.max(CALL) + CALL;
+        state.note_trouble(Instant::now() + lasts);
+        drop(state);
+        for key in keys {
+            self.ledger.excuse(&key, lasts, true);
+        }
+    }
+
+    /// Ends what is left, and looks for what stays behind.
+    async fn ends(&mut self, clients: Vec<Client>) {
+        let mut has_killed = false;
+        for (number, client) in clients.into_iter().enumerate() {
+            has_killed |= client.leases.is_none();
+            for task in client.tasks {
+                // A panic is found by the hook.
+                let _ = task.await;
+            }
+            if let Some(leases) = client.leases {
+                self.ledger.goes(number, false);
+                let bound = Duration::from_secs(1_300);
+                self.server
+                    .trace
+                    .say(Who::Client(number), || "closes".to_owned());
+                if timeout(bound, leases.close()).await.is_err() {
+                    let text = || format!("the close of client {number} takes more than {bound:?}");
+                    self.server.accuse(Judge::Bound, text);
+                }
+            }
+        }
+        self.is_clean(has_killed).await;
+    }
+
+    /// How often each thing happened.
+    fn tally(&self) -> Tally {
+        self.ledger.count("runs");
+        let state = self.server.state();
+        let mut tally = self.ledger.tally();
+        tally.insert("requests", state.requests);
+        for (what, often) in &state.tally {
+            *tally.entry(what).or_default() += often;
+        }
+        tally
+    }
+
+    /// When all clients are closed there is no lease, no place and no task.
+    async fn is_clean(&mut self, has_killed: bool) {
+        if self.server.state().violation.is_some() {
+            return;
+        }
+        if self.server.control == Some(Control::LeavesATask) {
+            drop(tokio::spawn(std::future::pending::<()>()));
+        }
+        // What hangs still is given up.
+        sleep(Duration::from_secs(60)).await;
+        self.ledger.look();
+        if has_killed {
+            return;
+        }
+        let alive = Handle::current().metrics().num_alive_tasks();
+        if alive > 0 {
+            self.server
+                .accuse(Judge::Leftover, || format!("{alive} tasks"));
+        }
+        let left = {
+            let state = self.server.state();
+            let now = state.now();
+            let place = |it: &leasehold::store::LockRecord| it.live_places(now).next().cloned();
+            state.records.values().find_map(place)
+        };
+        if let Some(place) = left {
+            self.server.accuse(Judge::Leftover, || format!("{place:?}"));
+        }
+        if Arc::strong_count(&self.server) > 1 + 1 {
+            let owners = Arc::strong_count(&self.server);
+            self.server
+                .trace
+                .say(Who::World, || format!("the server has {owners} owners"));
+        }
+    }
+}
