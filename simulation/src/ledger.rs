@@ -25,6 +25,9 @@ const TOGETHER: Duration = Duration::from_millis(2);
 /// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says.
 const READERS: Duration = Duration::from_millis(200);
 
+/// A place that is given up by a request which is lost counts for so long.
+const LONGEST_PLACE: Duration = Duration::from_secs(4);
+
 /// What a task waits for.
 #[derive(Clone, Debug)]
 pub struct Wait {
@@ -88,6 +91,8 @@ struct Inner {
     excuses: Vec<Excuse>,
     /// The clients that are closed or killed, or are about to be.
     gone: BTreeSet<usize>,
+    /// The owners of those that were killed. What they sent may still arrive.
+    killed: BTreeSet<String>,
     done: BTreeSet<(Key, i64)>,
     /// Since when nobody has a key.
     free: BTreeMap<Key, Instant>,
@@ -127,6 +132,7 @@ impl Ledger {
         let mut inner = self.inner.borrow_mut();
         inner.gone.insert(client);
         if is_killed {
+            inner.killed.insert(owner_of(client));
             inner
                 .guards
                 .retain(|it| it.upgrade().is_none_or(|it| it.client != client));
@@ -342,6 +348,7 @@ impl Ledger {
             free,
             not_waiting,
             gone,
+            killed,
             ..
         } = &mut *inner;
         excuses.retain(|it| it.until > now);
@@ -358,7 +365,15 @@ impl Ledger {
                 .any(|it| *it.key() == key);
             let record = state.records.get(&key);
             let of_key = |it: &&Excuse| it.key == key;
-            let binds = excuses.iter().filter(of_key).any(|it| it.binds_others);
+            let is_killed = record.is_some_and(|it| {
+                let places = it.live_places(server_now).map(|it| &*it.owner);
+                let mut owners = it
+                    .live_holders(server_now)
+                    .map(|it| &*it.owner)
+                    .chain(places);
+                owners.any(|it| killed.contains(it))
+            });
+            let binds = is_killed || excuses.iter().filter(of_key).any(|it| it.binds_others);
             let is_excused = excuses.iter().any(|it| it.key == key);
             let waiting = || waits.values().filter(|it| it.keys.contains(&key));
             // A task that is not polled may have it without knowing, and one that waits for another key too.
@@ -404,7 +419,9 @@ impl Ledger {
                     continue;
                 }
                 let since = not_waiting.get(&(client, key.clone()));
-                if since.is_some_and(|&since| now > since.max(calm) + bounds.place) {
+                if since
+                    .is_some_and(|&since| now > since + bounds.place && now > calm + LONGEST_PLACE)
+                {
                     let text = format!("nobody of client {client} waits in {place:?}");
                     found = found.or(Some((Judge::Place, text)));
                 }
