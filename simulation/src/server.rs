@@ -65,7 +65,8 @@ pub struct State {
     pub waiters: BTreeMap<WaiterId, usize>,
     /// The permits that were granted in each window.
     windows: BTreeMap<(Series, i64), u32>,
-    permits: BTreeSet<PermitId>,
+    /// The grants of permits that were counted. After its window a repeated request gets a new one.
+    permits: BTreeSet<(PermitId, DateTime<Utc>)>,
     /// How many permits were granted in all.
     pub permits_granted: u64,
     /// How often a document changed.
@@ -243,7 +244,7 @@ impl State {
             granted_at,
             ..
         } = &decision.answer
-            && self.permits.insert(request.id)
+            && self.permits.insert((request.id, *granted_at))
         {
             self.permits_granted += u64::from(*permits);
             let length = i64::try_from(quota.window().as_millis())
