@@ -30,7 +30,6 @@ mod max_hold;
 mod observe;
 mod once;
 mod queue;
-mod random;
 mod reentrant;
 mod release;
 mod renew;
