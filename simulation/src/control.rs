@@ -73,7 +73,7 @@ impl Control {
     ) -> Result<AcquireAnswer, Error> {
         let key = &request.key;
         match self {
-            Self::GrantsTwice if state.version % 3 == 0 => {
+            Self::GrantsTwice if state.version.is_multiple_of(3) => {
                 let Some(record) = state.records.get_mut(key) else {
                     return right(state, request);
                 };

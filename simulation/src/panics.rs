@@ -16,9 +16,9 @@ pub fn watch() {
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let text = info.payload_as_str().unwrap_or_default();
+            let text = info.payload().downcast_ref::<String>();
             let is_noted = FIRST.with_borrow_mut(|first| match first {
-                Some(_) if text == PLANNED => true,
+                Some(_) if text.is_some_and(|text| text == PLANNED) => true,
                 Some(first) => {
                     if first.is_empty() {
                         *first = info.to_string();
