@@ -111,6 +111,11 @@ impl Route {
 }
 
 impl Coalescer {
+    /// The name of the store.
+    pub(crate) fn store_name(&self) -> String {
+        self.store.name()
+    }
+
     pub(crate) fn new(store: Arc<dyn Store>, late: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
             max_concurrent: store.max_concurrent().max(1),

@@ -1,6 +1,7 @@
 //! The values that all parts of the crate share: keys, leases, fences, times and errors.
 
 mod access;
+mod brief;
 mod cause;
 mod error;
 mod error_kind;
@@ -18,8 +19,12 @@ mod time;
 pub(crate) mod validation;
 mod wait_policy;
 
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) use self::brief::brief;
 #[cfg(feature = "mongodb")]
-pub(crate) use self::cause::brief;
+pub(crate) use self::brief::quoted;
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) use self::brief::sentence;
 pub(crate) use self::limits::FENCE_END;
 #[cfg(any(
     feature = "mongodb",

@@ -97,6 +97,7 @@ mod tests {
     #[test]
     fn what_may_pass_is_tried_three_times() {
         let passing = Error::TimedOut {
+            store: "the store".to_owned(),
             operation: "acquire",
             limit: Duration::from_secs(1),
         };

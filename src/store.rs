@@ -313,6 +313,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// What messages call this store: its kind and where it is, for example `SQLite (/var/lib/app/locks.db)`. It
+    /// contains no credentials.
+    ///
+    /// It is for an error that no answer came, because the database says nothing then. The provided method returns
+    /// "the store". A store that wraps another store should return what that store returns.
+    fn name(&self) -> String {
+        "the store".to_owned()
+    }
+
     /// The store itself, for operations that only one kind of store has, such as `Lease::enforce` on MongoDB. A store
     /// that wraps another store should return what that store returns.
     ///

@@ -123,6 +123,7 @@ pub async fn release(lease: Lease) -> Result<(), Error> {
 async fn end(release: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let released = timeout(RELEASE_TIMEOUT, release).await;
     released.unwrap_or(Err(Error::TimedOut {
+        store: "the store".to_owned(),
         operation: "release",
         limit: RELEASE_TIMEOUT,
     }))

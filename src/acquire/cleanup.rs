@@ -272,7 +272,8 @@ async fn leave_queue(context: &AcquireContext, key: &Key, place: WaiterId) {
     }
     let (store, of) = (registry.store.clone(), key.clone());
     let leaving = async move { store.leave(&of, place).await };
-    let left = runtime::call("leave", registry.call_timeout, leaving).await;
+    let name = || registry.store.name();
+    let left = runtime::call("leave", registry.call_timeout, name, leaving).await;
     telemetry::place_given_up(key, left.as_ref().err());
 }
 

@@ -20,8 +20,9 @@ pub(super) fn read(
     let (key, store) = (key.clone(), registry.store.clone());
     async move {
         let (tick, of) = (tick?, key.clone());
-        let read = async move { store.inspect(&of).await };
-        let state = runtime::call("inspect", limit, read).await;
+        let asked = store.clone();
+        let read = async move { asked.inspect(&of).await };
+        let state = runtime::call("inspect", limit, || store.name(), read).await;
         rules::not_due(&state.ok()??.done?, tick, &key)
     }
 }

@@ -45,6 +45,7 @@ fn not_given(error: Error, lease: &Lease) -> Error {
             LossReason::Closed => Error::Closed,
             LossReason::Unreachable(error) => *error,
             LossReason::Expired => Error::TimedOut {
+                store: lease.store().name(),
                 operation: "renew",
                 limit: lease.ttl(),
             },

@@ -381,7 +381,7 @@ impl AcquireOperation {
         // A request that waits to be sent is dropped, because the next attempt sends the same request.
         self.calls.stop_sending();
         let Some((sent, answer)) = answered else {
-            return Err(self.report_failure(too_late(limit)));
+            return Err(self.report_failure(self.too_late(limit)));
         };
         if let Err(error) = &answer {
             self.leftover = self.leftover.max(Leftover::of_error(error));
@@ -405,7 +405,7 @@ impl AcquireOperation {
         };
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             self.leftover = self.leftover.max(Leftover::Granted);
-            return Err(self.report_failure(too_late(limit)));
+            return Err(self.report_failure(self.too_late(limit)));
         };
         if self.leftover == Leftover::Unclear {
             state.set_maybe_in_flight();
@@ -425,12 +425,13 @@ impl AcquireOperation {
             Ok(Attempt::Acquired(lease))
         }
     }
-}
 
-fn too_late(limit: Duration) -> Error {
-    Error::TimedOut {
-        operation: "acquire",
-        limit,
+    fn too_late(&self, limit: Duration) -> Error {
+        Error::TimedOut {
+            store: self.context.registry.store.name(),
+            operation: "acquire",
+            limit,
+        }
     }
 }
 

@@ -118,15 +118,16 @@ impl Resume {
 }
 
 async fn renew(context: &AcquireContext, request: &AcquireRequest) -> Result<RenewAnswer, Error> {
-    let store = context.registry.store.clone();
+    let store = &context.registry.store;
+    let asked = store.clone();
     let limit = context.registry.call_timeout.min(request.ttl);
     let request = [RenewRequest::new(
         request.key.clone(),
         request.lease,
         request.ttl,
     )];
-    runtime::call("renew", limit, async move {
-        only_renewal(store.renew(&request).await)
+    runtime::call("renew", limit, || store.name(), async move {
+        only_renewal(asked.renew(&request).await)
     })
     .await
 }

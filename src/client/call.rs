@@ -25,7 +25,8 @@ where
 {
     let (store, call_timeout) = (registry.store.clone(), registry.call_timeout);
     let span = telemetry::call(operation, key);
-    let call = runtime::call(operation, call_timeout, work(store));
+    let name = || registry.store.name();
+    let call = runtime::call(operation, call_timeout, name, work(store));
     let end = call.instrument(span.clone()).await;
     telemetry::called(&span, operation, key, &end);
     end

@@ -11,6 +11,7 @@ use tokio::{
 use crate::{
     model::{Error, Key, LeaseId},
     runtime::in_flight::{Answered, Call, TimedAnswer},
+    store::Store,
     telemetry,
 };
 
@@ -29,7 +30,7 @@ pub(super) struct Repeat<A>(Box<dyn FnOnce() -> Call<A> + Send>);
 
 impl<A> Repeat<A> {
     pub(super) fn new(
-        operation: &'static str,
+        (store, operation): (Arc<dyn Store>, &'static str),
         key: &Key,
         lease: LeaseId,
         call: impl FnOnce() -> Call<A> + Send + 'static,
@@ -37,6 +38,7 @@ impl<A> Repeat<A> {
         let key = key.clone();
         Self(Box::new(move || {
             let late = Error::TimedOut {
+                store: store.name(),
                 operation,
                 limit: OVERDUE,
             };

@@ -43,7 +43,8 @@ impl Coalescer {
         let repeat = route.may_be_repeated(repeats).then(|| {
             let mut again = request.clone();
             let coalescer = self.clone();
-            Repeat::new("acquire", &request.key, request.lease, move || {
+            let asked = (self.store.clone(), "acquire");
+            Repeat::new(asked, &request.key, request.lease, move || {
                 // The store may have granted the request that is in the batch.
                 Arc::make_mut(&mut again).fresh = false;
                 coalescer.acquire(again, Repeats::Never)
@@ -71,7 +72,8 @@ impl Coalescer {
                 ..release.clone()
             };
             let coalescer = self.clone();
-            Repeat::new("release", key, lease, move || {
+            let asked = (self.store.clone(), "release");
+            Repeat::new(asked, key, lease, move || {
                 coalescer.release(again, Repeats::Never)
             })
         });

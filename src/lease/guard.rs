@@ -149,7 +149,6 @@ impl Lease {
         self.state.stored().clone()
     }
 
-    #[cfg(feature = "mongodb")]
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.registry.store
     }

@@ -65,9 +65,10 @@ async fn look_at(
     limit: Duration,
 ) -> Result<Vec<LookAnswer>, Error> {
     let request = |stay: &Arc<Stay>| LookRequest::new(stay.key().clone(), stay.stored().id());
-    let (store, requests) = (store.clone(), stays.iter().map(request).collect::<Vec<_>>());
-    let looked = async move { runtime::caught(store.look(&requests)).await };
-    let answers = runtime::call("look", limit, looked).await?;
+    let requests: Vec<_> = stays.iter().map(request).collect();
+    let asked = store.clone();
+    let looked = async move { runtime::caught(asked.look(&requests)).await };
+    let answers = runtime::call("look", limit, || store.name(), looked).await?;
     if answers.len() == stays.len() {
         return Ok(answers);
     }
@@ -82,11 +83,11 @@ async fn renew(store: &Arc<dyn Store>, stays: Vec<Arc<Stay>>, limit: Duration) {
     if stays.is_empty() {
         return;
     }
-    let store = store.clone();
+    let asked = store.clone();
     let renewed = async move {
         let requests: Vec<_> = stays.iter().map(|it| it.stored().begin_renewal()).collect();
         let sent = SentAt::now();
-        let mut answers = runtime::caught(store.renew(&requests)).await?.into_iter();
+        let mut answers = runtime::caught(asked.renew(&requests)).await?.into_iter();
         for stay in stays {
             let answer = answers.next().unwrap_or_else(|| Err(renewal_left_out()));
             // The subscriber of the application may panic in the events of one lease. The outcome is in the lease.
@@ -96,7 +97,7 @@ async fn renew(store: &Arc<dyn Store>, stays: Vec<Arc<Stay>>, limit: Duration) {
         Ok(())
     };
     // Without an answer, the renewals of the leases go on.
-    let _ = runtime::call("renew", limit, renewed).await;
+    let _ = runtime::call("renew", limit, || store.name(), renewed).await;
 }
 
 /// Starts the task that listens to the store, unless it runs, or the store cannot tell. A key must stay already, so
@@ -118,9 +119,12 @@ impl Listener for AwaitedListener {
     const STREAM: KeyStream = KeyStream::Awaited;
     const OPERATION: &'static str = "awaited";
 
-    fn open(&self) -> Option<Opening<Key>> {
-        let store = self.0.upgrade()?.store.clone();
-        Some(async move { store.awaited().await }.boxed())
+    fn store(&self) -> Option<Arc<dyn Store>> {
+        Some(self.0.upgrade()?.store.clone())
+    }
+
+    fn open(store: Arc<dyn Store>) -> Opening<Key> {
+        async move { store.awaited().await }.boxed()
     }
 
     fn is_needed(&self) -> bool {

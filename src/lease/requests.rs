@@ -21,8 +21,9 @@ pub(crate) async fn renew_now(
     state: Arc<LeaseState>,
     limit: Duration,
 ) -> Result<(), Error> {
-    let renewed = state.clone();
-    let outcome = runtime::call("renew", limit, async move {
+    let (renewed, named) = (state.clone(), store.clone());
+    let name = || named.name();
+    let outcome = runtime::call("renew", limit, name, async move {
         let sent = SentAt::now();
         let answers = runtime::caught(store.renew(&[renewed.begin_renewal()])).await;
         renewed.apply_renewal(sent, only_renewal(answers))
@@ -55,7 +56,9 @@ pub(crate) async fn convert(
     // Without a runtime nothing is sent, so the call must fail before the conversion is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
     state.conversion_sent(&request);
-    runtime::call("convert", limit, async move {
+    let named = store.clone();
+    let name = || named.name();
+    runtime::call("convert", limit, name, async move {
         let answer = runtime::caught(store.convert(&request)).await;
         let wanted = request.conversion;
         let found = match &answer {

@@ -27,6 +27,7 @@ use super::permit::{Permit, PermitAttempt};
 use crate::{
     messages::PermitRequest,
     model::{Error, Key, PermitId, Quota},
+    store::Store,
 };
 
 /// The answer that a caller gets.
@@ -66,6 +67,8 @@ pub(super) enum Action {
 
 /// The configuration of a queue, which all of its requests share.
 pub(super) struct LimiterConfig {
+    /// For its name.
+    pub(super) store: Arc<dyn Store>,
     pub(super) key: Key,
     pub(super) quota: Quota,
     /// How long an answer may take before the request is sent again.
@@ -271,6 +274,7 @@ impl PermitQueue {
             .is_some_and(|pending| pending.end <= now)
         {
             let late = Error::TimedOut {
+                store: self.config.store.name(),
                 operation: "permit",
                 limit: self.config.response_timeout,
             };

@@ -89,6 +89,7 @@ impl LimiterQueue {
             let call_timeout = context.call_timeout;
             let response_timeout = call_timeout.min(quota.window().max(MIN_RESPONSE_TIMEOUT));
             let config = LimiterConfig {
+                store: context.store.clone(),
                 key,
                 quota,
                 response_timeout,
@@ -289,8 +290,7 @@ impl LimiterQueue {
         let outcome = match timeout(limit, call.as_mut()).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                let operation = "permit";
-                failed(&Error::TimedOut { operation, limit });
+                failed(&self.no_answer(limit));
                 call.await
             }
         };
@@ -300,12 +300,15 @@ impl LimiterQueue {
     /// The outcome for a caller whose time is over before an answer came.
     fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {
         let outcome = self.queue.lock().timeout_outcome(Instant::now());
-        outcome.unwrap_or_else(|| {
-            Err(Error::TimedOut {
-                operation: "permit",
-                limit: since.elapsed(),
-            })
-        })
+        outcome.unwrap_or_else(|| Err(self.no_answer(since.elapsed())))
+    }
+
+    fn no_answer(&self, limit: Duration) -> Error {
+        Error::TimedOut {
+            store: self.context.store.name(),
+            operation: "permit",
+            limit,
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! `Cause`: the error of a database driver, or a text, as the source of an [`Error`](crate::Error).
 
-#[cfg(feature = "mongodb")]
-use std::borrow::Cow;
 use std::{error::Error as StdError, fmt, ops::Deref, sync::Arc};
 
 /// The source of an [`Error`](crate::Error): the error of a database driver, or a text.
@@ -40,17 +38,6 @@ impl Cause {
             None => self.0.downcast_ref(),
         }
     }
-}
-
-/// The beginning of a text that is longer than this many characters, otherwise all of it. A server's text may contain a
-/// whole request.
-#[cfg(feature = "mongodb")]
-pub(crate) fn brief(text: &str, longest: usize) -> Cow<'_, str> {
-    if text.chars().nth(longest).is_none() {
-        return text.into();
-    }
-    let kept = text.chars().take(longest.saturating_sub(1));
-    kept.chain(['…']).collect::<String>().into()
 }
 
 /// An error whose message is replaced by a text.
@@ -116,14 +103,6 @@ mod tests {
         let again = error.clone();
         let source = again.driver_error().map(io::Error::kind);
         assert_eq!(source, Some(io::ErrorKind::BrokenPipe));
-    }
-
-    #[cfg(feature = "mongodb")]
-    #[test]
-    fn of_a_long_text_the_beginning_is_shown() {
-        assert_eq!(brief("äöü", 3), "äöü");
-        assert_eq!(brief("äöü!", 3), "äö…");
-        assert_eq!(brief("", 0), "");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod tests;
 use std::{path::PathBuf, time::Duration};
 
 use super::{
+    brief::{brief, quoted, sentence},
     cause::Cause,
     fence::Fence,
     key::Key,
@@ -13,6 +14,17 @@ use super::{
     lock_state::Held,
     tick::{Done, Tick},
 };
+
+/// The longest problem of a store, in characters, so that its message has at most 300.
+const MAX_PROBLEM: usize = 220;
+/// The longest problem of a document.
+const MAX_OF_DOCUMENT: usize = 130;
+/// The longest error of a renewal in the reason of a loss.
+const MAX_OF_RENEWAL: usize = 190;
+/// The longest name of a store, and the longest path.
+const MAX_STORE: usize = 80;
+/// The longest text that is no tick.
+const MAX_TICK: usize = 80;
 
 /// Why an operation failed.
 ///
@@ -92,7 +104,8 @@ pub enum Error {
 
     /// The text is not a tick. Nothing was sent.
     #[error(
-        "{text:?} is no tick: give a whole number, a date as 2026-11-24, a time as 2026-11-24T03:00:00Z, or a version as 1.2.3"
+        "{} is no tick: give a whole number, a date as 2026-11-24, a time as 2026-11-24T03:00:00Z, or a version as 1.2.3",
+        brief(&format!("{text:?}"), MAX_TICK)
     )]
     InvalidTick {
         /// The refused text, at most its first 64 characters.
@@ -102,8 +115,9 @@ pub enum Error {
     /// The tick is of another kind than the tick that is done for this key. So the store cannot tell whether it is done
     /// too. Nothing was changed.
     #[error(
-        "the tick {tick} is a {}, and the last one done for {key} is {done}, a {}: use ticks of one kind, or another key",
+        "the tick {tick} is a {}, and the last one done for {} is {done}, a {}: use ticks of one kind, or another key",
         tick.kind(),
+        quoted(key),
         done.kind()
     )]
     OtherTickKind {
@@ -197,9 +211,12 @@ pub enum Error {
     /// The store did not answer in time. It may or may not have carried out the request. A retry can help, and is
     /// harmless with the same lease id.
     #[error(
-        "no answer to {operation} within {limit:?}: the request may or may not have been carried out"
+        "{} gave no answer to {operation} within {limit:?}: the request may or may not have been carried out",
+        brief(store, MAX_STORE)
     )]
     TimedOut {
+        /// The [name](crate::Store::name) of the store.
+        store: String,
         /// The name of the operation.
         operation: &'static str,
         /// How long this crate waited for the answer.
@@ -209,7 +226,8 @@ pub enum Error {
     /// The lease was granted, and expired before its caller took it: nobody polled the future of the acquire for that
     /// long, or the machine was suspended. The lease is released. A retry can help.
     #[error(
-        "the lease on {key} was granted, and its ttl of {ttl:?} was over before the acquire's future was polled again: poll it while it is there, or drop it"
+        "the lease on {} was granted, and its ttl of {ttl:?} was over before the acquire's future was polled again: poll it while it is there, or drop it",
+        quoted(key)
     )]
     NotTaken {
         /// The key.
@@ -230,7 +248,10 @@ pub enum Error {
     },
 
     /// The store is not set up for locks. Nothing was changed.
-    #[error("{store} is not prepared for locks ({problem}): mend that, and call prepare() once")]
+    #[error(
+        "{store} is not prepared for locks ({}): mend that, and call prepare() once",
+        sentence(problem, MAX_PROBLEM)
+    )]
     NotPrepared {
         /// The kind of store.
         store: &'static str,
@@ -241,7 +262,7 @@ pub enum Error {
     /// A file cannot be used for locks. Nothing was changed.
     #[error(
         "the file {} cannot be used for locks ({source}): check that its folder is there, that this user may write in it, and that nothing else is kept in that file",
-        path.display()
+        brief(&path.to_string_lossy(), MAX_STORE)
     )]
     File {
         /// The path of the file.
@@ -278,7 +299,10 @@ pub enum Error {
     NoRuntime,
 
     /// Other clients kept changing the same document. Nothing was changed. A retry can help.
-    #[error("too many clients changed {key} at the same moment; try again")]
+    #[error(
+        "too many clients changed {} at the same moment; try again",
+        quoted(key)
+    )]
     Contention {
         /// The key.
         key: Key,
@@ -287,7 +311,9 @@ pub enum Error {
     /// A version of leasehold that this version does not know wrote the document of this key. The document was not
     /// changed.
     #[error(
-        "the document of {key} has the schema {found}, which this version does not know: upgrade leasehold here"
+        "the document of {} has the schema {}, which this version does not know: upgrade leasehold here",
+        quoted(key),
+        quoted(found)
     )]
     UnsupportedSchema {
         /// The key.
@@ -298,7 +324,9 @@ pub enum Error {
 
     /// The document of this key is not a lock. It was not changed.
     #[error(
-        "the document of {key} is not a lock ({problem}): give the locks a collection of their own, or remove the document"
+        "the document of {} is not a lock ({}): give the locks a collection of their own, or remove the document",
+        quoted(key),
+        sentence(problem, MAX_OF_DOCUMENT)
     )]
     NotALock {
         /// The key.
@@ -308,7 +336,11 @@ pub enum Error {
     },
 
     /// The document under the id of this limiter is not that of a limiter. It was not changed.
-    #[error("the document of the limiter {key} is damaged ({problem}): remove the document")]
+    #[error(
+        "the document of the limiter {} is damaged ({}): remove the document",
+        quoted(key),
+        sentence(problem, MAX_OF_DOCUMENT)
+    )]
     NotALimiter {
         /// The key.
         key: Key,
@@ -340,7 +372,8 @@ pub enum Error {
     /// [`try_acquire`](crate::Leases::try_acquire) fails with this error at once. A caller that waits goes on waiting
     /// for a holder to leave, and gets this error when the time for waiting is over.
     #[error(
-        "{key} has {MAX_HOLDERS} holders, as many as a key can have: wait until some leave, or spread them over several keys"
+        "{} has {MAX_HOLDERS} holders, as many as a key can have: wait until some leave, or spread them over several keys",
+        quoted(key)
     )]
     TooManyHolders {
         /// The key.
@@ -348,7 +381,10 @@ pub enum Error {
     },
 
     /// The limiter will not grant the permits within the time that the caller allowed for waiting.
-    #[error("{key} is at its limit after a wait of {waited:?}: try again in {retry_in:?}")]
+    #[error(
+        "{} is at its limit after a wait of {waited:?}: try again in {retry_in:?}",
+        quoted(key)
+    )]
     LimitReached {
         /// The key of the limiter.
         key: Key,
@@ -363,7 +399,7 @@ pub enum Error {
     Closed,
 
     /// The lease is not held any more.
-    #[error("the lease on {key} is lost: {reason}")]
+    #[error("the lease on {} is lost: {reason}", quoted(key))]
     Lost {
         /// The key.
         key: Key,
@@ -391,7 +427,7 @@ pub enum Error {
     InvalidUpsert,
 
     /// The lease cannot be enforced in this transaction. If the transaction was under way, it cannot commit any more.
-    #[error("the lease on {key} cannot be enforced here: {problem}")]
+    #[error("the lease on {} cannot be enforced here: {problem}", quoted(key))]
     NotEnforceable {
         /// The key.
         key: Key,
@@ -452,7 +488,7 @@ pub enum LossReason {
     #[error("it was taken over after its expiry, evicted, or released elsewhere")]
     TakenOver,
     /// The lease expired while its renewals failed. The field is the last error.
-    #[error("it could not be renewed in time: {0}")]
+    #[error("it could not be renewed in time: {}", sentence(&.0.to_string(), MAX_OF_RENEWAL))]
     Unreachable(#[source] Box<Error>),
     /// The lease was held for its whole [`max_hold`](crate::Acquire::max_hold), so it was not renewed any more.
     #[error("it was held for as long as its maximum hold allows")]

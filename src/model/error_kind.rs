@@ -193,7 +193,15 @@ mod tests {
                 true,
                 true,
             ),
-            (Error::TimedOut { operation, limit }, true, true),
+            (
+                Error::TimedOut {
+                    store: store.to_owned(),
+                    operation,
+                    limit,
+                },
+                true,
+                true,
+            ),
             (
                 Error::NotTaken {
                     key: key(),

@@ -4,7 +4,9 @@ use std::{fmt, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between};
+use super::{
+    brief::quoted, fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between,
+};
 
 /// The answer that a key could not be granted, with its live holders. As text it says who holds the key or, if the key
 /// is free, how many wait for it. It also says if a holder
@@ -120,18 +122,18 @@ impl Held {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, ahead) = (&self.key, self.ahead);
+        let (key, ahead) = (quoted(&self.key), self.ahead);
         if self.holders.is_empty() && ahead > 0 {
             return write!(f, "{key} is free, but kept for {ahead} that wait");
         }
         let mut holders = self.holders.iter();
         match holders.find(|holder| holder.is_from_a_clock_ahead(self.now)) {
-            None => write!(f, "{key} is held by {}", self.owner()),
+            None => write!(f, "{key} is held by {}", quoted(self.owner())),
             Some(holder) => write!(
                 f,
                 "{key} is held by {} until {}, a time that no ttl explains: the server's clock was ahead; if that holder \
                  is dead, evict the key",
-                holder.owner,
+                quoted(&holder.owner),
                 holder.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true)
             ),
         }

@@ -8,7 +8,7 @@ use std::{
 
 use chrono::{DateTime, NaiveDate, SecondsFormat, TimeDelta, Utc};
 
-use super::ids::LeaseId;
+use super::{brief::quoted, ids::LeaseId};
 
 /// One run of a job: its scheduled time, a date, a version or a number. All processes use the same tick for the same
 /// run. Ticks of one kind are ordered, and a later tick is a later run. Ticks of different kinds cannot be compared.
@@ -213,7 +213,7 @@ impl Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at.to_rfc3339_opts(SecondsFormat::Secs, true);
-        write!(f, "{} was done by {} at {at}", self.tick, self.by)
+        write!(f, "{} was done by {} at {at}", self.tick, quoted(&self.by))
     }
 }
 

@@ -80,9 +80,10 @@ async fn release_together(
         BatchRequest::Release(job.first_request().at(now))
     };
     let requests: Vec<_> = batch.iter().map(request).collect();
-    let store = store.clone();
-    let sent = async move { runtime::caught(store.batch(&requests)).await };
-    let answers = runtime::call("release", releaser.call_timeout(), sent).await;
+    let asked = store.clone();
+    let sent = async move { runtime::caught(asked.batch(&requests)).await };
+    let limit = releaser.call_timeout();
+    let answers = runtime::call("release", limit, || store.name(), sent).await;
     let mut answers = answers.unwrap_or_default().into_iter();
     for (pending, job) in batch {
         match answers.next() {

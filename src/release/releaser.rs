@@ -223,6 +223,7 @@ impl Releaser {
         answer.map_or_else(
             || {
                 Err(Error::TimedOut {
+                    store: self.coalescer.store_name(),
                     operation: "release",
                     limit,
                 })

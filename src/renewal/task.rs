@@ -88,6 +88,7 @@ impl RenewalTask {
         let mut overdue = None;
         for lease in due.overdue.iter().filter_map(Weak::upgrade) {
             let error = Error::TimedOut {
+                store: self.store.name(),
                 operation: "renew",
                 limit: timing::response_timeout(lease.ttl()),
             };

@@ -15,7 +15,8 @@ use crate::{
     telemetry,
 };
 
-/// Runs a store call in a task of its own, and waits for it until the limit.
+/// Runs a store call in a task of its own, and waits for it until the limit. `name` is the [name](crate::Store::name)
+/// of the store.
 ///
 /// Fails with `NoRuntime` outside of a tokio runtime, with `TimedOut` after the limit, and with `Interrupted` if the
 /// task ended without an outcome. The call goes on after the limit, and after the returned future is dropped, because
@@ -23,13 +24,18 @@ use crate::{
 pub(crate) async fn call<T: Send + 'static>(
     operation: &'static str,
     limit: Duration,
+    name: impl FnOnce() -> String,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     let task = spawn(work)?;
     let outcome = match timeout(limit, task).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => Err(no_outcome(&error)),
-        Err(_) => Err(Error::TimedOut { operation, limit }),
+        Err(_) => Err(Error::TimedOut {
+            store: name(),
+            operation,
+            limit,
+        }),
     };
     outcome.inspect_err(|error| telemetry::store_failed(operation, None, error))
 }

@@ -88,6 +88,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).awaited().await
     }
 
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         (**self).as_any()
     }

@@ -168,6 +168,18 @@ impl<C: Transport> Store for IndexStore<C> {
         self.released(&request.key, outcome).await
     }
 
+    fn name(&self) -> String {
+        let alias = server::name(self.statements.alias());
+        match &*self.last_host.lock() {
+            Some(host) => format!(
+                "{} ({alias}, last answer from {})",
+                C::NAME,
+                server::name(host)
+            ),
+            None => format!("{} ({alias})", C::NAME),
+        }
+    }
+
     fn max_concurrent(&self) -> usize {
         MAX_CONCURRENT
     }

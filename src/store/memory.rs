@@ -132,6 +132,10 @@ impl Store for MemoryStore {
         RESOLUTION
     }
 
+    fn name(&self) -> String {
+        "the memory store".to_owned()
+    }
+
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         self.decide(&request.key, |record, now| {
             rules::acquire(record, request, now)

@@ -187,6 +187,10 @@ impl Store for SqliteStore {
         self.clock_margin
     }
 
+    fn name(&self) -> String {
+        format!("SQLite ({})", self.path.display())
+    }
+
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let request = request.clone();
         let key = request.key.clone();

@@ -252,6 +252,10 @@ impl<S: Store> Store for FaultyStore<S> {
         self.meet(Group::Every, self.inner.awaited()).await
     }
 
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         self.inner.as_any()
     }

@@ -43,9 +43,12 @@ impl Listener for FreedListener {
     const STREAM: KeyStream = KeyStream::Freed;
     const OPERATION: &'static str = "wake-ups";
 
-    fn open(&self) -> Option<Opening<FreedKey>> {
-        let store = self.store.clone();
-        Some(async move { store.freed().await }.boxed())
+    fn store(&self) -> Option<Arc<dyn Store>> {
+        Some(self.store.clone())
+    }
+
+    fn open(store: Arc<dyn Store>) -> Opening<FreedKey> {
+        async move { store.freed().await }.boxed()
     }
 
     fn is_needed(&self) -> bool {

@@ -82,6 +82,7 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
         "{error:?}"
     );
     assert!(error.is_retryable() && error.is_ambiguous());
+    assert!(sentence(&error).contains("MongoDB (test.locks)"), "{error}");
     // Three tries take 100 ms each. Without the time limit it would be 600 s.
     assert!(
         start.elapsed() < Duration::from_secs(500),

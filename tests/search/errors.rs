@@ -28,7 +28,7 @@ use tokio::{
 use super::{
     BOTH, Engine, Fixture, LONG, elasticsearch, leases, least_mapping,
     nonsense::{INDEX, http, located},
-    patience::{answered_error, with_short_waits},
+    patience::{answered_error, until_answered, with_short_waits},
     refusals,
     told::is_told,
 };
@@ -231,6 +231,7 @@ async fn a_lookup_without_an_answer_is_not_ambiguous() {
     let error = store.acquire(&request).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(error.is_retryable() && !error.is_ambiguous());
+    is_told(&error, &liar.address.to_string());
 }
 
 /// A list that leaves out the locks of a shard would look complete.
@@ -410,4 +411,30 @@ async fn a_cluster_that_does_not_answer_is_given_up_in_time() {
         matches!(error, Error::TimedOut { limit, .. } if limit == call),
         "{error:?}"
     );
+    // The client does not tell which host it asked.
+    is_told(&error, "Elasticsearch (locks)");
+}
+
+/// The host is known, because it has answered before.
+#[tokio::test]
+async fn a_cluster_that_ceases_to_answer_is_named() {
+    let liar = Liar::saying(located(always(Reply::Nothing))).await;
+    let host = liar.address.to_string();
+    let store = ElasticsearchStore::new(elasticsearch(&format!("http://{host}")), "locks");
+    until_answered(async || store.check().await).await.unwrap();
+    let call = Duration::from_millis(100);
+    let leases = Leases::builder(store).call_timeout(call).build();
+    let key = "k".repeat(512);
+    let failed = join(
+        leases.acquire(&*key, LONG).into_future(),
+        leases.inspect(&*key),
+    )
+    .await;
+    for error in [
+        failed.0.map(drop).unwrap_err(),
+        failed.1.map(drop).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+        is_told(&error, &host);
+    }
 }

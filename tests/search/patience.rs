@@ -22,8 +22,14 @@ use tokio::{
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Whether the store got no answer in time to the question where its locks are. It asks that again at its next request.
 pub fn asks_again(error: &Error) -> bool {
-    let is_lookup = |source: &Error| matches!(source, Error::TimedOut { operation, .. } if *operation == "where the locks are");
-    error.driver_error().is_some_and(is_lookup)
+    // The lookup's own error is the source of the error that nothing was sent.
+    error.driver_error::<Error>().is_some_and(|source| {
+        let is_late = |it: &elasticsearch::Error| it.is_timeout();
+        let is_late_too = |it: &opensearch::Error| it.is_timeout();
+        matches!(source, Error::TimedOut { .. })
+            || source.driver_error().is_some_and(is_late)
+            || source.driver_error().is_some_and(is_late_too)
+    })
 }
 
 /// A store that repeats the question where its locks are until it is answered. Nothing else was sent by then, so nobody
@@ -111,6 +117,10 @@ impl<S: Store> Store for Patient<S> {
 
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
         patiently!(self.0.awaited())
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

@@ -1,14 +1,20 @@
 //! `prepare`: repeated, by many processes at once, where something is in the way, and after a
 //! failure.
 
+use std::sync::Arc;
+
 use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::{
-    Error, Store,
-    store::{RenewAnswer, RenewRequest, Usage},
+    Error, Filter, Store,
+    store::{ListRequest, RenewAnswer, RenewRequest, Usage},
 };
+use leasehold_tests::liar::{Liar, Reply};
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, look, refusals, told::is_told};
+use super::{
+    BOTH, Engine, Fixture, LONG, ask, granted, leases, look, nonsense::http, refusals,
+    told::is_told,
+};
 
 #[tokio::test]
 async fn prepare_can_be_repeated_and_by_many_at_once() {
@@ -304,5 +310,34 @@ async fn a_read_only_index_is_waited_for() {
             .release()
             .await
             .unwrap();
+    }
+}
+
+/// A proxy shows nothing of an index, for example. The lock that `prepare` has tried is removed all the same.
+#[tokio::test]
+async fn a_search_that_does_not_find_the_lock_of_a_trial_is_told_with_the_host() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let liar = Liar::to(fixture.host()).await;
+        liar.lie(Arc::new(|request: &[u8]| {
+            if !String::from_utf8_lossy(request).contains("/_search") {
+                return Reply::Honest;
+            }
+            let none = json!({
+                "timed_out": false, "_shards": { "total": 1, "successful": 1, "failed": 0 },
+                "hits": { "total": { "value": 0, "relation": "eq" }, "hits": [] },
+            });
+            Reply::Says(http("200 OK", none.to_string().as_bytes()))
+        }));
+        let behind = Fixture {
+            url: format!("http://{}", liar.address),
+            ..fixture.clone()
+        };
+        let error = behind.prepare_once().await.unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        is_told(&error, &behind.host());
+        let all = ListRequest::new(Filter::new(), None, 10);
+        let left = fixture.store().list(&all).await.unwrap();
+        assert!(left.locks.is_empty(), "{left:?}");
     }
 }

@@ -26,19 +26,17 @@ pub fn is_told(error: &Error, host: &str) {
     for part in ["painless", "ctx.", "params", "\n"] {
         assert!(!text.contains(part), "{part:?} is in {text}");
     }
-    // No answer came in time, and which of several hosts was asked is not known.
-    let is_late = |error: &Error| matches!(error, Error::TimedOut { .. });
-    let is_late = error.driver_error().is_some_and(is_late);
     let names_a_host = matches!(
         error,
         Error::Unreachable { .. }
             | Error::Interrupted { .. }
+            | Error::TimedOut { .. }
             | Error::Denied { .. }
             | Error::Overloaded { .. }
             | Error::NotPrepared { .. }
             | Error::Store { .. }
     );
-    if names_a_host && !is_late {
+    if names_a_host {
         assert!(text.contains(host), "{host} is not in {text}");
     }
 }

@@ -73,6 +73,10 @@ impl<L: Layer> Store for Layered<L> {
         self.0.inner().has_cheap_undoable_releases()
     }
 
+    fn name(&self) -> String {
+        self.0.inner().name()
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         self.0.inner().as_any()
     }

@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc, task::Poll};
 
 use tokio::time::Instant;
 
-use super::{AcquireOperation, too_late};
+use super::AcquireOperation;
 use crate::{
     acquire::{attempt::Attempt, cleanup, local},
     lease::Lease,
@@ -190,7 +190,7 @@ impl AcquireOperation {
                 let held = stay.map(|stay| stay.held(Instant::now()));
                 match held.or(held_locally).or_else(|| waiter.last_grant()) {
                     Some(held) => self.refusal(waited, held),
-                    None => too_late(waited),
+                    None => self.too_late(waited),
                 }
             }
         }

@@ -9,6 +9,7 @@ use tokio::{
 
 use super::{Action, LimiterConfig, Moment, PermitOutcome, PermitQueue, Until};
 use crate::{
+    MemoryStore,
     limiter::permit::{Permit, PermitAttempt},
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error, Key, Quota},
@@ -58,6 +59,7 @@ impl Bench {
     /// A queue for a limiter of ten permits a second.
     fn new() -> Self {
         let config = LimiterConfig {
+            store: Arc::new(MemoryStore::new()),
             key: Key::new("k").unwrap(),
             quota: Quota::fixed(10, SECOND).unwrap(),
             response_timeout: LIMIT,

@@ -1,4 +1,7 @@
+use chrono::{DateTime, TimeDelta};
+
 use super::*;
+use crate::model::{Holder, LeaseId};
 
 #[test]
 fn what_may_have_happened_can_be_tried_again() {
@@ -8,6 +11,7 @@ fn what_may_have_happened_can_be_tried_again() {
             source: Cause::text("cut"),
         },
         Error::TimedOut {
+            store: "the store".to_owned(),
             operation: "acquire",
             limit: Duration::from_secs(1),
         },
@@ -38,6 +42,100 @@ fn who_is_fenced_off_is_told_to_stop() {
 fn an_error_crosses_threads() {
     fn crosses<T: Send + Sync + 'static>() {}
     crosses::<Error>();
+}
+
+/// The longest message.
+const LONGEST: usize = 300;
+
+/// A message has at most 300 characters and one line, however long the names are that it quotes. The sources have
+/// lengths of their own, which the stores see to.
+#[test]
+fn a_message_is_a_sentence_whatever_it_quotes() {
+    let text = "锁 ".repeat(128);
+    let key = Key::new(&text).unwrap();
+    assert_eq!(key.as_str().len(), MAX_KEY_BYTES);
+    let store = "Elasticsearch";
+    let source = || Cause::text("cut");
+    let now = DateTime::from_timestamp_millis(1_700_000_000_123).unwrap();
+    let lease = LeaseId::random();
+    let granted = now + TimeDelta::days(365);
+    let holder = Holder::exclusive(lease, (*text).into(), Fence::new(1), granted, granted);
+    let tick = Tick::from(now);
+    let done = Done::new(tick, (lease, (*text).into()), now, now);
+    let waited = Duration::from_nanos(123_456_789_123);
+    let errors = [
+        Error::InvalidTick {
+            text: "\u{1}".repeat(64),
+        },
+        Error::OtherTickKind {
+            key: key.clone(),
+            tick,
+            done: tick,
+        },
+        Error::Done(done.clone()),
+        Error::Superseded { tick, done },
+        Error::TimedOut {
+            store: format!("MongoDB ({text})"),
+            operation: "the question where the locks are",
+            limit: waited,
+        },
+        Error::NotTaken {
+            key: key.clone(),
+            ttl: waited,
+        },
+        Error::NotPrepared {
+            store,
+            problem: text.repeat(3),
+        },
+        Error::File {
+            path: text.repeat(8).into(),
+            source: source(),
+        },
+        Error::Contention { key: key.clone() },
+        Error::UnsupportedSchema {
+            key: key.clone(),
+            found: text.clone(),
+        },
+        Error::NotALock {
+            key: key.clone(),
+            problem: text.clone(),
+        },
+        Error::NotALimiter {
+            key: key.clone(),
+            problem: text.clone(),
+        },
+        Error::WaitTimedOut {
+            waited,
+            held: Held::new(key.clone(), vec![holder], now),
+        },
+        Error::TooManyHolders { key: key.clone() },
+        Error::LimitReached {
+            key: key.clone(),
+            waited,
+            retry_in: waited,
+        },
+        Error::Lost {
+            key: key.clone(),
+            reason: LossReason::TakenOver,
+        },
+        Error::Lost {
+            key: key.clone(),
+            reason: LossReason::Unreachable(Box::new(Error::NotPrepared {
+                store,
+                problem: text.clone(),
+            })),
+        },
+        Error::NotEnforceable {
+            key,
+            problem: "the lease is kept by another store than the one of the transaction",
+        },
+    ];
+    for error in errors {
+        let text = error.to_string();
+        let length = text.chars().count();
+        assert!(length <= LONGEST, "{length} characters: {text}");
+        assert!(!text.contains('\n'), "{text}");
+    }
 }
 
 /// The page has an entry for each error, under its name.

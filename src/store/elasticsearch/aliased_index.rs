@@ -22,9 +22,11 @@ use tokio::{
 
 use crate::model::Error;
 
-/// How long a caller waits for the answer. All operations of the store, even renewals, wait for the caller whose turn
-/// it is, and the next request may succeed on another connection.
+/// How long an answer may take. All operations of the store, even renewals, wait for the caller whose turn it is, and the
+/// next request may succeed on another connection.
 pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a caller waits for its turn to end. It sends at most two requests.
+const LOOKUPS_TIMEOUT: Duration = Duration::from_secs(6);
 /// The shortest time between two checks that contention or an answer from which nothing follows causes. Contention is
 /// common where many clients want one key.
 const MIN_TIME_BETWEEN_CHECKS: Duration = Duration::from_secs(10);
@@ -44,6 +46,7 @@ impl AliasedIndex {
     /// The name of the index. If it is not known yet, `request` asks for it.
     pub(super) async fn get_or_request(
         &self,
+        name: impl FnOnce() -> String,
         request: impl Future<Output = Result<String, Error>>,
     ) -> Result<Arc<str>, Error> {
         if let Some(index) = self.known() {
@@ -63,11 +66,12 @@ impl AliasedIndex {
         let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let unanswered = || {
             Err(Error::TimedOut {
-                operation: "where the locks are",
-                limit: LOOKUP_TIMEOUT,
+                store: name(),
+                operation: "the question where the locks are",
+                limit: LOOKUPS_TIMEOUT,
             })
         };
-        match timeout(LOOKUP_TIMEOUT, request)
+        match timeout(LOOKUPS_TIMEOUT, request)
             .await
             .unwrap_or_else(|_| unanswered())
         {
@@ -123,6 +127,10 @@ mod tests {
     use super::*;
     use crate::model::Cause;
 
+    fn name() -> String {
+        "the store".to_owned()
+    }
+
     #[derive(Default)]
     struct Asked(AtomicU64);
 
@@ -144,7 +152,8 @@ mod tests {
     #[tokio::test]
     async fn all_who_come_at_once_are_served_by_one_request() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let told = join_all((0..100).map(|_| index.get_or_request(asked.saying(Ok("a"))))).await;
+        let told =
+            join_all((0..100).map(|_| index.get_or_request(name, asked.saying(Ok("a"))))).await;
         assert!(
             told.iter()
                 .all(|it| it.as_deref().is_ok_and(|it| it == "a"))
@@ -157,10 +166,16 @@ mod tests {
     #[tokio::test]
     async fn a_failure_is_shared_and_not_remembered() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let told = join_all((0..100).map(|_| index.get_or_request(asked.saying(Err(()))))).await;
+        let told =
+            join_all((0..100).map(|_| index.get_or_request(name, asked.saying(Err(()))))).await;
         assert!(told.iter().all(Result::is_err));
         assert_eq!(asked.times(), 2);
-        assert!(index.get_or_request(asked.saying(Ok("a"))).await.is_ok());
+        assert!(
+            index
+                .get_or_request(name, asked.saying(Ok("a")))
+                .await
+                .is_ok()
+        );
         assert_eq!(asked.times(), 3);
     }
 
@@ -168,11 +183,11 @@ mod tests {
     #[tokio::test]
     async fn who_comes_while_a_request_is_under_way_does_not_take_its_failure() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let first = index.get_or_request(asked.saying(Err(())));
+        let first = index.get_or_request(name, asked.saying(Err(())));
         let second = async {
             tokio::task::yield_now().await;
             assert_eq!(asked.times(), 1, "the first is under way");
-            index.get_or_request(asked.saying(Ok("a"))).await
+            index.get_or_request(name, asked.saying(Ok("a"))).await
         };
         let (first, second) = tokio::join!(first, second);
         assert!(first.is_err() && second.is_ok());
@@ -181,18 +196,33 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_goes_leaves_the_turn_to_the_next() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
-        let gone = timeout(Duration::from_millis(1), index.get_or_request(pending())).await;
+        let gone = timeout(
+            Duration::from_millis(1),
+            index.get_or_request(name, pending()),
+        )
+        .await;
         assert!(gone.is_err());
-        assert!(index.get_or_request(asked.saying(Ok("a"))).await.is_ok());
+        assert!(
+            index
+                .get_or_request(name, asked.saying(Ok("a")))
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
     async fn only_the_index_that_is_known_is_forgotten() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());
         for (forgotten, times) in [("other", 1), ("a", 2)] {
-            index.get_or_request(asked.saying(Ok("a"))).await.unwrap();
+            index
+                .get_or_request(name, asked.saying(Ok("a")))
+                .await
+                .unwrap();
             index.forget(forgotten);
-            index.get_or_request(asked.saying(Ok("a"))).await.unwrap();
+            index
+                .get_or_request(name, asked.saying(Ok("a")))
+                .await
+                .unwrap();
             assert_eq!(asked.times(), times);
         }
     }
@@ -202,11 +232,11 @@ mod tests {
     async fn a_request_without_an_answer_holds_up_the_others_for_a_bounded_time() {
         let (index, asked) = (Arc::new(AliasedIndex::default()), Asked::default());
         let hanging = index.clone();
-        let hanging = tokio::spawn(async move { hanging.get_or_request(pending()).await });
+        let hanging = tokio::spawn(async move { hanging.get_or_request(name, pending()).await });
         tokio::task::yield_now().await;
         let told = timeout(
-            LOOKUP_TIMEOUT * 2,
-            index.get_or_request(asked.saying(Ok("a"))),
+            LOOKUPS_TIMEOUT * 2,
+            index.get_or_request(name, asked.saying(Ok("a"))),
         )
         .await;
         assert!(told.is_ok());

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use parking_lot::Mutex;
+
 use super::{
     aliased_index::AliasedIndex, bulk_limit::BulkLimit, statements::Statements,
     transport::Transport,
@@ -103,6 +105,8 @@ pub struct IndexStore<C> {
     pub(super) clock: Arc<ServerClock>,
     pub(super) aliased_index: Arc<AliasedIndex>,
     pub(super) bulk_limit: Arc<BulkLimit>,
+    /// The host that gave the last answer. The client does not tell which hosts it has.
+    pub(super) last_host: Arc<Mutex<Option<Arc<str>>>>,
 }
 
 impl<C: Transport> IndexStore<C> {
@@ -122,6 +126,7 @@ impl<C: Transport> IndexStore<C> {
             clock: Arc::default(),
             aliased_index: Arc::default(),
             bulk_limit: Arc::default(),
+            last_host: Arc::default(),
         }
     }
 

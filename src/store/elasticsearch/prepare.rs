@@ -158,11 +158,9 @@ impl<C: Transport> IndexStore<C> {
         confirm(&self.ask(&request).await?)
     }
 
-    pub(super) fn not_prepared(&self, problem: String) -> Error {
-        Error::NotPrepared {
-            store: C::NAME,
-            problem,
-        }
+    /// The error for an index that is not fit for locks, as the last answer shows.
+    pub(super) fn not_prepared(&self, problem: &'static str) -> Error {
+        self.last_server().not_prepared(problem)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sends requests to the cluster, and reads what their answers say about the index.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -13,9 +13,12 @@ use super::{
     index_store::IndexStore,
     server::Server,
     statements::{Asked, HttpRequest, ScriptedUpdate},
-    transport::{SealedFailure, SealedRequest, SealedResponse, Transport},
+    transport::{REQUEST_TIMEOUT, SealedFailure, SealedRequest, SealedResponse, Transport},
 };
-use crate::model::{Cause, Error, Key};
+use crate::{
+    model::{Cause, Error, Key},
+    store::Store as _,
+};
 
 /// What is wrong with an answer to a change that inserts a missing document.
 pub(super) const UPSERT_FOUND_NONE: &str = "an upsert found no document";
@@ -34,7 +37,10 @@ pub(super) enum Knows {
 impl<C: Transport> IndexStore<C> {
     /// The name of the index with the locks. Without it nothing else is sent, so no error of this is ambiguous.
     pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
-        let index = self.aliased_index.get_or_request(self.locate()).await;
+        let index = self
+            .aliased_index
+            .get_or_request(|| self.name(), self.locate())
+            .await;
         index.map_err(unsent::<C>)
     }
 
@@ -67,7 +73,8 @@ impl<C: Transport> IndexStore<C> {
 
     /// Asks for the index behind the aliases, and requires that it is fit for locks.
     pub(super) async fn locate(&self) -> Result<String, Error> {
-        let refusal = match self.send(&self.statements.get_index()).await? {
+        let request = self.statements.get_index();
+        let refusal = match self.send_within(LOOKUP_TIMEOUT, &request).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
                 let index = self.statements.located(&answer);
@@ -90,18 +97,24 @@ impl<C: Transport> IndexStore<C> {
         &self,
         request: &HttpRequest,
     ) -> Result<Result<Answer, ErrorResponse>, Error> {
+        self.send_within(REQUEST_TIMEOUT, request).await
+    }
+
+    /// As [`send`](Self::send), with a time limit of its own. After it the error names the host that gave no answer.
+    async fn send_within(
+        &self,
+        limit: Duration,
+        request: &HttpRequest,
+    ) -> Result<Result<Answer, ErrorResponse>, Error> {
         let named = self.statements.has_name();
         named.map_err(|problem| Error::NotPrepared {
             store: C::NAME,
             problem,
         })?;
-        let answer = self.client.send(SealedRequest(request)).await;
+        let answer = self.client.send(SealedRequest(request, limit)).await;
         let SealedResponse { host, status, body } =
             answer.map_err(|SealedFailure(failure)| failure.classify(C::NAME))?;
-        let server = Server {
-            store: C::NAME,
-            host: host.into(),
-        };
+        let server = self.answered_by(&host);
         match (status, serde_json::from_slice::<Value>(&body)) {
             (200..=299, Ok(json)) => Ok(Ok(Answer { json, server })),
             (200..=299, Err(error)) => {
@@ -110,6 +123,23 @@ impl<C: Transport> IndexStore<C> {
             (_, Ok(answer)) => Ok(Err(ErrorResponse::of_answer(status, &answer, server))),
             (_, Err(_)) => Ok(Err(ErrorResponse::foreign(status, server))),
         }
+    }
+
+    /// Records who has answered.
+    fn answered_by(&self, host: &str) -> Server {
+        let mut last = self.last_host.lock();
+        let known = last.take().filter(|known| **known == *host);
+        let host = known.unwrap_or_else(|| host.into());
+        *last = Some(host.clone());
+        let store = C::NAME;
+        Server { store, host }
+    }
+
+    /// The server that gave the last answer.
+    pub(super) fn last_server(&self) -> Server {
+        let last = self.last_host.lock().clone();
+        let (store, host) = (C::NAME, last.unwrap_or_else(|| "the cluster".into()));
+        Server { store, host }
     }
 
     /// Sends a request. A refusal is an error.
@@ -217,10 +247,7 @@ impl<C: Transport> IndexStore<C> {
 
     /// The error for an answer that does not fit the request.
     pub(super) fn malformed(&self, problem: &'static str) -> Error {
-        Error::Interrupted {
-            store: C::NAME,
-            source: Cause::text(format!("the answer makes no sense: {problem}")),
-        }
+        self.last_server().malformed(problem)
     }
 }
 

@@ -2,13 +2,11 @@
 
 use std::{error::Error as StdError, fmt, io, sync::Arc};
 
-use crate::model::{Cause, Error};
+use crate::model::{Cause, Error, brief, sentence};
 
 /// The longest text of a cause, in characters. With the sentence of the longest error before it, a message has at most
 /// 300.
 const MAX_CAUSE: usize = 190;
-/// The longest problem of an index. It is a part of the sentence of its error, which is shorter than the longest.
-const MAX_PROBLEM: usize = 220;
 /// The longest name of a host, an index or an alias in a message.
 const MAX_NAME: usize = 72;
 
@@ -38,7 +36,7 @@ impl Server {
     pub(crate) fn not_prepared(&self, problem: impl fmt::Display) -> Error {
         Error::NotPrepared {
             store: self.store,
-            problem: shortened(&format!("{}: {problem}", name(&self.host)), MAX_PROBLEM),
+            problem: format!("{}: {problem}", name(&self.host)),
         }
     }
 
@@ -122,43 +120,14 @@ pub(crate) fn host_of(url: &str) -> &str {
 
 /// A name that is shortened if it is very long.
 pub(crate) fn name(name: &str) -> String {
-    clipped(name, MAX_NAME)
+    brief(name, MAX_NAME).into_owned()
 }
 
 /// A text as one short sentence. The request that the error of a cluster repeats, with its scripts and parameters, is left
-/// out. If the sentence is cut, its end after the last colon stays: that is the root cause, or what to do.
+/// out.
 pub(crate) fn short(text: &str) -> String {
-    shortened(text, MAX_CAUSE)
-}
-
-fn shortened(text: &str, most: usize) -> String {
     let before = text.split("request: [").next().unwrap_or_default();
-    let words: Vec<_> = before.split_whitespace().collect();
-    let text = words.join(" ");
-    let text = text.trim_end_matches([',', ':', ' ']);
-    let is_long = text.chars().nth(most).is_some();
-    let end = text
-        .rsplit_once(": ")
-        .map(|(start, end)| (start, end, end.chars().count()));
-    match end {
-        Some((start, end, length)) if is_long && length < most / 2 => {
-            format!("{}: {end}", clipped(start, most - length - 2))
-        }
-        _ => clipped(text, most),
-    }
-}
-
-/// The first characters of a text. A text that is cut ends with a whole word, if it has several, and an ellipsis.
-fn clipped(text: &str, most: usize) -> String {
-    let Some((end, _)) = text.char_indices().nth(most) else {
-        return text.to_owned();
-    };
-    let kept = text.get(..end).unwrap_or_default();
-    let last = kept.chars().last().map_or(0, char::len_utf8);
-    let kept = kept.get(..end - last).unwrap_or_default();
-    let word = kept.rfind(' ').filter(|space| *space > most / 2);
-    let kept = word.and_then(|space| kept.get(..space)).unwrap_or(kept);
-    format!("{kept}…")
+    sentence(before, MAX_CAUSE)
 }
 
 #[cfg(test)]
@@ -187,27 +156,6 @@ mod tests {
             short(said),
             "[locks][0] primary shard is not active Timeout: [5s]"
         );
-        assert_eq!(short("one\n  two\tthree"), "one two three");
-        for long in [
-            "word ".repeat(10_000),
-            "x".repeat(10_000),
-            "锁".repeat(10_000),
-        ] {
-            let told = short(&long);
-            assert!(
-                told.chars().count() <= MAX_CAUSE && told.ends_with('…'),
-                "{told}"
-            );
-        }
-        let long = format!("{}: set it to _none", "word ".repeat(100));
-        let told = short(&long);
-        assert!(
-            told.chars().count() <= MAX_CAUSE && told.ends_with("…: set it to _none"),
-            "{told}"
-        );
-        let exact = "x".repeat(MAX_CAUSE);
-        assert_eq!(short(&exact), exact);
-        assert!(short("").is_empty());
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::{
     statements::{Body, HttpRequest, Method},
 };
 
-/// The time limit of a request. Without it a request on a dead connection would never end. The default `call_timeout`
-/// is shorter.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time limit of a request. Without it a request on a dead connection would never end. The default
+/// `call_timeout` is shorter.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of a cluster: `elasticsearch::Elasticsearch` or `opensearch::OpenSearch`.
 ///
@@ -25,10 +25,11 @@ pub trait Transport: Clone + Send + Sync + 'static {
     async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, SealedFailure>;
 }
 
-/// Hides [`HttpRequest`] from the public interface, and keeps other crates from implementing [`Transport`].
+/// A request and its time limit. It hides [`HttpRequest`] from the public interface, and keeps other crates from
+/// implementing [`Transport`].
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest);
+pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest, pub(crate) Duration);
 
 /// Why no answer came.
 #[doc(hidden)]
@@ -69,7 +70,7 @@ macro_rules! transport {
             ) -> Result<SealedResponse, SealedFailure> {
                 use $crate_name::http::{Method as HttpMethod, headers};
 
-                let SealedRequest(request) = request;
+                let SealedRequest(request, limit) = request;
                 let mut header = headers::HeaderMap::new();
                 if let Body::Lines(_) = request.body {
                     let lines = headers::HeaderValue::from_static("application/x-ndjson");
@@ -84,14 +85,7 @@ macro_rules! transport {
                 let body = bytes(&request.body);
                 let response = self
                     .transport()
-                    .send(
-                        method,
-                        &request.path,
-                        header,
-                        query,
-                        body,
-                        Some(REQUEST_TIMEOUT),
-                    )
+                    .send(method, &request.path, header, query, body, Some(limit))
                     .await
                     .map_err(|error| SealedFailure(NoAnswer::of(None, error)))?;
                 let status = response.status_code().as_u16();

@@ -51,8 +51,7 @@ impl<C: Transport> IndexStore<C> {
         };
         let Some(found) = page.locks.iter().find(|lock| lock.key == *key) else {
             return Err(self.not_prepared(
-                "a search of its index does not find a lock that was just granted, so that lists and purges miss locks"
-                    .to_owned(),
+                "a search of its index does not find a lock that was just granted, so that lists and purges miss locks",
             ));
         };
         let is_it = found.fence == grant.fence
@@ -64,8 +63,7 @@ impl<C: Transport> IndexStore<C> {
         is_it.then_some(()).ok_or_else(|| {
             self.not_prepared(
                 "its index does not keep a lock as it was granted, so that two may hold one key: look for what changes \
-                 documents that are written there"
-                    .to_owned(),
+                 documents that are written there",
             )
         })
     }

@@ -133,6 +133,10 @@ impl Store for MongoStore {
         }
     }
 
+    fn name(&self) -> String {
+        self.locks.name()
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)
     }

@@ -30,7 +30,7 @@ use mongodb::{
 };
 use parking_lot::Mutex;
 
-use super::error::classify;
+use super::error::{STORE, classify};
 use crate::model::Error;
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it waits without end,
@@ -106,6 +106,11 @@ impl<T: Send + Sync> Collections<T> {
     /// transaction counts.
     pub(crate) fn reads(&self) -> &Collection<T> {
         &self.majority
+    }
+
+    /// What messages call the collection. The driver does not tell where its servers are.
+    pub(crate) fn name(&self) -> String {
+        format!("{STORE} ({})", self.majority.namespace())
     }
 
     /// The database of the collection, for commands that are built by hand.

@@ -154,7 +154,7 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a command that was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        runtime::call("prepare", CALL_TIMEOUT, async move {
+        runtime::call("prepare", CALL_TIMEOUT, || self.locks.name(), async move {
             let (facts, _) = this.locks.look().await?;
             FOR_COUNTED_LOCKS_WITHOUT_INDEX.judge(&facts)?;
             this.create_index().await?;
@@ -201,7 +201,7 @@ impl MongoDistributedLock {
             validation::checked_ttl(ttl, Duration::ZERO)?,
         );
         let this = self.clone();
-        runtime::call("acquire", CALL_TIMEOUT, async move {
+        runtime::call("acquire", CALL_TIMEOUT, || self.locks.name(), async move {
             let sent = Instant::now();
             this.ensure_fit().await?;
             let read = this.read(&key).await?;
@@ -230,9 +230,12 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a delete that was sent. A repeated call is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let (this, key) = (self.clone(), Key::new(key)?);
-        runtime::call("remove expired", CALL_TIMEOUT, async move {
-            this.delete_expired(&key).await
-        })
+        runtime::call(
+            "remove expired",
+            CALL_TIMEOUT,
+            || self.locks.name(),
+            async move { this.delete_expired(&key).await },
+        )
         .await
     }
 
@@ -257,12 +260,17 @@ impl MongoDistributedLock {
             validation::checked_ttl(ttl, Duration::ZERO)?,
         );
         let this = self.clone();
-        runtime::call("increment", CALL_TIMEOUT, async move {
-            let sent = Instant::now();
-            this.ensure_fit().await?;
-            let now = this.read(&key).await?.now;
-            this.count_up(key, ttl, now, sent + ttl).await
-        })
+        runtime::call(
+            "increment",
+            CALL_TIMEOUT,
+            || self.locks.name(),
+            async move {
+                let sent = Instant::now();
+                this.ensure_fit().await?;
+                let now = this.read(&key).await?.now;
+                this.count_up(key, ttl, now, sent + ttl).await
+            },
+        )
         .await
     }
 
@@ -277,7 +285,7 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a release that was sent.
     pub async fn release(&self, grant: &DistributedLockGrant) -> Result<bool, Error> {
         let (this, key, holder) = (self.clone(), grant.key.clone(), grant.holder);
-        runtime::call("release", CALL_TIMEOUT, async move {
+        runtime::call("release", CALL_TIMEOUT, || self.locks.name(), async move {
             this.delete_own(&key, holder).await
         })
         .await

@@ -11,7 +11,7 @@ use mongodb::{
 };
 
 use super::statements::integer;
-use crate::model::{Cause, Error, brief};
+use crate::model::{Cause, Error, brief, quoted};
 
 /// The name of the store in messages.
 pub(crate) const STORE: &str = "MongoDB";
@@ -49,8 +49,6 @@ const REFUSED_BY_VALIDATOR: i32 = 121;
 /// The command cannot be carried out on a view.
 pub(crate) const IS_A_VIEW: i32 = 166;
 
-/// The longest part of a message that quotes a name.
-pub(crate) const LONGEST_NAME: usize = 40;
 /// The longest text of a cause. With that of its error, and a place before it, it is at most 300 characters.
 const LONGEST_CAUSE: usize = 130;
 /// How many of the servers that cannot be used are named.
@@ -202,7 +200,7 @@ pub(crate) fn not_prepared(problem: impl Into<String>) -> Error {
 
 /// Why a collection of locks must not have this unique index.
 pub(crate) fn unique_index(name: &str) -> String {
-    let name = brief(name, LONGEST_NAME);
+    let name = quoted(name);
     format!(
         "its unique index {name} refuses all locks but one: drop it, or give the locks a collection of their own"
     )

@@ -5,8 +5,8 @@
 
 use mongodb::bson::{Bson, Document};
 
-use super::error::{LONGEST_NAME, STORE, not_prepared, unique_index, view};
-use crate::model::{Cause, Error, brief};
+use super::error::{STORE, not_prepared, unique_index, view};
+use crate::model::{Cause, Error, quoted};
 
 /// What the server tells of a collection.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Requirements {
         if let Some(name) = named(&|index| self.removes_too_early(index)) {
             return Some(format!(
                 "its TTL index {} removes locks that are held, or whose fence is ahead of the clock: drop it",
-                brief(name, LONGEST_NAME)
+                quoted(name)
             ));
         }
         if let Some(name) = named(&|index| self.refuses_documents(index)) {

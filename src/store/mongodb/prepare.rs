@@ -55,16 +55,21 @@ impl MongoStore {
     /// Dropping the future does not stop what was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        runtime::call("prepare", PREPARE_TIMEOUT, async move {
-            let hidden = this.ensure_fit_for_locks().await?;
-            if !this.ask_whether_classic().await? {
-                for index in indexes(this.retention) {
-                    this.create(index).await?;
+        runtime::call(
+            "prepare",
+            PREPARE_TIMEOUT,
+            || self.locks.name(),
+            async move {
+                let hidden = this.ensure_fit_for_locks().await?;
+                if !this.ask_whether_classic().await? {
+                    for index in indexes(this.retention) {
+                        this.create(index).await?;
+                    }
                 }
-            }
-            this.try_a_lock().await?;
-            hidden.map_or(Ok(()), Err)
-        })
+                this.try_a_lock().await?;
+                hidden.map_or(Ok(()), Err)
+            },
+        )
         .await
     }
 
@@ -96,7 +101,7 @@ impl MongoStore {
     /// The future may be dropped at any point.
     pub async fn check(&self) -> Result<(), Error> {
         let this = self.clone();
-        runtime::call("check", PREPARE_TIMEOUT, async move {
+        runtime::call("check", PREPARE_TIMEOUT, || self.locks.name(), async move {
             let hidden = this.ensure_fit_for_locks().await?;
             hidden.map_or(Ok(()), Err)
         })

@@ -99,6 +99,7 @@ fn granted(lease: LeaseId, mode: Mode) -> Granted {
 
 fn failure() -> Error {
     Error::TimedOut {
+        store: "the store".to_owned(),
         operation: "acquire",
         limit: TTL,
     }

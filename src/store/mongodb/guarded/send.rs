@@ -11,7 +11,7 @@ use mongodb::{
 use super::super::{
     MAX_SENDS,
     concern::Collections,
-    error::{DUPLICATE_KEY, classify_of_any_collection, code},
+    error::{DUPLICATE_KEY, STORE, classify_of_any_collection, code},
     fitness::ensure_ids_are_unique,
     look::FirstLook,
     statements::integer,
@@ -77,7 +77,8 @@ pub(super) async fn carry_out<S: GuardedWrite>(
         // The write itself has no time limit. The caller may stop waiting for it.
         None => {
             let work = async move { write(&statement, None).await };
-            runtime::call("a guarded write", Duration::MAX, work).await
+            let name = || STORE.to_owned();
+            runtime::call("a guarded write", Duration::MAX, name, work).await
         }
     }
 }
