@@ -30,6 +30,10 @@ impl Lease {
     /// # }
     /// ```
     ///
+    /// A lease that was granted from memory ([`sticky`](crate::Acquire::sticky)) goes back to the lease in the store behind
+    /// it, without a request. So it learns of an eviction by another process only if the client has looked meanwhile,
+    /// which it does twice a second.
+    ///
     /// # Errors
     ///
     /// [`Error::Lost`] if the lease was evicted, if the key was granted to another lease before this release, or if the

@@ -306,6 +306,9 @@ impl Lease {
     /// Renews the lease: it lives for another ttl from now. An error that a retry can fix is returned only after
     /// three tries.
     ///
+    /// The renewal of a lease that was granted from memory ([`sticky`](crate::Acquire::sticky)) renews the lease in the
+    /// store behind it, so that it learns of a loss as any other.
+    ///
     /// ```
     /// # use std::time::Duration;
     /// # use leasehold::{Leases, MemoryStore};
@@ -331,9 +334,6 @@ impl Lease {
     /// Cancel safe: a renewal that was sent runs to its end, and extends the lease if it is answered in time.
     pub async fn renew(&self) -> Result<(), Error> {
         let span = telemetry::renew(self.state.fields());
-        if let Some(stay) = &self.stay {
-            return span.in_scope(|| stay.extend(&self.state, false));
-        }
         let mut tries = Tries::default();
         loop {
             let now = Instant::now();
@@ -342,10 +342,13 @@ impl Lease {
             }
             // An answer after the deadline comes too late to extend the lease.
             let limit = self.registry.call_timeout.min(self.state.remaining(now));
-            let (store, state) = (self.registry.store.clone(), self.state());
-            let renewal = requests::renew_now(store, state, limit);
+            let store = self.registry.store.clone();
+            let renewal = requests::renew_now(store, self.stored(), limit);
             let Err(error) = renewal.instrument(span.clone()).await else {
-                return Ok(());
+                return match &self.stay {
+                    Some(stay) => span.in_scope(|| stay.extend(&self.state, false)),
+                    None => Ok(()),
+                };
             };
             match tries.pause_after(&error) {
                 Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,

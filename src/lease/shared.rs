@@ -83,8 +83,7 @@ impl SharedLease {
         self.0.cancellation_token()
     }
 
-    /// Renews the lease: it lives for another ttl from now. It sends nothing while the lease in the store stays with
-    /// this process.
+    /// Renews the lease, as [`Lease::renew`] does: it lives for another ttl from now.
     ///
     /// # Errors
     ///

@@ -4,6 +4,7 @@ use std::{
     future::pending,
     sync::Arc,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -269,6 +270,35 @@ async fn an_eviction_elsewhere_ends_it_with_the_next_look() {
         }
         assert!(next.iter().all(|lease| lease.is_live()));
     }
+}
+
+/// A renewal by hand asks the store, so it does not wait for the look.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_by_hand_learns_of_an_eviction_elsewhere_at_once() {
+    let (store, leases) = setup();
+    drop(sticky(&leases).await);
+    let lease = plain(&leases).await;
+    lease.renew().await.unwrap();
+    assert_eq!(asked(&store), (1, 0));
+    let other = elsewhere(&store);
+    other.evict("key").await.unwrap().unwrap();
+    let next = other.acquire("key", TTL).await.unwrap();
+    let start = Instant::now();
+    let renewed = lease.renew().await;
+    assert!(
+        matches!(
+            renewed,
+            Err(Error::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            })
+        ),
+        "{renewed:?}"
+    );
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(!lease.is_live() && next.is_live());
+    let attempt = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
 }
 
 /// A guard under a lease that does not stay any more, because its document was needed, is told too.
