@@ -411,7 +411,6 @@ async fn a_cluster_that_does_not_answer_is_given_up_in_time() {
         matches!(error, Error::TimedOut { limit, .. } if limit == call),
         "{error:?}"
     );
-    // The client does not tell which host it asked.
     is_told(&error, "Elasticsearch (locks)");
 }
 
@@ -436,5 +435,6 @@ async fn a_cluster_that_ceases_to_answer_is_named() {
     ] {
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
         is_told(&error, &host);
+        assert!(error.to_string().contains(&host), "{error}");
     }
 }

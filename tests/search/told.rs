@@ -36,7 +36,9 @@ pub fn is_told(error: &Error, host: &str) {
             | Error::NotPrepared { .. }
             | Error::Store { .. }
     );
-    if names_a_host {
+    // Without any answer the store does not know which host its client asked, and names the alias.
+    let names_the_alias = matches!(error, Error::TimedOut { .. }) && text.contains(" (locks");
+    if names_a_host && !names_the_alias {
         assert!(text.contains(host), "{host} is not in {text}");
     }
 }
