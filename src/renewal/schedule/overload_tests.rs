@@ -16,7 +16,7 @@ struct Server {
     /// When the server stands still: the start and the end.
     away: Option<(Instant, Instant)>,
     busy_until: Instant,
-    expiries: HashMap<LeaseNumber, Instant>,
+    expiries: BTreeMap<LeaseNumber, Instant>,
 }
 
 impl Server {
@@ -26,7 +26,7 @@ impl Server {
             lease,
             away: None,
             busy_until: start,
-            expiries: HashMap::new(),
+            expiries: BTreeMap::new(),
         }
     }
 
