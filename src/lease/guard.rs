@@ -11,14 +11,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{registry::LeaseRegistry, requests};
-#[cfg(feature = "mongodb")]
-use crate::store::Store;
 use crate::{
     lease_state::LeaseState,
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     release::Releaser,
     retry::Tries,
     sticky::Stay,
+    store::Store,
     telemetry,
 };
 
