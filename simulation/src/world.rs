@@ -317,11 +317,11 @@ impl World {
         if let Some(place) = left {
             self.server.accuse(Judge::Leftover, || format!("{place:?}"));
         }
-        if Arc::strong_count(&self.server) > 1 + 1 {
-            let owners = Arc::strong_count(&self.server);
-            self.server
-                .trace
-                .say(Who::World, || format!("the server has {owners} owners"));
+        // The world and the ledger know the server; whatever of a client is left knows it too.
+        let owners = Arc::strong_count(&self.server) - 2;
+        if owners > 0 {
+            let text = || format!("{owners} parts of clients whose handles were dropped");
+            self.server.accuse(Judge::Leftover, text);
         }
     }
 }
