@@ -119,12 +119,14 @@ impl Listener for AwaitedListener {
     const STREAM: KeyStream = KeyStream::Awaited;
     const OPERATION: &'static str = "awaited";
 
-    fn store(&self) -> Option<Arc<dyn Store>> {
-        Some(self.0.upgrade()?.store.clone())
+    fn open(&self) -> Option<Opening<Key>> {
+        let store = self.0.upgrade()?.store.clone();
+        Some(async move { store.awaited().await }.boxed())
     }
 
-    fn open(store: Arc<dyn Store>) -> Opening<Key> {
-        async move { store.awaited().await }.boxed()
+    fn store_name(&self) -> String {
+        let registry = self.0.upgrade();
+        registry.map_or_else(String::new, |it| it.store.name())
     }
 
     fn is_needed(&self) -> bool {

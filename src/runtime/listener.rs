@@ -21,7 +21,6 @@ use super::call::call;
 use crate::{
     model::Error,
     random, retry,
-    store::Store,
     telemetry::{self, KeyStream},
 };
 
@@ -50,11 +49,11 @@ pub(crate) trait Listener: Send + Sync {
     /// The name of the call that opens the stream.
     const OPERATION: &'static str;
 
-    /// The store. `None` if the client has gone.
-    fn store(&self) -> Option<Arc<dyn Store>>;
+    /// The call that opens the stream. `None` if the client has gone.
+    fn open(&self) -> Option<Opening<Self::Key>>;
 
-    /// The call that opens the stream.
-    fn open(store: Arc<dyn Store>) -> Opening<Self::Key>;
+    /// What messages call the store.
+    fn store_name(&self) -> String;
 
     /// Whether the client needs the keys now.
     fn is_needed(&self) -> bool;
@@ -150,11 +149,10 @@ async fn listen_while_needed<L: Listener>(
     let mut note_whether_over =
         || closing.is_cancelled() || note_unneeded(listener, &mut unneeded_since);
     while !note_whether_over() {
-        let Some(store) = listener.store() else {
+        let Some(opening) = listener.open() else {
             return;
         };
-        let opening = L::open(store.clone());
-        let error = match call(L::OPERATION, SILENCE, || store.name(), opening).await {
+        let error = match call(L::OPERATION, SILENCE, || listener.store_name(), opening).await {
             Ok(Some(mut keys)) => {
                 let opened = Instant::now();
                 permit.set(ListenerState::Open);

@@ -43,12 +43,13 @@ impl Listener for FreedListener {
     const STREAM: KeyStream = KeyStream::Freed;
     const OPERATION: &'static str = "wake-ups";
 
-    fn store(&self) -> Option<Arc<dyn Store>> {
-        Some(self.store.clone())
+    fn open(&self) -> Option<Opening<FreedKey>> {
+        let store = self.store.clone();
+        Some(async move { store.freed().await }.boxed())
     }
 
-    fn open(store: Arc<dyn Store>) -> Opening<FreedKey> {
-        async move { store.freed().await }.boxed()
+    fn store_name(&self) -> String {
+        self.store.name()
     }
 
     fn is_needed(&self) -> bool {
