@@ -12,7 +12,7 @@ use std::{
 use graph::{Graph, Sources, Uses};
 
 /// The folders of `src/`, from the top.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "lib",
     "guide",
     "testing",
@@ -33,6 +33,7 @@ const LAYERS: [&str; 20] = [
     "rules",
     "messages",
     "model",
+    "random",
 ];
 
 fn sources(folder: &Path) -> Sources {
