@@ -293,7 +293,7 @@ fn attributes(item: &Item) -> &[Attribute] {
 }
 
 /// Whether an item exists in tests only.
-fn is_test(attributes: &[Attribute]) -> bool {
+pub fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let list = attribute.meta.require_list();
         attribute.path().is_ident("cfg") && list.is_ok_and(|list| list.tokens.to_string() == "test")

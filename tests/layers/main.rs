@@ -1,7 +1,9 @@
 //! The library is built in layers, which `CONTRIBUTING.md` lists. Folders and files use only what is below them, so
-//! there is no circle. No file imports from the root of the crate, which is for applications.
+//! there is no circle. No file imports from the root of the crate, which is for applications. And it grows only on purpose:
+//! `sizes.txt` has how long it may be.
 
 mod graph;
+mod size;
 
 use std::{
     collections::BTreeSet,
@@ -10,6 +12,7 @@ use std::{
 };
 
 use graph::{Graph, Sources, Uses};
+use size::Sizes;
 
 /// The folders of `src/`, from the top.
 const LAYERS: [&str; 21] = [
@@ -34,6 +37,19 @@ const LAYERS: [&str; 21] = [
     "messages",
     "model",
     "random",
+];
+
+/// The layers of the client core: what happens between a call and the requests to the store.
+const CORE: [&str; 9] = [
+    "acquire",
+    "lease",
+    "sticky",
+    "renewal",
+    "release",
+    "waiters",
+    "coalescer",
+    "lease_state",
+    "runtime",
 ];
 
 fn sources(folder: &Path) -> Sources {
@@ -114,6 +130,47 @@ fn arrows_point_down() {
     let graph = graph::of(&sources).unwrap();
     let faults = faults(&graph, &LAYERS);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The sizes of the library and of its client core, as `sizes.txt` has them.
+fn sizes() -> (String, Sizes) {
+    let sources = sources(&leasehold_tests::project().join("src"));
+    let graph = graph::of(&sources).unwrap();
+    let (mut library, mut core) = (Sizes::default(), Sizes::default());
+    for file in graph.uses.keys() {
+        library.add(file, &sources[file]).unwrap();
+        if CORE.contains(&layer(file)) {
+            core.add(file, &sources[file]).unwrap();
+        }
+    }
+    let text = format!(
+        "src: {} lines of code\nthe client core:\n{core}",
+        library.lines
+    );
+    (text, core)
+}
+
+/// `scripts/size` prints the sizes, and `scripts/size --write` accepts them.
+#[test]
+fn sizes_do_not_rise_unnoticed() {
+    let kept = leasehold_tests::project().join("tests/layers/sizes.txt");
+    let (now, core) = sizes();
+    println!("{now}\n{}\n{}", core.long.join("\n"), core.wide.join("\n"));
+    if std::env::var_os("LEASEHOLD_WRITE_SIZES").is_some() {
+        fs::write(&kept, now).unwrap();
+        return;
+    }
+    let before = fs::read_to_string(&kept).unwrap();
+    let numbers = |text: &str| -> Vec<usize> {
+        let words = text.split_whitespace();
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    let (least, most) = (numbers(&now), numbers(&before));
+    let has_risen = least.iter().zip(&most).any(|(now, before)| now > before);
+    assert!(
+        least.len() == most.len() && !has_risen,
+        "it has grown. If that is on purpose: scripts/size --write\nbefore:\n{before}\nnow:\n{now}"
+    );
 }
 
 /// The violations in a library of an upper and a lower folder.
