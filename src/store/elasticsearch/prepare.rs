@@ -5,8 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
-    answer::Answer, fitness::missing_aliases, index_store::IndexStore, scripts::SCRIPTS,
-    server::Server, statements::HttpRequest, transport::Transport,
+    answer::Answer,
+    fitness::missing_aliases,
+    index_store::IndexStore,
+    scripts::SCRIPTS,
+    server::Server,
+    statements::HttpRequest,
+    transport::{REQUEST_TIMEOUT, Transport},
 };
 use crate::model::Error;
 
@@ -105,7 +110,7 @@ impl<C: Transport> IndexStore<C> {
     ///
     /// The future may be dropped at any point.
     pub async fn check(&self) -> Result<(), Error> {
-        self.locate().await.map(drop)
+        self.locate(REQUEST_TIMEOUT).await.map(drop)
     }
 
     /// The indices that have this alias, each with the server that told of it.

@@ -39,7 +39,7 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
         let index = self
             .aliased_index
-            .get_or_request(|| self.name(), self.locate())
+            .get_or_request(|| self.name(), self.locate(LOOKUP_TIMEOUT))
             .await;
         index.map_err(unsent::<C>)
     }
@@ -71,10 +71,10 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Asks for the index behind the aliases, and requires that it is fit for locks.
-    pub(super) async fn locate(&self) -> Result<String, Error> {
+    /// Asks for the index behind the aliases, and requires that it is fit for locks. The answer may take this long.
+    pub(super) async fn locate(&self, limit: Duration) -> Result<String, Error> {
         let request = self.statements.get_index();
-        let refusal = match self.send_within(LOOKUP_TIMEOUT, &request).await? {
+        let refusal = match self.send_within(limit, &request).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
                 let index = self.statements.located(&answer);
