@@ -104,7 +104,7 @@ async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
     let live = leases.acquire("live", LONG).await.unwrap();
     let dead = short_lived(&leases, "dead").await;
     let fence = dead.fence();
-    dead.detach().unwrap();
+    drop(dead.detach());
     let year = Duration::from_secs(365 * 24 * 60 * 60);
     leases.limiter("year", 1, year).permit().await.unwrap();
     leases

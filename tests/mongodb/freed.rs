@@ -96,7 +96,7 @@ async fn nothing_else_is_told() {
     assert!(matches!(attempt, Attempt::Held(_)));
 
     for key in ["taken over", "removed"] {
-        short_lived(&leases, key).await.detach().unwrap();
+        drop(short_lived(&leases, key).await.detach());
     }
     sleep(SHORT * 2).await;
     let next_holder = leases.acquire("taken over", LONG).await.unwrap();

@@ -133,7 +133,7 @@ fn soon_mended(mut options: ClientOptions) -> ClientOptions {
     options
 }
 
-/// A lease that expires soon.
+/// A lease that expires soon. On a slow machine it is over when its caller gets it, so a `detach` may fail.
 async fn short_lived(leases: &Leases, key: impl AsRef<str>) -> Lease {
     in_time(key.as_ref(), SHORT, || leases.acquire(key.as_ref(), SHORT)).await
 }

@@ -121,7 +121,8 @@ async fn round(
     }
     println!("to renew {number} leases costs {costs:?} requests");
     let (kept, lost): (Vec<_>, Vec<_>) = kept.into_iter().partition(Lease::is_live);
-    kept.into_iter().for_each(|lease| lease.detach().unwrap());
+    // Meanwhile more of them may be lost.
+    kept.into_iter().for_each(|lease| drop(lease.detach()));
     for lease in &lost {
         let expired = match lease.lost().await {
             LossReason::Expired => true,
