@@ -38,7 +38,7 @@ use crate::{
 /// After this time a request without an answer fails, as with a connection that is checked now and then.
 const GIVES_UP: Duration = Duration::from_secs(30);
 /// A way that takes longer than this is a fault.
-const USUAL: Duration = Duration::from_millis(100);
+pub const USUAL: Duration = Duration::from_millis(100);
 
 /// The way of one client to the server.
 pub struct Connection {
@@ -254,7 +254,7 @@ impl Connection {
             server.answers().await;
             let came = server.state().now();
             if !fate.still.is_zero() {
-                server.state().stands_until = Instant::now() + fate.still;
+                server.stands(fate.still);
                 server.answers().await;
             }
             let stalls = !fate.stall.is_zero();

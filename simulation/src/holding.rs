@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     control::Control,
-    course::MARGIN,
+    course::{CALL_TIMEOUT, MARGIN},
     guard::{Guard, Held},
     judge::Judge,
     task::{CALL, Task},
@@ -182,6 +182,8 @@ impl Task {
         let key = lease.key().clone();
         // A key that is kept for minutes is dull.
         let gives_away = left < Duration::from_secs(25);
+        // A renewal may be under way.
+        let left = left.max(Duration::from_secs(20)) + CALL_TIMEOUT;
         match self.below(100) {
             88.. if !gives_away => drop(lease),
             0..=49 => {

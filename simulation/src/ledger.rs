@@ -96,6 +96,8 @@ struct Inner {
     done: BTreeSet<(Key, i64)>,
     /// Since when nobody has a key.
     free: BTreeMap<Key, Instant>,
+    /// Since when a document keeps a lease that nobody has or waits for.
+    kept: BTreeMap<Key, Instant>,
     /// Since when nobody of a client waits for a key.
     not_waiting: BTreeMap<(usize, Key), Instant>,
     permits: u64,
@@ -346,6 +348,7 @@ impl Ledger {
             waits,
             excuses,
             free,
+            kept,
             not_waiting,
             gone,
             killed,
@@ -403,13 +406,17 @@ impl Ledger {
                     );
                     found = found.or(Some((Judge::Sleeps, text)));
                 }
-                let holder = record.and_then(|it| it.live_holders(server_now).next());
-                if let (Some(holder), false, None) = (holder, is_excused, waiting().next())
-                    && now > since.max(calm) + bounds.kept
-                {
-                    let text = format!("{key} is kept for nobody: {holder:?}");
-                    found = found.or(Some((Judge::Kept, text)));
+            }
+            let holder = record.and_then(|it| it.live_holders(server_now).next());
+            match holder.filter(|_| free.contains_key(&key) && waiting().next().is_none()) {
+                Some(holder) if !is_excused => {
+                    let since = *kept.entry(key.clone()).or_insert(now);
+                    if now > since.max(calm) + bounds.kept {
+                        let text = format!("{key} is kept for nobody: {holder:?}");
+                        found = found.or(Some((Judge::Kept, text)));
+                    }
                 }
+                _ => drop(kept.remove(&key)),
             }
             for place in record.into_iter().flat_map(|it| it.live_places(server_now)) {
                 let Some(&client) = state.waiters.get(&place.waiter) else {

@@ -130,6 +130,13 @@ impl Server {
         }
     }
 
+    /// Stands still from now on for this long.
+    pub fn stands(&self, lasts: Duration) {
+        let mut state = self.state.lock();
+        state.stands_until = Instant::now() + lasts;
+        state.note_trouble(Instant::now() + lasts + crate::connection::USUAL);
+    }
+
     /// Records that a judge found something wrong. Only the first one counts.
     pub fn accuse(&self, judge: Judge, text: impl FnOnce() -> String) {
         self.state

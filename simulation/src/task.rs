@@ -255,7 +255,9 @@ impl Task {
         }
         self.say(|| format!("tries {key}, ttl {ttl:?}, idle {idle:?}"));
         let tries = self.within(CALL, attempt.into_future());
+        let waits = self.waits_for(key);
         let (answer, _) = self.drops(tries).await;
+        drop(waits);
         match answer {
             Some(Ok(Attempt::Acquired(lease))) => {
                 self.has(Held::Lease(lease), None, false, idle).await;
