@@ -29,7 +29,7 @@ use tokio::{
 
 use crate::{
     control::Control,
-    course::{Faults, MARGIN},
+    course::{CALL_TIMEOUT, Course, Faults, MARGIN},
     judge::Judge,
     server::{Server, State, describe, short_id},
     trace::Who,
@@ -37,6 +37,8 @@ use crate::{
 
 /// After this time a request without an answer fails, as with a connection that is checked now and then.
 const GIVES_UP: Duration = Duration::from_secs(30);
+/// For so long after a fault there may be four times as many.
+const BURST: Duration = Duration::from_secs(3);
 /// A way that takes longer than this is a fault.
 pub const USUAL: Duration = Duration::from_millis(100);
 
@@ -48,6 +50,9 @@ pub struct Connection {
     is_killed: Arc<AtomicBool>,
     rng: Mutex<Rng>,
     faults: Faults,
+    has_bursts: bool,
+    /// When a request of the client last met a fault.
+    faulty: Mutex<Option<Instant>>,
     way: u64,
 }
 
@@ -90,20 +95,16 @@ type Work<T> = Box<dyn FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + S
 
 impl Connection {
     /// The way of a client to the server.
-    pub fn new(
-        server: Arc<Server>,
-        client: usize,
-        rng: Rng,
-        faults: Faults,
-        way: u64,
-    ) -> Arc<Self> {
+    pub fn new(server: Arc<Server>, client: usize, course: &Course) -> Arc<Self> {
         Arc::new(Self {
             server,
             client,
             is_killed: Arc::default(),
-            rng: Mutex::new(rng),
-            faults,
-            way,
+            rng: Mutex::new(course.rng(client, 0, 0)),
+            faults: course.faults,
+            has_bursts: course.has_bursts,
+            faulty: Mutex::default(),
+            way: course.way,
         })
     }
 
@@ -133,6 +134,10 @@ impl Connection {
         if state.faults_left == 0 {
             return fate;
         }
+        let now = Instant::now();
+        let mut faulty = self.faulty.lock();
+        let is_burst = self.has_bursts && faulty.is_some_and(|at| now < at + BURST);
+        let chosen = if is_burst { chosen / 4 } else { chosen };
         let mut before = 0;
         let kind = faults.kinds().into_iter().find_map(|(name, share)| {
             before += *share;
@@ -140,6 +145,7 @@ impl Connection {
         });
         let Some(kind) = kind else { return fate };
         state.faults_left -= 1;
+        *faulty = Some(now);
         *state.tally.entry(kind).or_default() += 1;
         let first = rng.bool();
         let mut lasts = Duration::ZERO;
@@ -153,6 +159,8 @@ impl Connection {
             "fault: silent" if first => (fate.out, lasts) = (None, GIVES_UP),
             "fault: silent" => (fate.back, lasts) = (None, GIVES_UP),
             "fault: cut" => {
+                // A request that arrives after the call timeout may leave a lease, and the client cannot know.
+                let long = long.min(CALL_TIMEOUT * 9 / 10);
                 (fate.out, lasts) = (Some(long), long);
                 fate.error = Some((Failure::Interrupted, Some(long / 4)));
             }
@@ -320,9 +328,12 @@ impl Store for Connection {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let (asked, client, control) = (request.clone(), self.client, self.server.control);
+        if let Some(waiter) = request.turn.waiter() {
+            self.server.state().waits_in(client, &request.key, waiter);
+        }
         let server = self.server.clone();
         let work = move |state: &mut State, now| {
-            let (answer, wrong) = state.acquire(&asked, client, now, control);
+            let (answer, wrong) = state.acquire(&asked, now, control);
             state.find(&server.trace, wrong);
             answer
         };

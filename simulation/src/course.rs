@@ -59,10 +59,16 @@ pub struct Course {
     pub skipped: BTreeSet<(usize, usize, usize)>,
     /// How many things each task does.
     pub steps: usize,
+    /// How many of a hundred steps come after seconds of rest.
+    pub rests: u32,
+    /// Whether all clients have the same owner.
+    pub shares_owner: bool,
     /// How many keys there are.
     pub keys: usize,
     /// The faults of the store.
     pub faults: Faults,
+    /// Whether several faults may follow soon after each.
+    pub has_bursts: bool,
     /// How many requests meet a fault at most.
     pub fault_budget: u32,
     /// How long a request, and an answer, is on its way at most, in milliseconds, when there is no fault.
@@ -77,6 +83,8 @@ pub struct Course {
     pub steps_clock: bool,
     /// Whether futures are left alone for many seconds.
     pub leaves_futures: bool,
+    /// How many of a hundred leases are shared.
+    pub shared: u32,
     /// How many of a hundred leases stay with their client.
     pub sticky: u32,
     /// Whether there are leaders, limiters and ticks beside the leases.
@@ -93,7 +101,7 @@ impl Course {
         if rng.u8(0..3) > 0 {
             for (_, share) in faults.kinds() {
                 if rng.bool() {
-                    *share = *rng.choice(&[5, 20, 60]).unwrap_or(&0);
+                    *share = *rng.choice(&[5, 20, 60, 120]).unwrap_or(&0);
                 }
             }
         }
@@ -103,15 +111,19 @@ impl Course {
             tasks: rng.usize(1..=5),
             skipped: BTreeSet::new(),
             steps: rng.usize(4..=24),
+            rests: *rng.choice(&[0, 0, 6, 20]).unwrap_or(&0),
+            shares_owner: rng.u8(0..8) == 0,
             keys: rng.usize(1..=2),
             faults,
-            fault_budget: rng.u32(1..=12),
+            has_bursts: rng.bool(),
+            fault_budget: *rng.choice(&[1, 4, 16, 60, 250]).unwrap_or(&1),
             way: *rng.choice(&[0, 1, 5, 30, 80]).unwrap_or(&0),
-            evicts: rng.u8(0..5) == 0,
-            closes: rng.u8(0..4) == 0,
+            evicts: rng.u8(0..4) == 0,
+            closes: rng.u8(0..3) == 0,
             kills: rng.u8(0..6) == 0,
             steps_clock: rng.u8(0..4) == 0,
-            leaves_futures: rng.u8(0..8) == 0,
+            leaves_futures: rng.u8(0..4) == 0,
+            shared: *rng.choice(&[10, 35, 60]).unwrap_or(&35),
             sticky: *rng.choice(&[0, 0, 20, 60, 100]).unwrap_or(&0),
             jobs: rng.u8(0..3) == 0,
             is_contended: rng.u8(0..3) == 0,
@@ -131,7 +143,10 @@ impl Course {
             }));
         }
         all.push(Box::new(|it| it.faults = Faults::default()));
-        let flags: [fn(&mut Self); 7] = [
+        let flags: [fn(&mut Self); 10] = [
+            |it| it.shares_owner = false,
+            |it| it.has_bursts = false,
+            |it| it.rests = 0,
             |it| it.evicts = false,
             |it| it.closes = false,
             |it| it.kills = false,
@@ -189,6 +204,11 @@ impl Course {
             self.seed
                 .wrapping_add(part.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
         )
+    }
+
+    /// The owner that a client has.
+    pub fn owner_of(&self, client: usize) -> String {
+        format!("client {}", if self.shares_owner { 0 } else { client })
     }
 
     /// The names of the keys.

@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
-use leasehold::{Mode, Resumed, Upgrade};
+use leasehold::{Lease, Mode, Resumed, Upgrade};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -40,13 +40,11 @@ impl Task {
             self.is_told(&guard).await;
         }
         let (key, idle) = (guard.key().clone(), guard.idle);
-        if !idle.is_zero() {
-            self.ledger.excuse(&key, idle + CALL, false);
-        }
         if self.now_and_then(4) {
             self.say(|| format!("keeps {key}"));
             sleep(guard.remaining().min(LONG) + Duration::from_millis(100)).await;
         }
+        self.may_stay(key.as_str(), idle);
         // The ledger looks at a guard only for a moment.
         if let Some(guard) = Rc::into_inner(guard) {
             self.gives_up(guard).await;
@@ -184,7 +182,12 @@ impl Task {
         let gives_away = left < Duration::from_secs(25);
         // A renewal may be under way.
         let left = left.max(Duration::from_secs(20)) + CALL_TIMEOUT;
+        // Who is told to stop hands its lease on.
+        let hands_on = self.leases.is_closed() && self.now_and_then(50);
         match self.below(100) {
+            _ if hands_on && gives_away => {
+                self.hands_on(lease, left, is_reentrant, may_be_shared.get())
+            }
             88.. if !gives_away => drop(lease),
             0..=49 => {
                 self.say(|| format!("drops {key}"));
@@ -205,21 +208,25 @@ impl Task {
                 let _ = lease.detach();
                 self.ledger.count("detached");
             }
-            _ => {
-                self.say(|| format!("makes a ticket of {key}"));
-                self.ledger.excuse(&key, left, true);
-                let is_shared = may_be_shared.get();
-                let ticket = lease.into_ticket();
-                self.pool
-                    .borrow_mut()
-                    .push((ticket, is_reentrant, is_shared));
-            }
+            _ => self.hands_on(lease, left, is_reentrant, may_be_shared.get()),
         }
+    }
+
+    /// Leaves a ticket of the lease for another task.
+    fn hands_on(&self, lease: Lease, left: Duration, is_reentrant: bool, is_shared: bool) {
+        self.say(|| format!("makes a ticket of {}", lease.key()));
+        self.ledger.excuse(lease.key(), left, true);
+        let ticket = lease.into_ticket();
+        self.pool
+            .tickets
+            .borrow_mut()
+            .push((ticket, is_reentrant, is_shared));
+        self.pool.arrived.notify_one();
     }
 
     /// Goes on with a lease that some task has left as a ticket.
     pub async fn resume(&self) {
-        let Some((ticket, is_reentrant, is_shared)) = self.pool.borrow_mut().pop() else {
+        let Some((ticket, is_reentrant, is_shared)) = self.pool.tickets.borrow_mut().pop() else {
             return;
         };
         self.say(|| format!("resumes {}", ticket.key()));

@@ -166,10 +166,8 @@ impl Task {
             let _ = self.within(CALL, self.leases.evict(key)).await;
             return;
         }
-        let owner = format!(
-            "client {}",
-            self.rng.borrow_mut().usize(0..self.course.clients)
-        );
+        let client = self.rng.borrow_mut().usize(0..self.course.clients);
+        let owner = self.course.owner_of(client);
         self.say(|| format!("releases all leases of {owner}"));
         self.server.state().evictions += 1;
         let _ = self

@@ -45,6 +45,10 @@ pub struct Wait {
     pub is_shared: bool,
     /// Since when it is polled whenever it is woken. `None` if its task leaves it alone.
     pub polled_since: Option<Instant>,
+    /// How often another client had its turn since then.
+    pub turns: usize,
+    /// Which other client had the last turn.
+    pub last_turn: Option<usize>,
 }
 
 /// A task that was passed by one which asked later.
@@ -134,7 +138,7 @@ impl Ledger {
         let mut inner = self.inner.borrow_mut();
         inner.gone.insert(client);
         if is_killed {
-            inner.killed.insert(owner_of(client));
+            inner.killed.insert(self.course.owner_of(client));
             inner
                 .guards
                 .retain(|it| it.upgrade().is_none_or(|it| it.client != client));
@@ -202,6 +206,9 @@ impl Ledger {
         if let Some(wait) = wait {
             let passed = inner.passed_by(wait, guard);
             inner.passed.extend(passed);
+            if wait.is_in_turn {
+                inner.has_a_turn(guard);
+            }
         }
         if guard.mode() == Mode::Shared {
             inner
@@ -209,8 +216,31 @@ impl Ledger {
                 .insert((guard.client, guard.key().clone()), Instant::now());
         }
         drop(inner);
+        if let Some(wait) = wait {
+            self.came_in_time(guard, wait);
+        }
         self.check();
         self.fence_rises(guard, guard.mode() == Mode::Exclusive);
+    }
+
+    /// While a task waits in turn, each other client has the key once for each time that the task's client has it, and
+    /// it has it for one of its tasks at least.
+    fn came_in_time(&self, guard: &Guard, wait: &Wait) {
+        let it = &self.course;
+        let is_calm = !(it.faults.any() || it.kills || it.evicts || it.shares_owner);
+        let is_polled = !it.leaves_futures && wait.polled_since <= Some(wait.began);
+        if !(is_calm && is_polled && wait.is_in_turn) {
+            return;
+        }
+        self.count("waited in turn");
+        let most = (it.clients - 1) * (it.tasks + 2);
+        if wait.turns > most {
+            let text = || {
+                let (guard, turns) = (guard.describe(), wait.turns);
+                format!("{guard} comes after {turns} turns of others, more than {most}")
+            };
+            self.server.accuse(Judge::QueueOfProcesses, text);
+        }
     }
 
     /// A task resumed this. It may have the fence that the task before it has seen.
@@ -376,14 +406,17 @@ impl Ledger {
                     .chain(places);
                 owners.any(|it| killed.contains(it))
             });
-            let binds = is_killed || excuses.iter().filter(of_key).any(|it| it.binds_others);
+            let is_held = record.is_some_and(|it| it.live_holders(server_now).next().is_some());
+            let others_wait = excuses.iter().filter(of_key).any(|it| it.binds_others);
+            let binds = is_killed || (is_held && others_wait);
             let is_excused = excuses.iter().any(|it| it.key == key);
             let waiting = || waits.values().filter(|it| it.keys.contains(&key));
             // A task that is not polled may have it without knowing, and one that waits for another key too.
             let may_have = |it: &Wait| {
-                let is_holder = |holder: &Holder| *holder.owner == *owner_of(it.client);
+                let is_holder = |holder: &Holder| *holder.owner == *self.course.owner_of(it.client);
                 let holds = record.is_some_and(|it| it.live_holders(server_now).any(is_holder));
-                it.keys.len() > 1 || (it.polled_since.is_none() && holds)
+                // A set takes its keys one after the other.
+                holds && (it.polled_since.is_none() || it.keys.last() != Some(&key))
             };
             if has_guard || binds || waiting().any(may_have) {
                 free.remove(&key);
@@ -393,6 +426,8 @@ impl Ledger {
             if let Some(&since) = free.get(&key) {
                 let polled =
                     waiting().filter(|it| it.keys.len() == 1 && !gone.contains(&it.client));
+                // A key that stays is not given up for those who take no place.
+                let polled = polled.filter(|it| it.is_in_turn || !is_excused);
                 let longest = polled
                     .filter_map(|it| Some(it.began.max(it.polled_since?)))
                     .min();
@@ -422,10 +457,16 @@ impl Ledger {
                 let Some(&client) = state.waiters.get(&place.waiter) else {
                     continue;
                 };
-                if waiting().any(|it| it.client == client) || gone.contains(&client) {
+                if gone.contains(&client) {
                     continue;
                 }
-                let since = not_waiting.get(&(client, key.clone()));
+                let id = (client, key.clone());
+                let newer = state.places.get(&id).filter(|it| it.0 != place.waiter);
+                let since = match newer {
+                    Some((_, since)) => Some(since),
+                    None if waiting().any(|it| it.client == client) => None,
+                    None => not_waiting.get(&id),
+                };
                 if since
                     .is_some_and(|&since| now > since + bounds.place && now > calm + LONGEST_PLACE)
                 {
@@ -465,6 +506,18 @@ impl Bounds {
 }
 
 impl Inner {
+    /// Counts a turn of a client for the tasks of the others.
+    fn has_a_turn(&mut self, guard: &Guard) {
+        let keys = std::slice::from_ref(guard.key());
+        for wait in self.waits.values_mut().filter(|it| it.keys == keys) {
+            if wait.client == guard.client {
+                wait.last_turn = None;
+            } else if wait.last_turn != Some(guard.client) {
+                (wait.turns, wait.last_turn) = (wait.turns + 1, Some(guard.client));
+            }
+        }
+    }
+
     /// The tasks that asked before this one, and wait still.
     fn passed_by(&self, wait: &Wait, guard: &Guard) -> Vec<Passed> {
         let now = Instant::now();
@@ -489,11 +542,6 @@ impl Inner {
         });
         passed.collect()
     }
-}
-
-/// The owner that a client has.
-pub fn owner_of(client: usize) -> String {
-    format!("client {client}")
 }
 
 /// What is wrong if the guard is not in the document for as long as it counts.

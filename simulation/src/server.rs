@@ -39,6 +39,9 @@ pub struct Server {
     pub control: Option<Control>,
 }
 
+/// For so long after a key was freed all places together keep it for those that have them.
+const PLACES_KEEP: TimeDelta = TimeDelta::seconds(4);
+
 /// What a limiter is counted by.
 type Series = (Key, Duration, bool);
 
@@ -63,6 +66,8 @@ pub struct State {
     pub evictions: usize,
     /// The client of each id in a place.
     pub waiters: BTreeMap<WaiterId, usize>,
+    /// In which place each client waits for each key, and since when.
+    pub places: BTreeMap<(usize, Key), (WaiterId, Instant)>,
     /// The permits that were granted in each window.
     windows: BTreeMap<(Series, i64), u32>,
     /// The grants of permits that were counted. After its window a repeated request gets a new one.
@@ -97,6 +102,7 @@ impl Server {
             evicted: BTreeMap::new(),
             evictions: 0,
             waiters: BTreeMap::new(),
+            places: BTreeMap::new(),
             windows: BTreeMap::new(),
             permits: BTreeSet::new(),
             permits_granted: 0,
@@ -166,6 +172,16 @@ impl State {
         }
     }
 
+    /// A client waits in this place from now on, and in no other.
+    pub fn waits_in(&mut self, client: usize, key: &Key, waiter: WaiterId) {
+        self.waiters.insert(waiter, client);
+        let place = self.places.entry((client, key.clone()));
+        let place = place.or_insert((waiter, Instant::now()));
+        if place.0 != waiter {
+            *place = (waiter, Instant::now());
+        }
+    }
+
     /// A fault has an effect until then.
     pub fn note_trouble(&mut self, until: Instant) {
         self.trouble = self.trouble.max(until);
@@ -208,13 +224,9 @@ impl State {
     pub fn acquire(
         &mut self,
         request: &AcquireRequest,
-        client: usize,
         now: DateTime<Utc>,
         control: Option<Control>,
     ) -> (Result<AcquireAnswer, Error>, Option<Violation>) {
-        if let Some(waiter) = request.turn.waiter() {
-            self.waiters.insert(waiter, client);
-        }
         let before = self.records.get(&request.key).cloned();
         let answer = match control {
             Some(control) => control.acquire(self, request, now, |state, request| {
@@ -307,6 +319,9 @@ fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> 
         return None;
     };
     let is_new = before.holders.iter().all(|it| it.lease != request.lease);
+    if now >= before.expires_at + PLACES_KEEP {
+        return None;
+    }
     if !is_new || request.reentrant || request.in_place_of.is_some() {
         return None;
     }

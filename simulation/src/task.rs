@@ -1,9 +1,6 @@
 //! A task of a client: what it does at each step, and how it waits.
 
-use std::{
-    cell::RefCell, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::Arc,
-    task::Poll, time::Duration,
-};
+use std::{cell::RefCell, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use futures::FutureExt;
@@ -44,7 +41,7 @@ pub struct Task {
     pub ledger: Rc<Ledger>,
     pub leases: Leases,
     /// The tickets that tasks leave for each other.
-    pub pool: Pool,
+    pub pool: Rc<Pool>,
     pub client: usize,
     pub number: usize,
     pub rng: RefCell<Rng>,
@@ -71,7 +68,10 @@ impl Task {
                 continue;
             }
             *self.rng.borrow_mut() = self.course.rng(client, number + 1, step + 1);
-            self.pause(50).await;
+            let rests = self.now_and_then(self.course.rests);
+            let pause = self.millis(if rests { 4_000 } else { 50 });
+            // A ticket may be sent to a task that does nothing else.
+            let _ = timeout(pause, self.pool.arrived.notified()).await;
             let is_over = self.server.state().violation.is_some();
             if is_over || self.leases.is_closed() {
                 return;
@@ -88,7 +88,7 @@ impl Task {
         if self.course.evicts && self.now_and_then(5) {
             return self.evict().await;
         }
-        if self.now_and_then(4) {
+        if self.now_and_then(50) && !self.pool.tickets.borrow().is_empty() {
             return self.resume().await;
         }
         match self.below(100) {
@@ -162,19 +162,27 @@ impl Task {
     }
 
     async fn acquire(&self) {
-        let asked = Asked {
-            key: self.choose_key(),
+        let mut asked = self.asks(self.choose_key());
+        // Who has dropped its future may want the key with other terms at once.
+        while self.acquire_as(&asked).await && self.now_and_then(50) {
+            asked = self.asks(asked.key);
+        }
+    }
+
+    fn asks(&self, key: &'static str) -> Asked {
+        Asked {
+            key,
             ttl: self.ttl(),
             idle: self.idle(),
             wait_for: self.now_and_then(25).then(|| self.millis(500)),
-            is_shared: self.now_and_then(30),
+            is_shared: self.now_and_then(self.course.shared),
             is_reentrant: self.now_and_then(8),
             is_barging: self.now_and_then(5),
-        };
-        self.acquire_as(asked).await;
+        }
     }
 
-    async fn acquire_as(&self, asked: Asked) {
+    /// Returns whether it has dropped the future.
+    async fn acquire_as(&self, asked: &Asked) -> bool {
         let mut acquire = self.leases.acquire(asked.key, asked.ttl);
         let goes_to_the_front = self.is_wrong(Control::GoesToTheFront) && self.now_and_then(30);
         if let Some(limit) = asked.wait_for {
@@ -187,13 +195,9 @@ impl Task {
             acquire = acquire.barging();
         }
         let wait = Wait {
-            client: self.client,
-            task: self.number,
-            keys: keys(&[asked.key]),
-            began: Instant::now(),
             is_in_turn: !asked.is_barging && !asked.is_reentrant,
             is_shared: asked.is_shared,
-            polled_since: None,
+            ..self.wait(&[asked.key])
         };
         let bound = asked.wait_for;
         if asked.is_shared && !asked.is_reentrant && !asked.idle.is_zero() {
@@ -205,11 +209,13 @@ impl Task {
             });
             let acquire = acquire.sticky_shared(asked.idle);
             let (answer, wait) = self.awaits(acquire.into_future(), wait, bound).await;
+            self.may_stay(asked.key, asked.idle);
+            let is_dropped = answer.is_none();
             if let Some(Ok(lease)) = answer {
                 self.has(Held::Shared(lease), Some(wait), false, asked.idle)
                     .await;
             }
-            return;
+            return is_dropped;
         }
         if !asked.idle.is_zero() {
             acquire = acquire.sticky(asked.idle);
@@ -232,10 +238,12 @@ impl Task {
             acquire = acquire.max_hold(2 * asked.ttl);
         }
         self.say(|| {
-            let Asked { key, ttl, idle, is_shared, is_reentrant, is_barging, .. } = &asked;
+            let Asked { key, ttl, idle, is_shared, is_reentrant, is_barging, .. } = asked;
             format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {bound:?}, shared {is_shared}, reentrant {is_reentrant}, barging {is_barging}")
         });
         let (answer, wait) = self.awaits(acquire.into_future(), wait, bound).await;
+        self.may_stay(asked.key, asked.idle);
+        let is_dropped = answer.is_none();
         if let Some(Ok(lease)) = answer {
             self.has(
                 Held::Lease(lease),
@@ -245,6 +253,7 @@ impl Task {
             )
             .await;
         }
+        is_dropped
     }
 
     async fn try_once(&self) {
@@ -258,6 +267,7 @@ impl Task {
         let waits = self.waits_for(key);
         let (answer, _) = self.drops(tries).await;
         drop(waits);
+        self.may_stay(key, idle);
         match answer {
             Some(Ok(Attempt::Acquired(lease))) => {
                 self.has(Held::Lease(lease), None, false, idle).await;
@@ -272,17 +282,12 @@ impl Task {
         if !idle.is_zero() {
             all = all.sticky(idle);
         }
-        let wait = Wait {
-            client: self.client,
-            task: self.number,
-            keys: keys(self.course.key_names()),
-            began: Instant::now(),
-            is_in_turn: false,
-            is_shared: false,
-            polled_since: None,
-        };
+        let wait = self.wait(self.course.key_names());
         self.say(|| format!("wants all keys, ttl {ttl:?}, idle {idle:?}"));
         let (answer, wait) = self.awaits(all.into_future(), wait, None).await;
+        for key in self.course.key_names() {
+            self.may_stay(key, idle);
+        }
         if let Some(Ok(set)) = answer {
             self.ledger.count("set");
             let mut guards = Vec::new();
@@ -307,19 +312,29 @@ impl Task {
         let limit = self.millis(2_000);
         let acquire = self.leases.acquire(key, ttl).permits(n, 3).wait_for(limit);
         let wait = Wait {
-            client: self.client,
-            task: self.number,
-            keys: keys(&[key]),
-            began: Instant::now(),
-            is_in_turn: false,
             is_shared: true,
-            polled_since: None,
+            ..self.wait(&[key])
         };
         self.say(|| format!("wants {n} permits of {key}, ttl {ttl:?}"));
         let (answer, wait) = self.awaits(acquire.into_future(), wait, Some(limit)).await;
         if let Some(Ok(lease)) = answer {
             self.has(Held::Lease(lease), Some(wait), false, Duration::ZERO)
                 .await;
+        }
+    }
+
+    /// A wait of this task that begins now.
+    fn wait(&self, names: &[&str]) -> Wait {
+        Wait {
+            client: self.client,
+            task: self.number,
+            keys: keys(names),
+            began: Instant::now(),
+            is_in_turn: false,
+            is_shared: false,
+            polled_since: None,
+            turns: 0,
+            last_turn: None,
         }
     }
 
@@ -333,14 +348,15 @@ impl Task {
     ) -> (Option<Result<T, Error>>, Wait) {
         wait.polled_since = Some(Instant::now());
         let number = self.ledger.waits(wait.clone());
-        let alone = if self.course.leaves_futures {
-            15_000
+        let (alone, often) = if self.course.leaves_futures {
+            (30_000, 30)
         } else {
-            1_500
+            (1_500, 10)
         };
         let alone = [(); 2].map(|()| self.millis(alone));
+        let driven = self.millis(if self.now_and_then(50) { 0 } else { 200 });
         let bound = limit.map_or(FOR_EVER, |limit| limit + CALL_TIMEOUT + CALL / 2);
-        let asked = self.within(bound + alone[0] + alone[1], asked);
+        let asked = self.within(bound + alone[0] + alone[1] + 2 * driven, asked);
         let asked = async {
             let answer = asked.await;
             (answer, self.ledger.waited(number))
@@ -353,11 +369,12 @@ impl Task {
         let _gone = OnDrop(|| drop(ledger.waited(number)));
         let answer = match kind {
             0..15 => timeout(limit, asked).await.ok(),
-            15..25 => {
+            15.. if kind < 15 + often => {
                 let mut answer = None;
                 for alone in alone {
-                    let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
-                    if let Poll::Ready(done) = polled {
+                    // It is polled once, or for a while.
+                    let polled = timeout(driven, asked.as_mut()).await;
+                    if let Ok(done) = polled {
                         answer = Some(done);
                         break;
                     }
@@ -392,15 +409,7 @@ impl Task {
 
     /// Records that the task may wait for a key, until the value is dropped.
     pub fn waits_for(&self, key: &str) -> impl Drop + use<> {
-        let number = self.ledger.waits(Wait {
-            client: self.client,
-            task: self.number,
-            keys: keys(&[key]),
-            began: Instant::now(),
-            is_in_turn: false,
-            is_shared: false,
-            polled_since: None,
-        });
+        let number = self.ledger.waits(self.wait(&[key]));
         let ledger = self.ledger.clone();
         OnDrop(move || drop(ledger.waited(number)))
     }
@@ -449,6 +458,13 @@ impl Task {
         self.say(|| format!("has {}", guard.describe()));
         self.ledger.granted(&guard, wait.as_ref());
         self.holds(guard).await;
+    }
+
+    /// The key may stay with the client now, although no task got it.
+    pub fn may_stay(&self, key: &str, idle: Duration) {
+        if !idle.is_zero() {
+            self.excuse(key, idle + CALL, false);
+        }
     }
 
     /// A document may keep a lease of the key without a guard.

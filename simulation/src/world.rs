@@ -7,6 +7,7 @@ use fastrand::Rng;
 use leasehold::{Leases, Ticket, testing::seed_thread};
 use tokio::{
     runtime::{self, Handle, Runtime},
+    sync::Notify,
     task::{JoinHandle, LocalSet},
     time::{Instant, sleep, timeout},
 };
@@ -16,7 +17,7 @@ use crate::{
     control::Control,
     course::{CALL_TIMEOUT, Course, MARGIN},
     judge::{Judge, Violation},
-    ledger::{Ledger, Tally, owner_of},
+    ledger::{Ledger, Tally},
     panics,
     server::Server,
     task::{CALL, Task},
@@ -24,7 +25,13 @@ use crate::{
 };
 
 /// The tickets that tasks leave for each other; of each, whether it is reentrant, and whether it may be shared.
-pub type Pool = Rc<RefCell<Vec<(Ticket, bool, bool)>>>;
+#[derive(Default)]
+pub struct Pool {
+    /// The tickets.
+    pub tickets: RefCell<Vec<(Ticket, bool, bool)>>,
+    /// Wakes a task that may take one.
+    pub arrived: Notify,
+}
 
 /// What happened in a run.
 #[derive(Debug)]
@@ -126,12 +133,11 @@ impl World {
     }
 
     fn begin(&mut self) {
-        let pool = Pool::default();
+        let pool = Rc::new(Pool::default());
         for client in 0..self.course.clients {
-            let (rng, faults) = (self.course.rng(client, 0, 0), self.course.faults);
-            let connection =
-                Connection::new(self.server.clone(), client, rng, faults, self.course.way);
-            let builder = Leases::builder(connection.clone()).owner(owner_of(client));
+            let connection = Connection::new(self.server.clone(), client, &self.course);
+            let owner = self.course.owner_of(client);
+            let builder = Leases::builder(connection.clone()).owner(owner);
             let leases = builder.call_timeout(CALL_TIMEOUT).build();
             let tasks = (0..self.course.tasks).map(|number| {
                 let task = Task {
@@ -174,7 +180,7 @@ impl World {
                 (state.requests, state.violation.is_some())
             };
             pause = if version == seen {
-                (pause * 2).min(Duration::from_secs(2))
+                (pause * 2).min(Duration::from_millis(500))
             } else {
                 Duration::from_millis(50)
             };
@@ -238,12 +244,10 @@ impl World {
         it.leases = None;
         it.tasks.drain(..).for_each(|task| task.abort());
         // Its leases stay until they expire.
+        let owner = self.course.owner_of(client);
         let mut state = self.server.state();
         let keys = crate::task::keys(self.course.key_names());
-        let left = keys
-            .iter()
-            .map(|key| state.left(key, &owner_of(client)))
-            .max();
+        let left = keys.iter().map(|key| state.left(key, &owner)).max();
         let left = left.unwrap_or_default();
         let lasts = left.max(CALL) + CALL;
         state.note_trouble(Instant::now() + lasts);
@@ -297,7 +301,8 @@ impl World {
         if self.server.control == Some(Control::LeavesATask) {
             drop(tokio::spawn(std::future::pending::<()>()));
         }
-        // What hangs still is given up.
+        // What hangs still is given up, and what is sent again arrives.
+        self.server.state().faults_left = 0;
         sleep(Duration::from_secs(60)).await;
         self.ledger.look();
         if has_killed {
