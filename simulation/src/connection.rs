@@ -1,5 +1,7 @@
 //! The store of one client: its way to the server, with all that can happen there.
 
+mod store;
+
 use std::{
     fmt,
     future::pending,
@@ -10,17 +12,9 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use fastrand::Rng;
-use leasehold::{
-    Error, Key, LockState, Store, rules,
-    store::{
-        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
-        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind,
-        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, WaiterId,
-    },
-};
+use leasehold::{Error, Key, store::Cause};
 use parking_lot::Mutex;
 use tokio::{
     sync::oneshot,
@@ -29,9 +23,9 @@ use tokio::{
 
 use crate::{
     control::Control,
-    course::{CALL_TIMEOUT, Course, Faults, MARGIN},
+    course::{CALL_TIMEOUT, Course, Faults},
     judge::Judge,
-    server::{Server, State, describe, short_id},
+    server::{Server, State, describe},
     trace::Who,
 };
 
@@ -317,191 +311,5 @@ impl Drop for UnderWay<'_> {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client {}", self.client)
-    }
-}
-
-#[async_trait]
-impl Store for Connection {
-    fn clock_margin(&self) -> Duration {
-        MARGIN
-    }
-
-    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let (asked, client, control) = (request.clone(), self.client, self.server.control);
-        if let Some(waiter) = request.turn.waiter() {
-            self.server.state().waits_in(client, &request.key, waiter);
-        }
-        let server = self.server.clone();
-        let work = move |state: &mut State, now| {
-            let (answer, wrong) = state.acquire(&asked, now, control);
-            state.find(&server.trace, wrong);
-            answer
-        };
-        let text = || {
-            let AcquireRequest {
-                key,
-                lease,
-                access,
-                turn,
-                in_place_of,
-                ..
-            } = request;
-            let place = turn.waiter().map(|it| short_id(&it));
-            let before = in_place_of.map(|it| short_id(&it));
-            let (lease, turn) = (
-                short_id(lease),
-                if place.is_some() { "in turn" } else { "now" },
-            );
-            format!("{key} {access:?} as {lease}, {turn}, place {place:?}, in place of {before:?}")
-        };
-        self.send("acquire", Some(&request.key), text, work).await
-    }
-
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
-        let (asked, control) = (key.clone(), self.server.control);
-        let work = move |state: &mut State, now| {
-            if control != Some(Control::KeepsPlaces) {
-                state.decide(&asked, |it| rules::leave(it, waiter, now));
-            }
-            Ok(())
-        };
-        self.send(
-            "leave",
-            Some(key),
-            || format!("{key} as {}", short_id(&waiter)),
-            work,
-        )
-        .await
-    }
-
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        let (asked, control) = (requests.to_vec(), self.server.control);
-        let work = move |state: &mut State, now| {
-            let one = |request: &RenewRequest| {
-                let before = state.records.get(&request.key).cloned();
-                let rule = |it: Option<&_>| rules::renew(it, request, now);
-                let answer = state.decide(&request.key, rule);
-                if let (Some(Control::DoesNotRenew), Some(before)) = (control, before)
-                    && matches!(answer, RenewAnswer::Renewed(_))
-                {
-                    state.records.insert(request.key.clone(), before);
-                }
-                Ok(answer)
-            };
-            Ok(asked.iter().map(one).collect())
-        };
-        let text = || {
-            format!(
-                "{:?}",
-                requests
-                    .iter()
-                    .map(|it| (&it.key, it.lease))
-                    .collect::<Vec<_>>()
-            )
-        };
-        self.send("renew", requests.first().map(|it| &it.key), text, work)
-            .await
-    }
-
-    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        let asked = request.clone();
-        let work = move |state: &mut State, now| {
-            state.decide(&asked.key, |it| rules::convert(it, &asked, now))
-        };
-        self.send(
-            "convert",
-            Some(&request.key),
-            || format!("{request:?}"),
-            work,
-        )
-        .await
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        let (asked, control) = (request.clone(), self.server.control);
-        let work = move |state: &mut State, now| {
-            let is_plain = matches!(asked.kind, ReleaseKind::Plain { .. });
-            if is_plain && control == Some(Control::DoesNotRelease) {
-                return Ok(ReleaseAnswer::Released);
-            }
-            Ok(state.decide(&asked.key, |it| rules::release(it, &asked, now)))
-        };
-        self.send(
-            "release",
-            Some(&request.key),
-            || format!("{} of {}", request.key, short_id(&request.lease)),
-            work,
-        )
-        .await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        let asked = key.clone();
-        let work = move |state: &mut State, now| {
-            Ok(state.records.get(&asked).map(|it| rules::inspect(it, now)))
-        };
-        self.send("inspect", Some(key), || key.to_string(), work)
-            .await
-    }
-
-    async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
-        let asked = leases.to_vec();
-        let work = move |state: &mut State, now| {
-            let one = |it: &LookRequest| {
-                let record = state.records.get(&it.key);
-                let found =
-                    record.map(|record| rules::look(&rules::inspect(record, now), it.lease));
-                found.unwrap_or_default()
-            };
-            Ok(asked.iter().map(one).collect())
-        };
-        self.send("look", None, || format!("{leases:?}"), work)
-            .await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let filter = request.filter.clone();
-        let work = move |state: &mut State, now| {
-            let all = state.records.values().map(|it| rules::inspect(it, now));
-            let locks = all.filter(|it| rules::matches(it, &filter)).collect();
-            Ok(Page { locks, next: None })
-        };
-        self.send("list", None, || format!("{request:?}"), work)
-            .await
-    }
-
-    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        let asked = key.clone();
-        let work = move |state: &mut State, now| {
-            state.evicted.insert(asked.clone(), Instant::now());
-            state.decide(&asked, |it| rules::evict(it, now))
-        };
-        self.send("evict", Some(key), || key.to_string(), work)
-            .await
-    }
-
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        let asked = key.clone();
-        let work = move |state: &mut State, now| {
-            Ok(state.decide(&asked, |it| rules::remove_expired(it, Duration::ZERO, now)))
-        };
-        self.send("remove_expired", Some(key), || key.to_string(), work)
-            .await
-    }
-
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let (asked, control) = (request.clone(), self.server.control);
-        let server = self.server.clone();
-        let work = move |state: &mut State, now| {
-            let (answer, wrong) = state.permit(&asked, now, control);
-            state.find(&server.trace, wrong);
-            answer
-        };
-        self.send("permit", None, || format!("{request:?}"), work)
-            .await
-    }
-
-    async fn purge(&self, _: Duration) -> Result<u64, Error> {
-        self.send("purge", None, String::new, |_, _| Ok(0)).await
     }
 }

@@ -1,5 +1,8 @@
 //! What all tasks have and wait for. The judges look at it at each step.
 
+mod look;
+mod order;
+
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -8,26 +11,20 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Fence, Holder, Key, Mode};
+use leasehold::{Fence, Key, Mode};
 use tokio::time::Instant;
 
 use crate::{
     course::Course,
     guard::{Guard, Held},
     judge::Judge,
-    server::{Server, State, describe},
+    server::{Server, State},
 };
 
 /// After an eviction a lease from memory may be granted for this long, if no request fails: until the next look.
 const LOOK: Duration = Duration::from_secs(2);
 /// A task that may be granted a key together with one before it hears of it within this time.
 const TOGETHER: Duration = Duration::from_millis(2);
-/// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says.
-const READERS: Duration = Duration::from_millis(200);
-
-/// A place that is given up by a request which is lost counts for so long.
-const LONGEST_PLACE: Duration = Duration::from_secs(4);
-
 /// What a task waits for.
 #[derive(Clone, Debug)]
 pub struct Wait {
@@ -223,26 +220,6 @@ impl Ledger {
         self.fence_rises(guard, guard.mode() == Mode::Exclusive);
     }
 
-    /// While a task waits in turn, each other client has the key once for each time that the task's client has it, and
-    /// it has it for one of its tasks at least.
-    fn came_in_time(&self, guard: &Guard, wait: &Wait) {
-        let it = &self.course;
-        let is_calm = !(it.faults.any() || it.kills || it.evicts || it.shares_owner);
-        let is_polled = !it.leaves_futures && wait.polled_since <= Some(wait.began);
-        if !(is_calm && is_polled && wait.is_in_turn) {
-            return;
-        }
-        self.count("waited in turn");
-        let most = (it.clients - 1) * (it.tasks + 2);
-        if wait.turns > most {
-            let text = || {
-                let (guard, turns) = (guard.describe(), wait.turns);
-                format!("{guard} comes after {turns} turns of others, more than {most}")
-            };
-            self.server.accuse(Judge::QueueOfProcesses, text);
-        }
-    }
-
     /// A task resumed this. It may have the fence that the task before it has seen.
     pub fn resumed(&self, guard: &Rc<Guard>) {
         if self.is_gone(guard.client) || !guard.is_live() {
@@ -363,184 +340,6 @@ impl Ledger {
                 self.server.accuse(Judge::InDocument, || text);
             }
         }
-    }
-
-    /// Looks for keys that nobody has although somebody waits, for leases that nobody has, and for places of clients
-    /// that do not wait. Called now and then.
-    pub fn look(&self) {
-        let now = Instant::now();
-        let state = self.server.state();
-        let (calm, server_now) = (state.trouble, state.now());
-        let bounds = Bounds::of(&self.course);
-        let mut inner = self.inner.borrow_mut();
-        let Inner {
-            guards,
-            waits,
-            excuses,
-            free,
-            kept,
-            not_waiting,
-            gone,
-            killed,
-            ..
-        } = &mut *inner;
-        excuses.retain(|it| it.until > now);
-        let mut found = None;
-        for key in self
-            .course
-            .key_names()
-            .iter()
-            .filter_map(|it| Key::new(it).ok())
-        {
-            let has_guard = guards
-                .iter()
-                .filter_map(Weak::upgrade)
-                .any(|it| *it.key() == key);
-            let record = state.records.get(&key);
-            let of_key = |it: &&Excuse| it.key == key;
-            let is_killed = record.is_some_and(|it| {
-                let places = it.live_places(server_now).map(|it| &*it.owner);
-                let mut owners = it
-                    .live_holders(server_now)
-                    .map(|it| &*it.owner)
-                    .chain(places);
-                owners.any(|it| killed.contains(it))
-            });
-            let is_held = record.is_some_and(|it| it.live_holders(server_now).next().is_some());
-            let others_wait = excuses.iter().filter(of_key).any(|it| it.binds_others);
-            let binds = is_killed || (is_held && others_wait);
-            let is_excused = excuses.iter().any(|it| it.key == key);
-            let waiting = || waits.values().filter(|it| it.keys.contains(&key));
-            // A task that is not polled may have it without knowing, and one that waits for another key too.
-            let may_have = |it: &Wait| {
-                let is_holder = |holder: &Holder| *holder.owner == *self.course.owner_of(it.client);
-                let holds = record.is_some_and(|it| it.live_holders(server_now).any(is_holder));
-                // A set takes its keys one after the other.
-                holds && (it.polled_since.is_none() || it.keys.last() != Some(&key))
-            };
-            if has_guard || binds || waiting().any(may_have) {
-                free.remove(&key);
-            } else {
-                free.entry(key.clone()).or_insert(now);
-            }
-            if let Some(&since) = free.get(&key) {
-                let polled =
-                    waiting().filter(|it| it.keys.len() == 1 && !gone.contains(&it.client));
-                // A key that stays is not given up for those who take no place.
-                let polled = polled.filter(|it| it.is_in_turn || !is_excused);
-                let longest = polled
-                    .filter_map(|it| Some(it.began.max(it.polled_since?)))
-                    .min();
-                if let Some(began) = longest
-                    && now > since.max(began).max(calm) + bounds.sleeps
-                {
-                    let text = format!(
-                        "nobody has {key}, and a task has waited for {:?}: {}",
-                        now - began,
-                        record.map_or_else(String::new, |it| describe(it, server_now))
-                    );
-                    found = found.or(Some((Judge::Sleeps, text)));
-                }
-            }
-            let holder = record.and_then(|it| it.live_holders(server_now).next());
-            match holder.filter(|_| free.contains_key(&key) && waiting().next().is_none()) {
-                Some(holder) if !is_excused => {
-                    let since = *kept.entry(key.clone()).or_insert(now);
-                    if now > since.max(calm) + bounds.kept {
-                        let text = format!("{key} is kept for nobody: {holder:?}");
-                        found = found.or(Some((Judge::Kept, text)));
-                    }
-                }
-                _ => drop(kept.remove(&key)),
-            }
-            for place in record.into_iter().flat_map(|it| it.live_places(server_now)) {
-                let Some(&client) = state.waiters.get(&place.waiter) else {
-                    continue;
-                };
-                if gone.contains(&client) {
-                    continue;
-                }
-                let id = (client, key.clone());
-                let newer = state.places.get(&id).filter(|it| it.0 != place.waiter);
-                let since = match newer {
-                    Some((_, since)) => Some(since),
-                    None if waiting().any(|it| it.client == client) => None,
-                    None => not_waiting.get(&id),
-                };
-                if since
-                    .is_some_and(|&since| now > since + bounds.place && now > calm + LONGEST_PLACE)
-                {
-                    let text = format!("nobody of client {client} waits in {place:?}");
-                    found = found.or(Some((Judge::Place, text)));
-                }
-            }
-        }
-        drop((inner, state));
-        if let Some((judge, text)) = found {
-            self.server.accuse(judge, || text);
-        }
-    }
-}
-
-/// How long something may last that should end soon.
-struct Bounds {
-    sleeps: Duration,
-    kept: Duration,
-    place: Duration,
-}
-
-impl Bounds {
-    fn of(course: &Course) -> Self {
-        let ways = Duration::from_millis(course.way) * 6;
-        let failed = if course.faults.any() || course.kills {
-            Duration::from_secs(12)
-        } else {
-            Duration::ZERO
-        };
-        Self {
-            sleeps: Duration::from_secs(4) + ways + failed,
-            kept: Duration::from_secs(4) + ways + failed,
-            place: Duration::from_millis(200) + ways,
-        }
-    }
-}
-
-impl Inner {
-    /// Counts a turn of a client for the tasks of the others.
-    fn has_a_turn(&mut self, guard: &Guard) {
-        let keys = std::slice::from_ref(guard.key());
-        for wait in self.waits.values_mut().filter(|it| it.keys == keys) {
-            if wait.client == guard.client {
-                wait.last_turn = None;
-            } else if wait.last_turn != Some(guard.client) {
-                (wait.turns, wait.last_turn) = (wait.turns + 1, Some(guard.client));
-            }
-        }
-    }
-
-    /// The tasks that asked before this one, and wait still.
-    fn passed_by(&self, wait: &Wait, guard: &Guard) -> Vec<Passed> {
-        let now = Instant::now();
-        let readers = self.readers.get(&(wait.client, guard.key().clone()));
-        let follows = readers.is_some_and(|&at| now < at + READERS);
-        let is_passed = |(_, it): &(&u64, &Wait)| {
-            let is_before =
-                it.client == wait.client && it.keys == wait.keys && it.began < wait.began;
-            let may_pass = wait.is_shared && !it.is_shared && follows;
-            is_before && wait.is_in_turn && it.is_in_turn && it.polled_since.is_some() && !may_pass
-        };
-        let passed = self.waits.iter().filter(is_passed);
-        let passed = passed.map(|(&number, it)| Passed {
-            wait: number,
-            at: now,
-            text: format!(
-                "{} passes task {}, which has waited for {:?}",
-                guard.describe(),
-                it.task,
-                now - it.began
-            ),
-        });
-        passed.collect()
     }
 }
 

@@ -1,17 +1,18 @@
 //! A task of a client: what it does at each step, and how it waits.
 
-use std::{cell::RefCell, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::Arc, time::Duration};
+mod waiting;
+
+use std::{cell::RefCell, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use futures::FutureExt;
-use leasehold::{Attempt, Error, Key, Leases};
+use leasehold::{Attempt, Key, Leases};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     control::Control,
-    course::{CALL_TIMEOUT, Course},
+    course::Course,
     guard::{Guard, Held},
-    judge::Judge,
     ledger::{Ledger, Wait},
     server::Server,
     trace::Who,
@@ -323,134 +324,6 @@ impl Task {
         }
     }
 
-    /// A wait of this task that begins now.
-    fn wait(&self, names: &[&str]) -> Wait {
-        Wait {
-            client: self.client,
-            task: self.number,
-            keys: keys(names),
-            began: Instant::now(),
-            is_in_turn: false,
-            is_shared: false,
-            polled_since: None,
-            turns: 0,
-            last_turn: None,
-        }
-    }
-
-    /// Waits for an acquire, unless it drops the future, and perhaps does not poll it for a while. `None` if the future
-    /// was dropped.
-    async fn awaits<T>(
-        &self,
-        asked: impl Future<Output = Result<T, Error>>,
-        mut wait: Wait,
-        limit: Option<Duration>,
-    ) -> (Option<Result<T, Error>>, Wait) {
-        wait.polled_since = Some(Instant::now());
-        let number = self.ledger.waits(wait.clone());
-        let (alone, often) = if self.course.leaves_futures {
-            (30_000, 30)
-        } else {
-            (1_500, 10)
-        };
-        let alone = [(); 2].map(|()| self.millis(alone));
-        let driven = self.millis(if self.now_and_then(50) { 0 } else { 200 });
-        let bound = limit.map_or(FOR_EVER, |limit| limit + CALL_TIMEOUT + CALL / 2);
-        let asked = self.within(bound + alone[0] + alone[1] + 2 * driven, asked);
-        let asked = async {
-            let answer = asked.await;
-            (answer, self.ledger.waited(number))
-        };
-        let ledger = self.ledger.clone();
-        let server = self.server.clone();
-        let mut asked = pin!(asked);
-        let kind = self.below(100);
-        let limit = self.millis(300);
-        let _gone = OnDrop(|| drop(ledger.waited(number)));
-        let answer = match kind {
-            0..15 => timeout(limit, asked).await.ok(),
-            15.. if kind < 15 + often => {
-                let mut answer = None;
-                for alone in alone {
-                    // It is polled once, or for a while.
-                    let polled = timeout(driven, asked.as_mut()).await;
-                    if let Ok(done) = polled {
-                        answer = Some(done);
-                        break;
-                    }
-                    ledger.polls(number, false);
-                    if !self.course.leaves_futures {
-                        server.state().note_trouble(Instant::now() + alone);
-                    }
-                    sleep(alone).await;
-                    ledger.polls(number, true);
-                }
-                match answer {
-                    None => Some(asked.await),
-                    answer => answer,
-                }
-            }
-            _ => Some(asked.await),
-        };
-        let who = Who::Task(self.client, self.number);
-        let Some((answer, waited)) = answer else {
-            ledger.count("dropped");
-            server
-                .trace
-                .say(who, || "has dropped its future".to_owned());
-            return (None, wait);
-        };
-        if let Err(error) = &answer {
-            ledger.count("refused");
-            server.trace.say(who, || format!("is refused: {error}"));
-        }
-        (Some(answer), waited.unwrap_or(wait))
-    }
-
-    /// Records that the task may wait for a key, until the value is dropped.
-    pub fn waits_for(&self, key: &str) -> impl Drop + use<> {
-        let number = self.ledger.waits(self.wait(&[key]));
-        let ledger = self.ledger.clone();
-        OnDrop(move || drop(ledger.waited(number)))
-    }
-
-    /// Perhaps drops a future before it is done.
-    async fn drops<T>(&self, asked: impl Future<Output = T>) -> (Option<T>, ()) {
-        let mut rng = self.rng.borrow_mut().fork();
-        let limit = Duration::from_millis(rng.u64(0..=60));
-        if rng.u8(0..100) < 10 {
-            let answer = timeout(limit, asked).await.ok();
-            self.ledger.count("dropped");
-            return (answer, ());
-        }
-        (Some(asked.await), ())
-    }
-
-    /// Waits for a call that must not take longer than this.
-    pub async fn within<T>(&self, bound: Duration, call: impl Future<Output = T>) -> T {
-        let began = Instant::now();
-        let mut call = pin!(call);
-        let bound = match self.server.control {
-            Some(Control::WaitsForEver) => Duration::from_millis(1),
-            _ => bound,
-        };
-        if let Ok(answer) = timeout(bound, call.as_mut()).await {
-            return answer;
-        }
-        if !self.ledger.is_gone(self.client) {
-            let text = || {
-                format!(
-                    "a call of client {} task {} takes more than {:?}",
-                    self.client,
-                    self.number,
-                    began.elapsed()
-                )
-            };
-            self.server.accuse(Judge::Bound, text);
-        }
-        call.await
-    }
-
     /// The task got a lease.
     pub async fn has(&self, held: Held, wait: Option<Wait>, is_reentrant: bool, idle: Duration) {
         let asked = wait.as_ref().map_or_else(Instant::now, |it| it.began);
@@ -486,13 +359,4 @@ pub fn keys(names: &[&str]) -> Vec<Key> {
         .iter()
         .filter_map(|name| Key::new(name).ok())
         .collect()
-}
-
-/// Does something when it is dropped.
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }
