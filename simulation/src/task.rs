@@ -204,8 +204,8 @@ impl Task {
         if asked.is_shared && !asked.is_reentrant && !asked.idle.is_zero() {
             self.say(|| {
                 format!(
-                    "wants {} shared, from memory, ttl {:?}, wait {:?}",
-                    asked.key, asked.ttl, bound
+                    "wants {} shared, from memory, ttl {:?}, wait {:?}, barging {}",
+                    asked.key, asked.ttl, bound, asked.is_barging
                 )
             });
             let acquire = acquire.sticky_shared(asked.idle);
