@@ -3,7 +3,7 @@
 use std::{rc::Rc, time::Duration};
 
 use leasehold::{Lease, Mode, Resumed, Upgrade};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::{
     control::Control,
@@ -23,7 +23,7 @@ impl Task {
     pub async fn holds(&self, guard: Rc<Guard>) {
         let is_long = !self.course.is_contended && self.now_and_then(8);
         let most = if is_long { 3_000 } else { 40 };
-        self.pause(most).await;
+        self.works_under(&guard, self.millis(most)).await;
         self.ledger.check();
         if self.now_and_then(8) {
             self.enters(&guard).await;
@@ -42,13 +42,26 @@ impl Task {
         let (key, idle) = (guard.key().clone(), guard.idle);
         if self.now_and_then(4) {
             self.say(|| format!("keeps {key}"));
-            sleep(guard.remaining().min(LONG) + Duration::from_millis(100)).await;
+            let time = guard.remaining().min(LONG) + Duration::from_millis(100);
+            self.works_under(&guard, time).await;
         }
         self.may_stay(key.as_str(), idle);
         // The ledger looks at a guard only for a moment.
         if let Some(guard) = Rc::into_inner(guard) {
             self.gives_up(guard).await;
         }
+    }
+
+    /// Works for so long, or until the lease is lost.
+    async fn works_under(&self, guard: &Guard, time: Duration) {
+        let lost = async {
+            match &guard.held {
+                Held::Lease(lease) => drop(lease.lost().await),
+                Held::Shared(lease) => drop(lease.lost().await),
+                Held::Work { .. } => std::future::pending().await,
+            }
+        };
+        let _ = timeout(time, lost).await;
     }
 
     /// The reason why a lease is lost is known when it is lost.

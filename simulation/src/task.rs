@@ -72,12 +72,16 @@ impl Task {
             let rests = self.now_and_then(self.course.rests);
             let pause = self.millis(if rests { 4_000 } else { 50 });
             // A ticket may be sent to a task that does nothing else.
-            let _ = timeout(pause, self.pool.arrived.notified()).await;
+            let is_sent = timeout(pause, self.pool.arrived.notified()).await.is_ok();
             let is_over = self.server.state().violation.is_some();
             if is_over || self.leases.is_closed() {
                 return;
             }
-            self.step().await;
+            if is_sent {
+                self.resume().await;
+            } else {
+                self.step().await;
+            }
             self.ledger.check();
         }
     }
