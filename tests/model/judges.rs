@@ -3,13 +3,13 @@
 use chrono::{DateTime, Utc};
 use leasehold::{
     Mode,
-    store::{Access, AcquireRequest, Grant, LockRecord, Turn},
+    store::{AcquireRequest, Grant, LockRecord, Turn},
 };
 use stateright::Property;
 
 use super::{
     server::{Answer, Call, carry_out},
-    state::{CLIENTS, KEY, MARGIN, PLACE, STRANGE, State, TICK, TTL, at, lease, number, waiter},
+    state::{CLIENTS, KEY, MARGIN, STRANGE, State, TICK, TTL, at, lease, number},
     steps::Setting,
 };
 
@@ -94,14 +94,15 @@ fn exclusion(setting: &Setting, state: &State) -> bool {
     let held = |client: usize| state.clients[client].lease.and_then(|it| it.1);
     let all = || (0..CLIENTS).filter(|client| held(*client).is_some());
     let taken: i64 = all()
-        .map(|client| setting.wishes[client].access.permits())
+        .map(|client| setting.requests[client].access.permits())
         .sum();
     let is_beside = |one: usize, other: usize| {
-        let is_own = setting.wishes[one].reentrant && setting.owners[one] == setting.owners[other];
+        let is_own = setting.requests[one].reentrant
+            && setting.requests[one].owner == setting.requests[other].owner;
         match (held(one).map(|it| it.mode), held(other).map(|it| it.mode)) {
             (Some(Mode::Shared), Some(Mode::Shared)) => true,
             (Some(Mode::Permits), Some(Mode::Permits)) => {
-                taken <= setting.wishes[one].access.capacity()
+                taken <= setting.requests[one].access.capacity()
             }
             _ => is_own,
         }
@@ -131,12 +132,8 @@ fn free(setting: &Setting, state: &State) -> bool {
     };
     let mut request = stranger();
     if let Some((first, _)) = document.places.iter().find(|it| it.1 > 0) {
-        request.turn = Turn::in_turn(waiter(*first), TICK * PLACE as u32);
-        request.owner = setting.owners[*first].into();
-        request.access = match setting.wishes[*first].access {
-            Access::Shared => Access::Shared,
-            _ => Access::Exclusive,
-        };
+        request = setting.requests[*first].clone();
+        (request.lease, request.tick) = (lease(STRANGE), None);
     }
-    document.holders.iter().any(|it| it.4 > 0) || is_granted(setting, state, request, at(0))
+    document.holders.iter().any(|it| it.expires > 0) || is_granted(setting, state, request, at(0))
 }

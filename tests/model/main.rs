@@ -25,35 +25,31 @@ mod server;
 mod state;
 mod steps;
 
-use leasehold::store::{Access, Permits};
+use leasehold::{
+    jobs::Tick,
+    store::{AcquireRequest, Turn},
+};
+use state::{KEY, PLACE, TICK, TTL, lease, waiter};
 use stateright::{Checker, HasDiscoveries, Model};
-use steps::{Line, Setting, Wish};
+use steps::Setting;
 
-const EXCLUSIVE: Wish = Wish {
-    access: Access::Exclusive,
-    line: Line::InTurn,
-    reentrant: false,
-    tick: None,
-};
-const SHARED: Wish = Wish {
-    access: Access::Shared,
-    ..EXCLUSIVE
-};
-const BEHIND: Wish = Wish {
-    line: Line::Behind,
-    ..EXCLUSIVE
-};
-const READER: Wish = Wish {
-    line: Line::Behind,
-    ..SHARED
-};
+/// The first two clients are alike.
 const TWO: &[&[usize]] = &[&[0, 1], &[2]];
 
-fn setting(wishes: [Wish; 3], alike: &'static [&'static [usize]]) -> Setting {
+/// Clients that ask for exclusive leases in turn, but for this change.
+fn setting(change: fn(usize, AcquireRequest) -> AcquireRequest) -> Setting {
+    let request = |client| {
+        let (lease, ttl, counts_for) = (lease((client, 0)), TICK * TTL as u32, TICK * PLACE as u32);
+        let owner = ["a", "b", "c"][client].into();
+        let request = AcquireRequest::exclusive(KEY.clone(), lease, owner, ttl);
+        change(
+            client,
+            request.turn(Turn::in_turn(waiter(client), counts_for)),
+        )
+    };
     Setting {
-        wishes,
-        owners: ["a", "b", "c"],
-        alike,
+        requests: [0, 1, 2].map(request),
+        alike: TWO,
         converts: false,
         evicts: false,
         odd_clock: true,
@@ -62,58 +58,55 @@ fn setting(wishes: [Wish; 3], alike: &'static [&'static [usize]]) -> Setting {
     }
 }
 
-/// Processes that wait for an exclusive lease.
 fn exclusive() -> Setting {
     Setting {
         evicts: true,
-        ..setting([EXCLUSIVE; 3], &[&[0, 1, 2]])
+        alike: &[&[0, 1, 2]],
+        ..setting(|_, it| it)
     }
 }
 
-/// One of them does not wait in turn.
 fn barging() -> Setting {
-    let barging = Wish {
-        line: Line::Barging,
-        ..EXCLUSIVE
-    };
     Setting {
         evicts: true,
-        ..setting([EXCLUSIVE, EXCLUSIVE, barging], TWO)
+        ..setting(|client, it| match client {
+            2 => it.turn(Turn::Barging),
+            _ => it,
+        })
     }
+}
+
+fn shared_beside_exclusive(client: usize, it: AcquireRequest) -> AcquireRequest {
+    if client == 2 { it } else { it.shared() }
 }
 
 fn readers_and_a_writer() -> Setting {
-    setting([READER, READER, BEHIND], TWO)
+    setting(|client, it| shared_beside_exclusive(client, it.turn(Turn::Behind)))
 }
 
 fn readers_and_a_writer_in_turn() -> Setting {
     Setting {
         odd_clock: false,
-        ..setting([SHARED, SHARED, EXCLUSIVE], TWO)
+        ..setting(shared_beside_exclusive)
     }
 }
 
+/// Two clients that want one of two permits, and one that wants both.
 fn permits() -> Setting {
-    let permits = |n| Wish {
-        access: Access::Permits(Permits::new(n, 2).unwrap()),
-        ..EXCLUSIVE
-    };
     Setting {
         odd_clock: false,
-        ..setting([permits(1), permits(1), permits(2)], TWO)
+        ..setting(|client, it| it.permits([1, 1, 2][client], 2).unwrap())
     }
 }
 
 /// Two clients of one owner, and another client.
 fn reentrant() -> Setting {
-    let reentrant = Wish {
-        reentrant: true,
-        ..EXCLUSIVE
-    };
     Setting {
-        owners: ["a", "a", "c"],
         odd_clock: false,
-        ..setting([reentrant, reentrant, EXCLUSIVE], TWO)
+        ..setting(|client, mut it| {
+            it.owner = ["a", "a", "c"][client].into();
+            if client == 2 { it } else { it.reentrant() }
+        })
     }
 }
 
@@ -126,24 +119,18 @@ fn conversions() -> Setting {
 }
 
 /// Two clients that do a tick, and one that does the next.
-fn once() -> Setting {
-    let job = |tick| Wish {
-        tick: Some(tick),
-        ..BEHIND
-    };
-    setting([job(1), job(1), job(2)], TWO)
+fn job(client: usize, it: AcquireRequest) -> AcquireRequest {
+    it.tick(Tick::counter([1, 1, 2][client]))
 }
 
-/// The same, in turn.
+fn once() -> Setting {
+    setting(|client, it| job(client, it.turn(Turn::Behind)))
+}
+
 fn once_in_turn() -> Setting {
-    let in_turn = |wish| Wish {
-        line: Line::InTurn,
-        ..wish
-    };
     Setting {
-        wishes: once().wishes.map(in_turn),
         odd_clock: false,
-        ..once()
+        ..setting(job)
     }
 }
 

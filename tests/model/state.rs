@@ -16,7 +16,7 @@ use leasehold::{
     Fence, Holder, Key, Mode, Place,
     jobs::{Done, Tick},
     rules::turn::MAX_BIND_TIME,
-    store::{LastDone, LeaseId, LockRecord, WaiterId},
+    store::{AcquireRequest, LastDone, LeaseId, LockRecord, WaiterId},
 };
 
 use super::steps::Setting;
@@ -85,11 +85,20 @@ pub fn number(fence: Fence) -> i64 {
 pub struct Document {
     pub fence: i64,
     pub expires: i64,
-    /// The lease, its mode and permits, its fence, and when it expires.
-    pub holders: Vec<(Name, Mode, i64, i64, i64)>,
+    pub holders: Vec<Entry>,
     /// The client, and until when its place counts.
     pub places: Vec<(usize, i64)>,
     pub done: Option<(i64, Name)>,
+}
+
+/// A holder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub name: Name,
+    pub mode: Mode,
+    pub permits: i64,
+    pub fence: i64,
+    pub expires: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,15 +157,12 @@ pub struct State {
 
 impl Document {
     pub fn read(record: &LockRecord) -> Self {
-        let holder = |it: &Holder| {
-            let expires = ticks(it.expires_at);
-            (
-                name(it.lease),
-                it.mode,
-                it.permits,
-                number(it.fence),
-                expires,
-            )
+        let holder = |it: &Holder| Entry {
+            name: name(it.lease),
+            mode: it.mode,
+            permits: it.permits,
+            fence: number(it.fence),
+            expires: ticks(it.expires_at),
         };
         let client = |it: &Place| IDS.iter().position(|id| id.1 == it.waiter).unwrap();
         let done = match &record.done {
@@ -177,23 +183,19 @@ impl Document {
     }
 
     pub fn record(&self, setting: &Setting) -> LockRecord {
-        let holders = self
-            .holders
-            .iter()
-            .map(|&(name, mode, permits, number, expires)| {
-                let owner = setting.owners[name.0].into();
-                let mut it =
-                    Holder::exclusive(lease(name), owner, fence(number), at(0), at(expires));
-                (it.mode, it.permits) = (mode, permits);
-                it
-            });
-        let holders = holders.collect();
+        let holder = |it: &Entry| {
+            let owner = setting.requests[it.name.0].owner.clone();
+            let (fence, until) = (fence(it.fence), at(it.expires));
+            let mut holder = Holder::exclusive(lease(it.name), owner, fence, at(0), until);
+            (holder.mode, holder.permits) = (it.mode, it.permits);
+            holder
+        };
+        let holders = self.holders.iter().map(holder).collect();
         let mut record = LockRecord::new(KEY.clone(), fence(self.fence), holders, at(self.expires));
         let places = self.places.iter().map(|&(client, until)| {
-            let access = setting.wishes[client].access;
-            let owner = setting.owners[client].into();
+            let AcquireRequest { access, owner, .. } = &setting.requests[client];
             let terms = (access.mode(), access.permits());
-            Place::new(waiter(client), owner, terms, at(0), at(until))
+            Place::new(waiter(client), owner.clone(), terms, at(0), at(until))
         });
         record.waiters = places.collect();
         if let Some((tick, name)) = self.done {
@@ -208,7 +210,7 @@ impl State {
     /// A lease for a new request. `None` if the document has another lease of the client, or late requests are for both.
     pub fn unused(&self, client: usize) -> Option<Name> {
         let mut holders = self.document.iter().flat_map(|it| &it.holders);
-        let is_holder = holders.any(|it| it.0.0 == client);
+        let is_holder = holders.any(|it| it.name.0 == client);
         let is_unused = |name: &Name| !self.late.iter().any(|it| it.name == *name);
         [(client, 0), (client, 1)]
             .into_iter()
@@ -219,7 +221,7 @@ impl State {
     pub fn clock(&mut self, ticks: i64) {
         if let Some(it) = &mut self.document {
             it.expires -= ticks;
-            it.holders.iter_mut().for_each(|it| it.4 -= ticks);
+            it.holders.iter_mut().for_each(|it| it.expires -= ticks);
             it.places.iter_mut().for_each(|it| it.1 -= ticks);
         }
     }
@@ -227,13 +229,9 @@ impl State {
     /// One of the states that are the same.
     pub fn normalised(mut self, setting: &Setting) -> Self {
         // No late request and no step of the clock finds live what ended then.
-        let long_ago = if setting.odd_clock {
-            -AGE - MARGIN
-        } else {
-            -MARGIN
-        };
+        let long_ago = -MARGIN - if setting.odd_clock { AGE } else { 0 };
         if let Some(it) = &mut self.document {
-            it.holders.retain(|it| it.4 > long_ago);
+            it.holders.retain(|it| it.expires > long_ago);
             it.places.retain(|it| it.1 > long_ago);
             // Since when the key is free matters to those that wait.
             let is_empty = it.holders.is_empty() && it.places.is_empty();
@@ -248,20 +246,22 @@ impl State {
         fences.dedup();
         self.fences()
             .for_each(|it| *it = fences.binary_search(it).unwrap() as i64);
-        let late = &self.late;
-        let is_late = |it: &(i64, Name)| late.iter().any(|late| late.name == it.1);
-        self.done = self
-            .done
-            .map(|it| if is_late(&it) { it } else { (it.0, STRANGE) });
+        // The lease of a done tick matters to late requests only.
+        let late = self.late.clone();
+        for (_, name) in self.done() {
+            let is_late = late.iter().any(|it| it.name == *name);
+            *name = if is_late { *name } else { STRANGE };
+        }
         for alike in setting.alike {
             self.rename(alike);
         }
         self.late.sort_unstable();
-        let done = self.done;
-        self.document
-            .iter_mut()
-            .for_each(|it| it.done = it.done.and(done));
         self
+    }
+
+    fn done(&mut self) -> impl Iterator<Item = &mut (i64, Name)> {
+        let document = self.document.iter_mut().flat_map(|it| &mut it.done);
+        document.chain(&mut self.done)
     }
 
     fn fences(&mut self) -> impl Iterator<Item = &mut i64> {
@@ -269,7 +269,7 @@ impl State {
         let document = document.flat_map(|it| {
             it.holders
                 .iter_mut()
-                .map(|it| &mut it.3)
+                .map(|it| &mut it.fence)
                 .chain([&mut it.fence])
         });
         let held = self
@@ -299,7 +299,9 @@ impl State {
             None => name,
         };
         if let Some(it) = &mut self.document {
-            it.holders.iter_mut().for_each(|it| it.0 = renamed(it.0));
+            it.holders
+                .iter_mut()
+                .for_each(|it| it.name = renamed(it.name));
             it.places
                 .iter_mut()
                 .for_each(|it| it.0 = renamed((it.0, 0)).0);
@@ -307,7 +309,7 @@ impl State {
         self.late
             .iter_mut()
             .for_each(|it| it.name = renamed(it.name));
-        self.done.iter_mut().for_each(|it| it.1 = renamed(it.1));
+        self.done().for_each(|it| it.1 = renamed(it.1));
         for (client, mut it) in self.clients.into_iter().enumerate() {
             let (new, id) = renamed((client, it.lease.map_or(0, |it| it.0)));
             it.lease = it.lease.map(|it| (id, it.1));
@@ -324,7 +326,7 @@ impl State {
             late.sort_unstable();
             let held = [0, 1].map(|other| {
                 let mut holders = self.document.iter().flat_map(|it| &it.holders);
-                holders.position(|it| it.0 == (client, name.1 ^ other))
+                holders.position(|it| it.name == (client, name.1 ^ other))
             });
             let mut places = self.document.iter().flat_map(|it| &it.places);
             let place = places.position(|it| it.0 == client);

@@ -4,12 +4,8 @@ use std::time::Duration;
 
 use leasehold::{
     Mode,
-    jobs::Tick,
     rules::Write,
-    store::{
-        Access, AcquireRequest, ConvertRequest, Grant, LockRecord, ReleaseRequest, RenewRequest,
-        Turn,
-    },
+    store::{AcquireRequest, ConvertRequest, Grant, LockRecord, ReleaseRequest, RenewRequest},
 };
 use stateright::{Model, Property};
 
@@ -17,33 +13,16 @@ use super::{
     judges,
     server::{Answer, Call, Fault, carry_out},
     state::{
-        AGE, Ask, CLIENTS, Document, Held, KEY, MARGIN, PLACE, Request, State, TICK, TTL, at,
-        fence, lease, number, waiter,
+        AGE, Ask, CLIENTS, Document, Held, KEY, MARGIN, Request, State, TICK, TTL, at, fence,
+        lease, number, waiter,
     },
 };
-
-/// The lease that a client asks for.
-#[derive(Clone, Copy)]
-pub struct Wish {
-    pub access: Access,
-    pub line: Line,
-    pub reentrant: bool,
-    pub tick: Option<i64>,
-}
-
-/// How a request stands to the queue.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Line {
-    Barging,
-    Behind,
-    InTurn,
-}
 
 /// What may happen.
 #[derive(Clone)]
 pub struct Setting {
-    pub wishes: [Wish; CLIENTS],
-    pub owners: [&'static str; CLIENTS],
+    /// What each client asks for. The lease differs from request to request.
+    pub requests: [AcquireRequest; CLIENTS],
     /// The clients in groups that differ by their names only.
     pub alike: &'static [&'static [usize]],
     pub converts: bool,
@@ -85,7 +64,7 @@ impl Setting {
             let new = state.unused(client).map(|name| request(name, Ask::Acquire));
             return new.into_iter().chain(leave).collect();
         };
-        let (first, release) = match (held, self.wishes[client].tick) {
+        let (first, release) = match (held, self.requests[client].tick) {
             (None, _) => (Ask::Acquire, Ask::Release),
             (_, None) => (Ask::Renew, Ask::Release),
             (_, Some(_)) => (Ask::Renew, Ask::Done),
@@ -105,15 +84,8 @@ impl Setting {
         let (key, lease, ttl) = (KEY.clone(), lease(name), TICK * TTL as u32);
         match ask {
             Ask::Acquire => {
-                let (wish, owner) = (self.wishes[name.0], self.owners[name.0].into());
-                let mut request = AcquireRequest::exclusive(key, lease, owner, ttl);
-                (request.access, request.reentrant) = (wish.access, wish.reentrant);
-                request.tick = wish.tick.map(Tick::counter);
-                request.turn = match wish.line {
-                    Line::Barging => Turn::Barging,
-                    Line::Behind => Turn::Behind,
-                    Line::InTurn => Turn::in_turn(waiter(name.0), TICK * PLACE as u32),
-                };
+                let mut request = self.requests[name.0].clone();
+                request.lease = lease;
                 Call::Acquire(request)
             }
             Ask::Renew => Call::Renew(RenewRequest::new(key, lease, ttl)),
@@ -125,7 +97,7 @@ impl Setting {
             }
             Ask::Release => Call::Release(ReleaseRequest::new(key, lease)),
             Ask::Done => {
-                let tick = Tick::counter(self.wishes[name.0].tick.unwrap());
+                let tick = self.requests[name.0].tick.unwrap();
                 Call::Release(ReleaseRequest::new(key, lease).done(tick, Duration::ZERO))
             }
             Ask::Leave => Call::Leave(waiter(name.0)),
@@ -166,7 +138,8 @@ impl Setting {
             state.violated = state.violated.or(violated);
             state.newest = state.newest.max(Some(number(grant.fence)));
         }
-        if let (Ask::Done, Answer::Done, Some(tick)) = (ask, answer, self.wishes[name.0].tick) {
+        if let (Ask::Done, Answer::Done, Some(tick)) = (ask, answer, self.requests[name.0].tick) {
+            let tick = tick.number();
             let is_again = state
                 .done
                 .is_some_and(|it| it.0 >= tick && it != (tick, name));
@@ -176,7 +149,7 @@ impl Setting {
         let it = &mut state.clients[name.0];
         match (ask, answer, mine) {
             (Ask::Acquire, Answer::Refused, _) => {
-                it.waits |= self.wishes[name.0].line == Line::InTurn
+                it.waits |= self.requests[name.0].turn.waiter().is_some()
             }
             (Ask::Acquire, Answer::Granted(_), None) | (Ask::Leave, ..) => it.waits = false,
             _ => {}
@@ -200,7 +173,7 @@ impl Setting {
         };
         match (ask, held) {
             (Ask::Acquire, held @ None) if left(grant) > 0 => {
-                let mode = self.wishes[name.0].access.mode();
+                let mode = self.requests[name.0].access.mode();
                 let fence = self.converts.then(|| number(grant.fence));
                 *held = Some(Held {
                     mode,
