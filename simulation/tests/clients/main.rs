@@ -121,7 +121,7 @@ fn found_nothing(report: &Report) {
 /// Seeds that once failed, in `simulation/seeds.txt`.
 #[test]
 fn seeds_that_once_failed_fail_no_more() {
-    let lines = include_str!("../seeds.txt").lines();
+    let lines = include_str!("../../seeds.txt").lines();
     let seeds = lines.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     let options = Options {
         ignored: KNOWN,
