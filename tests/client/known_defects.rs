@@ -318,3 +318,21 @@ async fn wrong_after_an_outage_each_acquire_that_was_given_up_is_released_many_t
     // Right: a number that does not grow with what was given up, or at most two for each.
     assert!(releases > 5 * GIVEN_UP, "{releases}");
 }
+
+/// A key stays with another process. A task waits in turn behind one of its own process that goes to the front, and
+/// therefore takes no place in the document. So nobody learns that the key is awaited, and it is not recalled.
+#[tokio::test(start_paused = true)]
+async fn wrong_a_task_behind_one_without_a_place_waits_for_as_long_as_the_key_stays_elsewhere() {
+    const IDLE: Duration = Duration::from_secs(20);
+    let (store, leases) = setup();
+    let other = Leases::new(store.memory.clone());
+    let stays = other.acquire("key", TTL * 1_000).sticky(IDLE);
+    stays.await.unwrap().release().await.unwrap();
+    let front = spawned(leases.acquire("key", TTL).barging());
+    sleep(MOMENT).await;
+    let (waiting, began) = (spawned(leases.acquire("key", TTL)), Instant::now());
+    front.await.unwrap().unwrap().release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    // Right: less than two seconds, as for a task that waits alone.
+    assert!(began.elapsed() > IDLE / 2, "{:?}", began.elapsed());
+}
