@@ -17,7 +17,7 @@ pub enum Control {
     DoesNotRenew,
     /// Each grant has the same fence.
     FencesDoNotRise,
-    /// Nobody is told that a lease is lost.
+    /// The task of a lost lease never hears that it is lost.
     TellsNobody,
     /// A task that should wait in turn goes to the front.
     GoesToTheFront,
@@ -27,7 +27,7 @@ pub enum Control {
     RefusesFreeKeys,
     /// The store says that it has released a lease, and does not.
     DoesNotRelease,
-    /// Places count for a minute, and nobody can give one up.
+    /// The store lets places count for a minute, and carries out no request that gives one up.
     KeepsPlaces,
     /// The store grants permits without counting them.
     ForgetsPermits,

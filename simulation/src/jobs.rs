@@ -7,6 +7,7 @@ use leasehold::{
     jobs::{Once, Term},
 };
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     control::Control,
@@ -83,21 +84,9 @@ impl Task {
         let leader = self.leases.leader(&key, self.ttl());
         self.say(|| "wants to lead".to_owned());
         let led = leader.run(async |term: &Term| -> Result<(), String> {
-            let held = Held::Work {
-                key: term.key().clone(),
-                owner: term.owner().to_owned(),
-                token: term.cancellation_token(),
-                until: Cell::new(Instant::now() + lead_for),
-            };
-            let guard = Rc::new(Guard::new(
-                self.client,
-                held,
-                false,
-                Duration::ZERO,
-                Instant::now(),
-            ));
             self.say(|| format!("leads with fence {}", term.fence()));
-            self.ledger.granted(&guard, None);
+            let until = Instant::now() + lead_for;
+            let _guard = self.begins(term.key(), term.owner(), term.cancellation_token(), until);
             self.ledger.count("led");
             sleep(lead_for).await;
             Ok(())
@@ -107,22 +96,35 @@ impl Task {
         self.ledger.excuse(&key, Duration::from_secs(700), false);
     }
 
+    /// Work that the library runs begins under a lease. It counts until the guard is dropped.
+    fn begins(
+        &self,
+        key: &Key,
+        owner: &str,
+        token: CancellationToken,
+        until: Instant,
+    ) -> Rc<Guard> {
+        let held = Held::Work {
+            key: key.clone(),
+            owner: owner.to_owned(),
+            token,
+            until: Cell::new(until),
+        };
+        let now = Instant::now();
+        let guard = Rc::new(Guard::new(self.client, held, false, Duration::ZERO, now));
+        self.ledger.granted(&guard, None);
+        guard
+    }
+
     /// Works under a lease.
     async fn works(&self, lease: &Lease, took: Duration) {
-        let held = Held::Work {
-            key: lease.key().clone(),
-            owner: lease.owner().to_owned(),
-            token: lease.cancellation_token(),
-            until: Cell::new(lease.deadline().min(Instant::now() + took)),
-        };
-        let guard = Rc::new(Guard::new(
-            self.client,
-            held,
-            false,
-            Duration::ZERO,
-            Instant::now(),
-        ));
-        self.ledger.granted(&guard, None);
+        let until = lease.deadline().min(Instant::now() + took);
+        let _guard = self.begins(
+            lease.key(),
+            lease.owner(),
+            lease.cancellation_token(),
+            until,
+        );
         sleep(took).await;
         self.ledger.check();
     }

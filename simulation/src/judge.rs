@@ -17,9 +17,9 @@ pub enum Judge {
     QueueOfProcess,
     /// A client is not granted a key before a client that has an earlier place.
     QueueOfProcesses,
-    /// Nobody waits for a key that nobody has.
+    /// A task that waits is granted a key which no task has, within the time that the documents give.
     Sleeps,
-    /// No document keeps a lease that nobody has.
+    /// A document keeps no lease without a guard for long, if no task waits.
     Kept,
     /// A place belongs to a client that waits.
     Place,

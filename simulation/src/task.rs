@@ -270,7 +270,7 @@ impl Task {
         self.say(|| format!("tries {key}, ttl {ttl:?}, idle {idle:?}"));
         let tries = self.within(CALL, attempt.into_future());
         let waits = self.waits_for(key);
-        let (answer, _) = self.drops(tries).await;
+        let answer = self.drops(tries).await;
         drop(waits);
         self.may_stay(key, idle);
         match answer {

@@ -126,7 +126,7 @@ impl Listener for AwaitedListener {
 
     fn store_name(&self) -> String {
         let registry = self.0.upgrade();
-        registry.map_or_else(String::new, |it| it.store.name())
+        registry.map_or_else(|| "the store".to_owned(), |it| it.store.name())
     }
 
     fn is_needed(&self) -> bool {

@@ -275,7 +275,8 @@ fn name(item: &Item) -> Option<String> {
     })
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+/// The attributes of an item.
+pub fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(it) => &it.attrs,
         Item::Enum(it) => &it.attrs,

@@ -7,11 +7,11 @@ use anyhow::Result;
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{
-    Attribute, ImplItemFn, Item, ItemFn, ItemMod, ItemStruct, TraitItemFn,
+    ImplItemFn, Item, ItemFn, ItemMod, ItemStruct, TraitItemFn,
     visit::{self, Visit},
 };
 
-use super::graph::is_test;
+use super::graph::{attributes, is_test};
 
 /// A function of the client core should have no more lines of code than this.
 const LONGEST: usize = 50;
@@ -109,19 +109,6 @@ fn without_tests(mut item: Item) -> Item {
         items.retain(|it| !is_test(attributes(it)));
     }
     item
-}
-
-fn attributes(item: &Item) -> &[Attribute] {
-    match item {
-        Item::Const(it) => &it.attrs,
-        Item::Enum(it) => &it.attrs,
-        Item::Fn(it) => &it.attrs,
-        Item::Impl(it) => &it.attrs,
-        Item::Mod(it) => &it.attrs,
-        Item::Struct(it) => &it.attrs,
-        Item::Use(it) => &it.attrs,
-        _ => &[],
-    }
 }
 
 /// The lines of these tokens, without those of comments.

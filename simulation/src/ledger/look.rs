@@ -1,4 +1,5 @@
-//! What rests: keys that nobody has although somebody waits, leases that nobody has, places in which nobody waits.
+//! The judges that look at the documents now and then: whether a task waits for a key that no task has, whether a
+//! document keeps a lease without a guard, and whether it keeps a place of a client that does not wait.
 
 use std::{rc::Weak, time::Duration};
 

@@ -101,15 +101,17 @@ impl Task {
     }
 
     /// Perhaps drops a future before it is done.
-    pub(super) async fn drops<T>(&self, asked: impl Future<Output = T>) -> (Option<T>, ()) {
+    pub(super) async fn drops<T>(&self, asked: impl Future<Output = T>) -> Option<T> {
         let mut rng = self.rng.borrow_mut().fork();
         let limit = Duration::from_millis(rng.u64(0..=60));
         if rng.u8(0..100) < 10 {
             let answer = timeout(limit, asked).await.ok();
-            self.ledger.count("dropped");
-            return (answer, ());
+            if answer.is_none() {
+                self.ledger.count("dropped");
+            }
+            return answer;
         }
-        (Some(asked.await), ())
+        Some(asked.await)
     }
 
     /// Waits for a call that must not take longer than this.
