@@ -7,8 +7,8 @@
 //! - `waits.rs` and `watcher.rs` wait for a loss, for guards, cancellation tokens and `with`.
 //! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
 //! - `backing.rs` ties a lease that was granted from memory to the one in the store (`src/sticky.rs`).
-//! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold, `usage.rs`
-//!   whether the key is in use, and `number.rs` the number of a lease in this process.
+//! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold, and
+//!   `number.rs` the number of a lease in this process.
 //!
 //! Invariants:
 //!
@@ -25,7 +25,6 @@ mod holds;
 mod number;
 mod status;
 pub(crate) mod timing;
-mod usage;
 mod validity;
 mod waits;
 mod watcher;
@@ -50,7 +49,6 @@ pub(crate) use self::{
 };
 use self::{
     status::{Phase, Status},
-    usage::KnownUsage,
     validity::{Validity, deadline, granted_at},
 };
 use crate::{
@@ -90,8 +88,6 @@ pub(crate) struct LeaseState {
     state: Sender<Status>,
     /// Wakes the tasks that wait until the lease is given back, in the order in which they began to wait.
     given_back: Notify,
-    /// What the renewals of the lease say about the use of the key.
-    usage: KnownUsage,
     /// The call that converts the lease has this lock.
     converting: Mutex<()>,
     /// The parent of all cancellation tokens of the lease. The first call that needs a token sets it.
@@ -132,7 +128,6 @@ impl LeaseState {
             since,
             state: Sender::new(state),
             given_back: Notify::new(),
-            usage: KnownUsage::default(),
             converting: Mutex::new(()),
             token: OnceLock::new(),
         }
@@ -230,7 +225,6 @@ impl LeaseState {
     /// The renewal that is sent now.
     pub(crate) fn begin_renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
-        let request = request.usage(self.usage.record_next());
         let state = self.state.borrow();
         let is_unchanged = state.mode == Mode::Exclusive && state.conversions.no_upgrade_was_sent();
         if self.terms.asked_once && is_unchanged {

@@ -20,5 +20,5 @@ pub use self::{
     look::{LookAnswer, LookRequest},
     permit::{PermitAnswer, PermitRequest},
     release::{DoneTick, MinHold, ReleaseAnswer, ReleaseKind, ReleaseRequest},
-    renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest, Usage},
+    renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest},
 };

@@ -47,7 +47,7 @@ pub use crate::{
         ConvertRequest, DoneTick, Eviction, Grant, InTurn, KnownGrant, KnownPlace, ListRequest,
         LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers,
-        RenewRequest, Turn, Usage,
+        RenewRequest, Turn,
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,

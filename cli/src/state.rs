@@ -60,13 +60,7 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     });
     vec![
         Cell::new(text::visible(lock.key.as_str())),
-        Cell::new(match holder.idle_since {
-            None => mode(holder.mode, holder.permits),
-            Some(since) => {
-                let idle = text::short(between(since, lock.now));
-                format!("{}, idle {idle}", mode(holder.mode, holder.permits))
-            }
-        }),
+        Cell::new(mode(holder.mode, holder.permits)),
         Cell::new(text::visible(&holder.owner)),
         Cell::new(format!(
             "{} ago",
@@ -186,7 +180,6 @@ fn holder(holder: &Holder, now: DateTime<Utc>) -> Value {
         "expires_at": time(holder.expires_at),
         "expires_in_ms": (holder.expires_at - now).num_milliseconds(),
         "note": holder.note.as_deref(),
-        "idle_since": holder.idle_since.map(time),
         "clock_was_ahead": holder.is_from_a_clock_ahead(now),
     })
 }

@@ -68,7 +68,6 @@ mod seeds;
 mod steps;
 mod sticky;
 mod turn;
-mod usage;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -162,7 +161,6 @@ pub use self::{
         readers_of_a_process_share_its_place, renewals_and_evictions_keep_the_places,
         who_passes_the_queue_leaves_it_as_it_is,
     },
-    usage::a_renewal_tells_whether_the_lease_is_in_use,
 };
 use leasehold::{Error, Store};
 
@@ -188,7 +186,6 @@ macro_rules! conformance_suite {
             a_renewal_never_shortens_a_lease
             many_renewals_go_in_one_call
             renewals_of_known_grants_tell_the_live_from_the_dead
-            a_renewal_tells_whether_the_lease_is_in_use
             the_fence_always_rises
             a_grant_takes_as_many_fences_as_it_asks_for
             an_eviction_frees_the_key

@@ -192,16 +192,6 @@ impl LeaseState {
     pub(crate) fn set_without_guard(&self) {
         self.set(|state| state.has_guard = false);
     }
-
-    /// Records that no task of this process uses the key.
-    pub(crate) fn set_idle(&self) {
-        self.usage.set_idle();
-    }
-
-    /// Records that a task of this process uses the key.
-    pub(crate) fn set_in_use(&self) {
-        self.usage.set_in_use();
-    }
 }
 
 #[cfg(test)]

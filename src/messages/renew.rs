@@ -20,21 +20,6 @@ pub struct RenewRequest {
     /// What the holder knows of its grant, if the lease is exclusive and its acquire was sent only once. No other grant
     /// can then have the same lease id, so a store may answer that the lease was renewed without reading its document.
     pub known: Option<KnownGrant>,
-    /// Whether the holder uses the key at present.
-    pub usage: Usage,
-}
-
-/// Whether the holder of a lease uses the key. A holder that does not use it keeps it until another process waits for
-/// it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Usage {
-    /// The renewal does not say it, and leaves in the document what an earlier one said.
-    #[default]
-    Unmarked,
-    /// The holder uses the key.
-    InUse,
-    /// The holder does not use the key. The document tells [since when](crate::Holder#structfield.idle_since).
-    Idle,
 }
 
 /// What the holder of a lease knows of its grant. A lease id is used for one key only, so a store can find the document
@@ -55,19 +40,12 @@ impl RenewRequest {
             lease,
             ttl,
             known: None,
-            usage: Usage::Unmarked,
         }
     }
 
     /// The same request for an exclusive lease whose grant is [known](RenewRequest#structfield.known).
     pub fn known(mut self, grant: KnownGrant) -> Self {
         self.known = Some(grant);
-        self
-    }
-
-    /// The same request, which says whether the holder [uses](RenewRequest#structfield.usage) the key.
-    pub fn usage(mut self, usage: Usage) -> Self {
-        self.usage = usage;
         self
     }
 }

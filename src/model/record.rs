@@ -39,9 +39,6 @@ pub struct Holder {
     pub expires_at: DateTime<Utc>,
     /// A remark for people.
     pub note: Option<Arc<str>>,
-    /// Since when the holder has not used the key, on the server's clock. It keeps the lease until another process
-    /// waits for the key. `None` if it uses the key, or does not say.
-    pub idle_since: Option<DateTime<Utc>>,
 }
 
 impl Holder {
@@ -62,7 +59,6 @@ impl Holder {
             acquired_at,
             expires_at,
             note: None,
-            idle_since: None,
         }
     }
 

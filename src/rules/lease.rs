@@ -12,7 +12,7 @@ use super::{
 use crate::{
     messages::{
         ConvertAnswer, ConvertRequest, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-        RenewRequest, Usage,
+        RenewRequest,
     },
     model::{Conversion, Error, Held, Holder, LeaseId, LockRecord, Mode, after},
 };
@@ -21,9 +21,6 @@ use crate::{
 ///
 /// If two renewals are under way at once, the store may carry out the older one last. By then the holder may have the
 /// answer to the newer one and rely on its expiry, so the older one must not move the expiry back.
-///
-/// A renewal that says that the holder does not use the key writes since when, unless an earlier one did. One that says
-/// that it uses the key removes that time.
 pub fn renew(
     record: Option<&LockRecord>,
     request: &RenewRequest,
@@ -39,11 +36,6 @@ pub fn renew(
     for holder in &mut renewed.holders {
         if holder.lease == request.lease {
             holder.expires_at = holder.expires_at.max(after(now, request.ttl));
-            holder.idle_since = match request.usage {
-                Usage::Unmarked => holder.idle_since,
-                Usage::InUse => None,
-                Usage::Idle => holder.idle_since.or(Some(now)),
-            };
         }
     }
     renewed.expires_at = latest_expiry(&renewed.holders, now);

@@ -168,9 +168,6 @@ impl Stay {
         if detaches {
             state.end = End::DueDetached;
         }
-        if state.holders.is_empty() && (gone.is_some() || !expired.is_empty()) {
-            self.stored().set_idle();
-        }
         let left = state.take_due();
         drop(state);
         if detaches {
@@ -301,9 +298,6 @@ impl Stay {
     pub(crate) fn drop_expired(&self, now: Instant) {
         let mut state = self.state.lock();
         let expired = state.holders.take_expired(now);
-        if !expired.is_empty() && state.holders.is_empty() {
-            self.stored().set_idle();
-        }
         drop(state);
         lose(expired, now);
     }

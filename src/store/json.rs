@@ -159,8 +159,6 @@ struct WrittenHolder<'a> {
     expires_at: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    idle_since: Option<i64>,
 }
 
 #[cfg(feature = "sqlite")]
@@ -185,7 +183,6 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
             acquired_at: holder.acquired_at.timestamp_millis(),
             expires_at: holder.expires_at.timestamp_millis(),
             note: holder.note.as_deref(),
-            idle_since: holder.idle_since.map(|at| at.timestamp_millis()),
         }
     }
     fn entry(holder: &Holder) -> WrittenEntry<'_> {

@@ -9,7 +9,7 @@
 //! - Otherwise the lease in `lease` holds the key, or, if there is no `lease`, those in `holders`. If one of them has
 //!   no valid lease id, mode, number of permits, fence or expiry, if two of them have the same lease id, or if the
 //!   latest expiry in the list is not `expires_at`, the document is damaged, and is not a lock.
-//! - Owner, note, `idle_since` and the time of a grant decide nothing. An invalid one counts as missing.
+//! - Owner, note and the time of a grant decide nothing. An invalid one counts as missing.
 //! - `done` needs a valid kind, tick and end. Otherwise it is unreadable. Its other fields count as missing if they are
 //!   invalid.
 //! - A place in `waiters` without a valid id, mode, number of permits or time counts as missing.
@@ -271,7 +271,7 @@ fn holder(entry: &impl Fields) -> Result<Holder, Damage> {
     Ok(holder)
 }
 
-/// Builds a holder. Owner, note, `idle_since` and `acquired_at` are optional, and malformed ones count as missing.
+/// Builds a holder. Owner, note and `acquired_at` are optional, and malformed ones count as missing.
 fn exclusive_holder(
     fields: &impl Fields,
     lease: LeaseId,
@@ -283,7 +283,6 @@ fn exclusive_holder(
     let acquired_at = acquired_at.unwrap_or(DateTime::UNIX_EPOCH);
     let mut holder = Holder::exclusive(lease, owner.into(), fence, acquired_at, expires_at);
     holder.note = fields.text("note").or_missing().map(Into::into);
-    holder.idle_since = fields.time("idle_since").or_missing();
     holder
 }
 

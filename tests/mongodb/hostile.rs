@@ -70,10 +70,6 @@ fn shapes_of_bson() -> Vec<(Verdict, Document)> {
         ),
         ("expires_at", Bson::Undefined, Verdict::Lock(Has::OVER)),
         ("acquired_at", far.into(), sole(7)),
-        ("idle_since", far.into(), sole(7)),
-        ("idle_since", DateTime::now().into(), sole(7)),
-        ("idle_since", Bson::Undefined, sole(7)),
-        ("idle_since", Bson::MinKey, sole(7)),
         ("lease", Bson::Undefined, Verdict::NoLock),
         ("lease", Bson::MinKey, Verdict::NoLock),
     ] {

@@ -124,7 +124,6 @@ pub enum Fault {
     CleanUpForgetsTicks,
     TicksAreHidden,
     FencesOneByOne,
-    UsageIsForgotten,
     NobodyIsWaitedFor,
     EverythingIsHeld,
     NothingIsHeld,

@@ -228,8 +228,6 @@ controls! {
     a_list_without_what_is_done: TicksAreHidden is caught by a_list_shows_what_is_done;
     fences_that_are_taken_one_by_one: FencesOneByOne is caught by
         a_grant_takes_as_many_fences_as_it_asks_for, a_key_that_stays_goes_to_a_process_that_waits;
-    a_usage_that_is_forgotten: UsageIsForgotten is caught by
-        a_renewal_tells_whether_the_lease_is_in_use;
     keys_that_nobody_waits_for: NobodyIsWaitedFor is caught by
         a_store_tells_which_keys_are_waited_for, a_key_that_stays_goes_to_a_process_that_waits;
     a_look_that_misses_an_eviction: EverythingIsHeld is caught by
@@ -302,7 +300,6 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::CleanUpForgetsTicks,
         Fault::TicksAreHidden,
         Fault::FencesOneByOne,
-        Fault::UsageIsForgotten,
     ];
     for fault in faults {
         assert!(

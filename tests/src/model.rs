@@ -322,15 +322,13 @@ impl Side {
                 self.until_expired(&keys[key]).await.map_err(failed)?;
                 told
             }
-            Step::Renew(key, lease, ttl, usage) => {
+            Step::Renew(key, lease, ttl) => {
                 let request = RenewRequest::new(keys[key].clone(), leases[lease], ttl);
-                let request = [request.usage(usage)];
-                let answers = store.renew(&request).await.map_err(failed)?;
+                let answers = store.renew(&[request]).await.map_err(failed)?;
                 self.renewed(&keys[key], &answers[0])?
             }
-            Step::RenewAll(lease, ttl, usage) => {
-                let request =
-                    |key: &Key| RenewRequest::new(key.clone(), leases[lease], ttl).usage(usage);
+            Step::RenewAll(lease, ttl) => {
+                let request = |key: &Key| RenewRequest::new(key.clone(), leases[lease], ttl);
                 let requests: Vec<_> = keys.iter().map(request).collect();
                 let answers = store.renew(&requests).await.map_err(failed)?;
                 let mut told = Vec::new();

@@ -2,7 +2,6 @@
 
 mod clock_ahead;
 mod doctor;
-mod idle;
 mod kills;
 mod late;
 mod lead;

@@ -6,7 +6,6 @@ use super::{TTL, acquire, ask, at, convert, granted, holders, put, try_put};
 use crate::{
     messages::{
         ConvertAnswer, ConvertRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
-        Usage,
     },
     model::{Key, LeaseId, Mode},
     rules::{Write, inspect, release, renew},
@@ -169,20 +168,4 @@ fn a_minimum_hold_keeps_the_key_under_a_name_that_nobody_has() {
             .holders
             .is_empty()
     );
-}
-
-#[test]
-fn a_renewal_writes_since_when_the_holder_does_not_use_the_key() {
-    let lease = LeaseId::random();
-    let mut record = granted(lease, None, 0);
-    let request = RenewRequest::new(record.key.clone(), lease, TTL);
-    let mut renewed = |usage, now| {
-        record = put(renew(Some(&record), &request.clone().usage(usage), at(now)).write);
-        record.holders[0].idle_since
-    };
-    assert_eq!(renewed(Usage::InUse, 1), None);
-    assert_eq!(renewed(Usage::Idle, 2), Some(at(2)));
-    assert_eq!(renewed(Usage::Idle, 3), Some(at(2)));
-    assert_eq!(renewed(Usage::Unmarked, 4), Some(at(2)));
-    assert_eq!(renewed(Usage::InUse, 5), None);
 }

@@ -71,9 +71,6 @@ impl StayState {
     ) -> Arc<LeaseState> {
         let lease = LeaseState::local(behind.clone(), Arc::new(request), fence, now);
         let lease = Arc::new(lease);
-        if self.holders.is_empty() {
-            behind.lease().set_in_use();
-        }
         self.holders.push(LocalHolder {
             lease: lease.clone(),
             units,

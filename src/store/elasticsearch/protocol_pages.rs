@@ -12,7 +12,7 @@ use super::{
     statements::{Body, HttpRequest, Method, ScriptedUpdate, Statements},
 };
 use crate::{
-    messages::{AcquireRequest, Turn, Usage},
+    messages::{AcquireRequest, Turn},
     model::{Key, WaiterId},
     store::protocol_pages::{self as fixed, PageStatement, Tree},
 };
@@ -123,8 +123,6 @@ fn requests() -> Vec<PageStatement> {
     let renewal = statements.renew(&fixed::renewal());
     add("renew", one(renewal.clone()));
     add("renew many", statements.bulk(vec![renewal]));
-    let idle = fixed::renewal().usage(Usage::Idle);
-    add("renew idle", one(statements.renew(&idle)));
     add("release", one(statements.release(&fixed::release())));
     let held_on = fixed::release_with_a_minimum_hold();
     add("release min hold", one(statements.release(&held_on)));

@@ -150,7 +150,6 @@ pub(super) fn mapping() -> Value {
             "acquired_at": shown,
             "expires_at": date,
             "note": note,
-            "idle_since": shown,
             "released_at": date,
             "written_at": shown,
             "holders": { "properties": {
@@ -162,8 +161,7 @@ pub(super) fn mapping() -> Value {
                 "acquired_at": shown,
                 "expires_at": shown,
                 "note": note,
-                "idle_since": shown,
-            } },
+                } },
             "evicted": not_parsed,
             "waiters": not_parsed,
             // The done tick.

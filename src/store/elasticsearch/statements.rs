@@ -38,7 +38,7 @@ use super::server::name;
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, DoneTick, InTurn, KnownPlace, ReleaseRequest, RenewRequest,
-        Turn, Usage,
+        Turn,
     },
     model::{Access, Fence, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
     rules::turn,
@@ -175,16 +175,11 @@ impl Statements {
     }
 
     pub(crate) fn renew(&self, request: &RenewRequest) -> ScriptedUpdate {
-        let mut params = json!({
+        let params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
             "ttl": millis(request.ttl),
         });
-        match request.usage {
-            Usage::Unmarked => {}
-            Usage::InUse => params["idle"] = json!(false),
-            Usage::Idle => params["idle"] = json!(true),
-        }
         self.change(&request.key, &RENEW, params)
     }
 

@@ -175,7 +175,7 @@ fn is_unique_on(index: &Document, field: &str) -> bool {
 }
 
 /// The fields of locks and limiters.
-const OURS: [&str; 24] = [
+const OURS: [&str; 23] = [
     "_id",
     "schema",
     "fence",
@@ -184,7 +184,6 @@ const OURS: [&str; 24] = [
     "acquired_at",
     "expires_at",
     "note",
-    "idle_since",
     "cleanup_at",
     "waiters",
     "next",
@@ -203,10 +202,9 @@ const OURS: [&str; 24] = [
 ];
 
 /// The fields that are dates, or have some, but for the two by which dead documents are removed.
-const DATES: [&str; 13] = [
+const DATES: [&str; 12] = [
     "acquired_at",
     "expires_at",
-    "idle_since",
     "released_at",
     "granted_at",
     "renewed_at",

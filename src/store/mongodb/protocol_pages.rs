@@ -13,24 +13,16 @@ use super::{
     prepare,
     statements::{self, Form},
 };
-use crate::{
-    messages::Usage,
-    store::protocol_pages::{self as fixed, PageStatement, Tree},
-};
+use crate::store::protocol_pages::{self as fixed, PageStatement, Tree};
 
 /// The expressions that have a name on the page.
 fn parts() -> Vec<(&'static str, Bson)> {
     let parts = statements::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
     let parts = parts.into_iter().map(|(name, part)| (name, part.into()));
-    let renewal = |usage| {
-        let request = fixed::renewal().usage(usage);
-        Bson::from(statements::renew(&request, fixed::RETENTION))
-    };
+    let renewal = statements::renew(&fixed::renewal(), fixed::RETENTION);
     let others = [
         ("durable", majority().into()),
-        ("renewal", renewal(Usage::Unmarked)),
-        ("idleRenewal", renewal(Usage::Idle)),
-        ("usedRenewal", renewal(Usage::InUse)),
+        ("renewal", Bson::from(renewal)),
     ];
     parts.chain(others).collect()
 }
@@ -223,14 +215,8 @@ fn statements() -> Vec<PageStatement> {
     add("renew", change(renewal.clone(), false));
     add("renew many", batch(vec![statement(&key, renewal, false)]));
     let (renewal, retention) = (fixed::renewal(), fixed::RETENTION);
-    for (name, usage) in [
-        ("renew together", Usage::Unmarked),
-        ("renew together idle", Usage::Idle),
-        ("renew together used", Usage::InUse),
-    ] {
-        let together = statements::renew_together(&[&renewal], renewal.ttl, usage, retention);
-        add(name, batch(vec![together]));
-    }
+    let together = statements::renew_together(&[&renewal], renewal.ttl, retention);
+    add("renew together", batch(vec![together]));
     let release = fixed::release();
     let undoable = || doc! { "w": 1 };
     let sole = statements::release_sole(&release);

@@ -1,11 +1,10 @@
 //! Renewals: a single one by a command that answers with the document, many by one command for all.
 //!
 //! If the holder knows that its grant is exclusive (`request.known`), its lease is renewed by one statement for all
-//! leases with the same ttl and usage. The filter names the keys and the leases. The statement matches only documents
+//! leases with the same ttl. The filter names the keys and the leases. The statement matches only documents
 //! whose sole holder is one of the leases, each document at most once. So if the statements changed as many documents
 //! as there are leases, each lease was renewed, and no document has to be read. Otherwise the documents are read, and
-//! each lease that is live and was not renewed, or whose usage the document does not show, is sent again, in a
-//! statement of its own.
+//! each lease that is live and was not renewed is sent again, in a statement of its own.
 //!
 //! While a chunk moves, a router of a sharded cluster may carry out such a statement more than once on one document,
 //! and not at all on another. There the number proves nothing, and the documents are always read.
@@ -25,8 +24,8 @@ use super::{
     statements,
 };
 use crate::{
-    messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest, Usage},
-    model::{Cause, Error, LockRecord, after},
+    messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest},
+    model::{Cause, Error, after},
     rules,
 };
 
@@ -74,7 +73,7 @@ impl Pipelines<'_> {
         Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())
     }
 
-    /// Renews the leases whose grants are known, by one statement for each ttl and usage. Leases that must be sent
+    /// Renews the leases whose grants are known, by one statement for each ttl. Leases that must be sent
     /// singly get no answer here.
     async fn renew_together(self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_known = |renewal: &&mut Renewal<'_>| renewal.request.known.is_some();
@@ -103,9 +102,8 @@ impl Pipelines<'_> {
             *answer = match looked_at(document.map(|found| &**found), request) {
                 Ok(FoundRenewal {
                     answer: RenewAnswer::Renewed(grant),
-                    shows_usage,
                     ..
-                }) if !shows_usage || !is_renewed(&grant, request, sent) => None,
+                }) if !is_renewed(&grant, request, sent) => None,
                 Ok(FoundRenewal { answer, now, .. }) => {
                     if let Some(now) = now {
                         self.store.record_time(now);
@@ -150,22 +148,18 @@ impl Pipelines<'_> {
     }
 }
 
-/// One statement for each ttl and usage.
+/// One statement for each ttl.
 fn statements_for<'a>(
     requests: impl Iterator<Item = &'a RenewRequest>,
     retention: Duration,
 ) -> Vec<Document> {
-    let mut groups: BTreeMap<(Duration, u8), (Usage, Vec<&RenewRequest>)> = BTreeMap::new();
+    let mut groups: BTreeMap<Duration, Vec<&RenewRequest>> = BTreeMap::new();
     for request in requests {
-        let group = groups.entry((request.ttl, request.usage as u8));
-        let (_, group) = group.or_insert_with(|| (request.usage, Vec::new()));
-        group.push(request);
+        groups.entry(request.ttl).or_default().push(request);
     }
     let groups = groups.iter();
     groups
-        .map(|((ttl, _), (usage, requests))| {
-            statements::renew_together(requests, *ttl, *usage, retention)
-        })
+        .map(|(ttl, requests)| statements::renew_together(requests, *ttl, retention))
         .collect()
 }
 
@@ -216,8 +210,6 @@ fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
 /// What the document of a find tells of a renewal.
 struct FoundRenewal {
     answer: RenewAnswer,
-    /// Whether the document has the usage of the renewal.
-    shows_usage: bool,
     /// The server's time, if there is a document.
     now: Option<DateTime<Utc>>,
 }
@@ -229,27 +221,14 @@ fn looked_at(
     let Some(document) = document else {
         return Ok(FoundRenewal {
             answer: RenewAnswer::Expired,
-            shows_usage: false,
             now: None,
         });
     };
     let (record, now) = timed(decode::lock(document, &request.key)?)?;
     Ok(FoundRenewal {
         answer: rules::answer_renew(Some(&record), request.lease, now),
-        shows_usage: shows_usage(&record, request),
         now: Some(now),
     })
-}
-
-fn shows_usage(record: &LockRecord, request: &RenewRequest) -> bool {
-    let mut holders = record.holders.iter();
-    let mine = holders.find(|holder| holder.lease == request.lease);
-    let is_idle = mine.is_some_and(|holder| holder.idle_since.is_some());
-    match request.usage {
-        Usage::Unmarked => true,
-        Usage::InUse => !is_idle,
-        Usage::Idle => is_idle,
-    }
 }
 
 #[cfg(test)]
@@ -258,20 +237,13 @@ mod tests {
     use crate::model::{Key, LeaseId};
 
     #[test]
-    fn the_renewals_of_a_ttl_and_usage_have_one_statement() {
+    fn the_renewals_of_a_ttl_have_one_statement() {
         let (short, long) = (Duration::from_secs(1), Duration::from_secs(2));
-        let request = |(key, ttl, usage)| {
+        let request = |(key, ttl)| {
             let key = Key::new(key).unwrap();
-            RenewRequest::new(key, LeaseId::random(), ttl).usage(usage)
+            RenewRequest::new(key, LeaseId::random(), ttl)
         };
-        let requests = [
-            ("a", long, Usage::Unmarked),
-            ("b", short, Usage::Idle),
-            ("c", short, Usage::Unmarked),
-            ("d", short, Usage::InUse),
-            ("e", short, Usage::Unmarked),
-        ];
-        let requests = requests.map(request);
+        let requests = [("a", long), ("b", short), ("c", short)].map(request);
         let keys = |statement: &Document| {
             let filter = statement.get_document("q").unwrap();
             filter.get_document("_id").unwrap().to_string()
@@ -280,7 +252,7 @@ mod tests {
             .iter()
             .map(keys)
             .collect();
-        let expected = [&["c", "e"][..], &["d"], &["b"], &["a"]];
+        let expected = [&["b", "c"][..], &["a"]];
         let expected = expected.map(|keys| mongodb::bson::doc! { "$in": keys }.to_string());
         assert_eq!(sent, expected);
     }

@@ -60,26 +60,6 @@ async fn a_key_in_use_is_recalled_from_the_tasks_that_wait_here_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_stays_idle_says_so() {
-    let (store, leases) = setup();
-    let lease = sticky(&leases).await;
-    let other = elsewhere(&store);
-    let idle = async || match other.try_acquire("key", TTL).await.unwrap() {
-        Attempt::Held(held) => held.holders()[0].idle_since.is_some(),
-        Attempt::Acquired(_) => panic!("it stays"),
-    };
-    sleep(TTL / 2).await;
-    assert!(!idle().await);
-    lease.release().await.unwrap();
-    sleep(TTL / 2).await;
-    assert!(idle().await, "a renewal has said it");
-    let lease = plain(&leases).await;
-    sleep(TTL / 2).await;
-    assert!(!idle().await);
-    drop(lease);
-}
-
-#[tokio::test(start_paused = true)]
 async fn shared_leases_stay_in_several_processes() {
     let (store, leases) = setup();
     let other = elsewhere(&store);

@@ -3,7 +3,7 @@
 use leasehold::{
     Error, Fence,
     rules::{self, Write},
-    store::{Grant, RenewAnswer, RenewAnswers, RenewRequest, Usage},
+    store::{Grant, RenewAnswer, RenewAnswers, RenewRequest},
 };
 
 use super::{BrokenStore, Fault};
@@ -20,9 +20,6 @@ impl BrokenStore {
             if self.is(Fault::RenewsBlindly) {
                 let holder = record.as_ref().and_then(|record| record.holders.first());
                 asked.lease = holder.map_or(request.lease, |holder| holder.lease);
-            }
-            if self.is(Fault::UsageIsForgotten) {
-                asked.usage = Usage::Unmarked;
             }
             let now = self.now();
             if let (Fault::TrustsWhatIsKnown, Some(known)) = (self.fault, asked.known) {

@@ -7,7 +7,7 @@ use leasehold::{
     jobs::Tick,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
-        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn, Usage,
+        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn,
         WaiterId,
     },
 };
@@ -72,22 +72,15 @@ impl Operation {
                     fence: Fence::new(7),
                     acquired_at: "2026-01-01T12:00:00Z".parse().unwrap(),
                 };
-                let usage = match way {
-                    Renew::One | Renew::Two | Renew::Known => Usage::Unmarked,
-                    Renew::Idle | Renew::IdleKnown => Usage::Idle,
-                    Renew::InUse => Usage::InUse,
-                };
-                let asked = [(key.clone(), lease), (none, other)]
-                    .map(|(key, lease)| RenewRequest::new(key, lease, 2 * TTL).usage(usage));
+                let asked = [(key, lease), (none, other)]
+                    .map(|(key, lease)| RenewRequest::new(key, lease, 2 * TTL));
                 let mut answers = match way {
-                    Renew::One | Renew::Idle | Renew::InUse => store.renew(&asked[..1]).await?,
+                    Renew::One => store.renew(&asked[..1]).await?,
                     Renew::Two => store.renew(&asked).await?,
-                    Renew::Known | Renew::IdleKnown => {
-                        store.renew(&asked.map(|it| it.known(grant))).await?
-                    }
+                    Renew::Known => store.renew(&asked.map(|it| it.known(grant))).await?,
                 };
                 Ok(match answers.remove(0)? {
-                    RenewAnswer::Renewed(_) => has_usage(store, &key, lease, usage).await?,
+                    RenewAnswer::Renewed(_) => Told::Renewed,
                     RenewAnswer::Expired => Told::Expired,
                     RenewAnswer::TakenOver => Told::TakenOver,
                 })
@@ -139,23 +132,6 @@ impl Operation {
             Self::RemoveExpired => store.remove_expired(&key).await.map(Told::Removed),
         }
     }
-}
-
-/// The answer to a renewal that was carried out, if the document shows the usage that it told.
-async fn has_usage(
-    store: &Arc<dyn Store>,
-    key: &Key,
-    lease: LeaseId,
-    usage: Usage,
-) -> Result<Told, Error> {
-    let state = store.inspect(key).await?.expect("a document");
-    let mine = state.holders.iter().find(|holder| holder.lease == lease);
-    let since = mine.and_then(|holder| holder.idle_since);
-    Ok(match usage {
-        Usage::Idle if since.is_none() => Told::Failed("it is not idle".into()),
-        Usage::InUse if since.is_some() => Told::Failed("it is idle".into()),
-        _ => Told::Renewed,
-    })
 }
 
 async fn converted(

@@ -43,11 +43,6 @@ pub(super) enum Renew {
     One,
     Two,
     Known,
-    /// The holder does not use the key.
-    Idle,
-    InUse,
-    /// As `Idle`, with what the holder knows of its grant.
-    IdleKnown,
 }
 
 /// The fence that a conversion names.
@@ -81,7 +76,7 @@ const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Op
     }
 }
 
-pub(super) const OPERATIONS: [Operation; 43] = [
+pub(super) const OPERATIONS: [Operation; 40] = [
     Operation::Handle { waits: false },
     Operation::Handle { waits: true },
     ask("exclusive", false, false, Ask::Again),
@@ -106,9 +101,6 @@ pub(super) const OPERATIONS: [Operation; 43] = [
     Operation::Renew(Renew::One),
     Operation::Renew(Renew::Two),
     Operation::Renew(Renew::Known),
-    Operation::Renew(Renew::Idle),
-    Operation::Renew(Renew::InUse),
-    Operation::Renew(Renew::IdleKnown),
     Operation::Upgrade(OfFence::None),
     Operation::Upgrade(OfFence::Own),
     Operation::Upgrade(OfFence::Other),

@@ -345,10 +345,8 @@ pub fn untyped_shapes() -> Vec<(Verdict, Value)> {
             untimed(Has::BOTH),
             with_first("acquired_at", nonsense.clone()),
         ));
-        for field in ["note", "idle_since"] {
-            shapes.push((Lock(Has::SOLE), with(flat(), json!({ field: nonsense }))));
-            shapes.push((Lock(Has::BOTH), with_first(field, nonsense.clone())));
-        }
+        shapes.push((Lock(Has::SOLE), with(flat(), json!({ "note": nonsense }))));
+        shapes.push((Lock(Has::BOTH), with_first("note", nonsense.clone())));
         shapes.push((
             Lock(Has::NOBODY),
             with(free(), json!({ "released_at": nonsense })),

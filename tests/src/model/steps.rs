@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Mode,
     jobs::Tick,
-    store::{AcquireRequest, InTurn, KnownPlace, Turn, Usage, WaiterId},
+    store::{AcquireRequest, InTurn, KnownPlace, Turn, WaiterId},
 };
 use proptest::{
     collection::vec,
@@ -35,10 +35,10 @@ pub(super) enum Step {
     Leave(usize, usize),
     /// Waits until a free key is kept for no waiter any more.
     Linger,
-    Renew(usize, usize, Duration, Usage),
+    Renew(usize, usize, Duration),
     /// A conversion that names no fence, or one that exceeds that of the lease by this.
     Convert(usize, usize, Mode, Option<i64>),
-    RenewAll(usize, Duration, Usage),
+    RenewAll(usize, Duration),
     /// The flag says that the lease is likely to be the only one. It may be wrong.
     Release(usize, usize, bool),
     /// A release with a minimum hold of this length.
@@ -147,15 +147,6 @@ fn ttl() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(TTL), Just(TTL * 2)]
 }
 
-/// What renewals say of the use of the key.
-fn usage() -> impl Strategy<Value = Usage> {
-    prop_oneof![
-        1 => Just(Usage::Unmarked),
-        1 => Just(Usage::InUse),
-        2 => Just(Usage::Idle),
-    ]
-}
-
 /// The ticks. Most are of one kind, so that they can be compared.
 fn tick() -> impl Strategy<Value = Tick> {
     prop_oneof![
@@ -182,10 +173,8 @@ pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
         4 => (both(), asks()).prop_map(|((key, lease), (claim, stance))| {
             Step::AcquireBriefly(key, lease, claim, stance)
         }),
-        3 => (both(), ttl(), usage())
-            .prop_map(|((key, lease), ttl, usage)| Step::Renew(key, lease, ttl, usage)),
-        1 => (0..LEASES, ttl(), usage())
-            .prop_map(|(lease, ttl, usage)| Step::RenewAll(lease, ttl, usage)),
+        3 => (both(), ttl()).prop_map(|((key, lease), ttl)| Step::Renew(key, lease, ttl)),
+        1 => (0..LEASES, ttl()).prop_map(|(lease, ttl)| Step::RenewAll(lease, ttl)),
         3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)], option::of(-1..=1_i64))
             .prop_map(|((key, lease), mode, by)| Step::Convert(key, lease, mode, by)),
         4 => (both(), any::<bool>())

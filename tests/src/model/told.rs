@@ -22,7 +22,6 @@ pub(super) struct Entry {
     fence: usize,
     minutes: u64,
     note: Option<String>,
-    is_idle: bool,
 }
 
 /// An answer, without what may differ.
@@ -145,7 +144,6 @@ impl Side {
                 fence: self.fence(key, holder.fence)?,
                 minutes: minutes(lifetime),
                 note: holder.note.as_ref().map(ToString::to_string),
-                is_idle: holder.idle_since.is_some(),
             })
         };
         holders.iter().map(entry).collect()

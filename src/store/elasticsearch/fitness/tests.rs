@@ -199,12 +199,12 @@ fn a_searched_field_that_is_not_mapped_is_named_whatever_is_dynamic() {
 #[test]
 fn a_field_that_the_mapping_lacks_is_named() {
     for (place, field) in [
-        ("/properties", "idle_since"),
-        ("/properties/holders/properties", "holders.idle_since"),
+        ("/properties", "note"),
+        ("/properties/holders/properties", "holders.note"),
     ] {
         let mut older = ours();
         let fields = older["mappings"].pointer_mut(place).unwrap();
-        fields.as_object_mut().unwrap().remove("idle_since");
+        fields.as_object_mut().unwrap().remove("note");
         assert!(statements().fit_for_locks("locks-v1", &older).is_ok());
         let told = located(older.clone()).unwrap_err();
         assert!(told.contains(&format!("no field {field}")), "{told}");

@@ -219,9 +219,9 @@ fn a_turn_is_parameters() {
     }
 }
 
-/// Most acquires take one fence, and most renewals do not say whether the key is in use. Their requests do not grow.
+/// Most acquires take one fence. Their requests do not grow.
 #[test]
-fn fences_and_usage_are_parameters_if_there_is_something_to_say() {
+fn the_number_of_fences_is_a_parameter_if_there_are_several() {
     let statements = Statements::of_locks("locks".into());
     let params = |change: ScriptedUpdate| change.body["script"]["params"].clone();
     let fences = |fences| {
@@ -237,15 +237,6 @@ fn fences_and_usage_are_parameters_if_there_is_something_to_say() {
     assert_eq!(fences(1), None);
     assert_eq!(fences(2), Some(json!(2)));
     assert_eq!(fences(u16::MAX), Some(json!(65_535)));
-    let idle = |usage| {
-        let request = RenewRequest::new(key("key"), LeaseId::random(), Duration::from_secs(1));
-        params(statements.renew(&request.usage(usage)))
-            .get("idle")
-            .cloned()
-    };
-    assert_eq!(idle(Usage::Unmarked), None);
-    assert_eq!(idle(Usage::InUse), Some(json!(false)));
-    assert_eq!(idle(Usage::Idle), Some(json!(true)));
 }
 
 /// The ids are in the body, because a path would lose the segments `.` and `..`.

@@ -244,9 +244,6 @@ fn holder(holder: &Holder) -> Document {
     if let Some(note) = &holder.note {
         written.insert("note", &**note);
     }
-    if let Some(since) = holder.idle_since {
-        written.insert("idle_since", date_of(since));
-    }
     written
 }
 

@@ -15,8 +15,7 @@ fn date(millis: i64) -> Bson {
 fn flat(lease: LeaseId) -> Document {
     doc! {
         "_id": "k", "schema": SCHEMA, "fence": 7_i64, "lease": lease.to_string(), "owner": "me",
-        "acquired_at": date(3), "expires_at": date(9), "note": "nightly", "idle_since": date(4),
-        "now": date(5),
+        "acquired_at": date(3), "expires_at": date(9), "note": "nightly", "now": date(5),
     }
 }
 
@@ -26,7 +25,6 @@ fn several(lease: LeaseId) -> Document {
         "holders": [{
             "lease": lease.to_string(), "owner": "me", "mode": "permits", "permits": 3_i64,
             "fence": 6_i64, "acquired_at": date(3), "expires_at": date(9), "note": "nightly",
-            "idle_since": date(4),
         }],
     }
 }
@@ -64,10 +62,8 @@ fn a_lock_is_read_with_every_field() {
     assert_eq!((holder.mode, holder.permits), (Mode::Exclusive, 1));
     assert_eq!(holder.acquired_at.timestamp_millis(), 3);
     assert_eq!(holder.note.as_deref(), Some("nightly"));
-    assert_eq!(holder.idle_since.map(|at| at.timestamp_millis()), Some(4));
     let record = decoded(&several(lease)).unwrap().record;
     let holder = &record.holders[0];
-    assert_eq!(holder.idle_since.map(|at| at.timestamp_millis()), Some(4));
     assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
     assert_eq!((record.fence, holder.fence), (Fence::new(7), Fence::new(6)));
     let released = doc! { "schema": SCHEMA, "fence": 7_i64, "released_at": date(4) };
@@ -148,12 +144,11 @@ fn a_lock_that_has_expired_is_free_whoever_had_it() {
 
 #[test]
 fn what_decides_nothing_damages_nothing() {
-    for field in ["owner", "acquired_at", "note", "idle_since"] {
+    for field in ["owner", "acquired_at", "note"] {
         let mut odd = flat(LeaseId::random());
         odd.insert(field, true);
         let holders = decoded(&odd).unwrap().record.holders;
         assert_eq!(holders.len(), 1, "{field}");
-        assert_eq!(holders[0].idle_since.is_none(), field == "idle_since");
     }
 }
 

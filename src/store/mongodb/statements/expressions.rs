@@ -90,7 +90,6 @@ pub(super) fn holders() -> Document {
         "acquired_at": "$acquired_at",
         "expires_at": "$expires_at",
         "note": "$note",
-        "idle_since": "$idle_since",
     };
     doc! { "$switch": {
         "branches": [

@@ -18,7 +18,7 @@ use super::{
     holders::{RoomEffect, holders_that, released, with_holders},
 };
 use crate::{
-    messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest, Usage},
+    messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
     model::{Conversion, Fence, Key, LeaseId, Mode},
 };
 
@@ -27,17 +27,12 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
     let lease = request.lease;
     let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
     let expires_at = doc! { "$max": ["$$this.expires_at", from_now(request.ttl)] };
-    let renewed = doc! { "expires_at": expires_at };
-    let renewed = replaced(
-        "$holders",
-        lease,
-        with_usage("$$this", request.usage, renewed),
-    );
+    let renewed = changed("$holders", lease, doc! { "expires_at": expires_at });
     vec![doc! { "$replaceWith": { "$switch": {
         "branches": [
             {
                 "case": { "$and": [is_sole(lease), is_held(), is_lock()] },
-                "then": renewed_sole(request.ttl, request.usage, retention),
+                "then": renewed_sole(request.ttl, retention),
             },
             {
                 "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] },
@@ -48,44 +43,27 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
     } } }]
 }
 
-/// Renews each of these leases with this ttl and this usage, if it is live and a sole holder.
+/// Renews each of these leases with this ttl, if it is live and a sole holder.
 pub(crate) fn renew_together(
     requests: &[&RenewRequest],
     ttl: Duration,
-    usage: Usage,
     retention: Duration,
 ) -> Document {
     let (keys, leases) = named(requests.iter().map(|request| (&request.key, request.lease)));
     let live = doc! { "$and": [is_held(), is_lock(), is_one_lease()] };
     doc! {
         "q": { "_id": { "$in": keys }, "lease": { "$in": leases } },
-        "u": replace_if(live, renewed_sole(ttl, usage, retention)),
+        "u": replace_if(live, renewed_sole(ttl, retention)),
         "multi": true,
     }
 }
 
-fn renewed_sole(ttl: Duration, usage: Usage, retention: Duration) -> Document {
+fn renewed_sole(ttl: Duration, retention: Duration) -> Document {
     let renewed = doc! {
         "expires_at": { "$max": ["$expires_at", from_now(ttl)] },
         "cleanup_at": cleanup_at("$$NOW", ttl, retention),
     };
-    with_usage("$$ROOT", usage, renewed)
-}
-
-/// A document or a holder with these new fields, and with or without the time since when the key is not used, as a
-/// renewal says. A time that is not a date counts as missing.
-fn with_usage(before: &str, usage: Usage, mut change: Document) -> Document {
-    let before = match usage {
-        Usage::Unmarked => Bson::from(before),
-        Usage::InUse => doc! { "$unsetField": { "field": "idle_since", "input": before } }.into(),
-        Usage::Idle => {
-            let since = format!("{before}.idle_since");
-            let is_date = doc! { "$eq": [{ "$type": since.as_str() }, "date"] };
-            change.insert("idle_since", doc! { "$cond": [is_date, since, "$$NOW"] });
-            before.into()
-        }
-    };
-    doc! { "$mergeObjects": [before, change] }
+    doc! { "$mergeObjects": ["$$ROOT", renewed] }
 }
 
 /// Makes a live lease with the fence that the request names shared, or exclusive if no other holder is live. Only an
@@ -122,7 +100,6 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
                         "acquired_at": "$$mine.acquired_at",
                         "expires_at": "$$mine.expires_at",
                         "note": "$$mine.note",
-                        "idle_since": "$$mine.idle_since",
                     },
                 ),
             } }
@@ -248,13 +225,8 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
 
 /// These holders, with a change to the holder with this lease.
 fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Document {
-    replaced(holders, lease, doc! { "$mergeObjects": ["$$this", change] })
-}
-
-/// These holders, with another one in the place of the holder with this lease.
-fn replaced(holders: impl Into<Bson>, lease: LeaseId, holder: Document) -> Document {
     doc! { "$map": {
         "input": holders.into(),
-        "in": { "$cond": [is_lease(lease), holder, "$$this"] },
+        "in": { "$cond": [is_lease(lease), { "$mergeObjects": ["$$this", change] }, "$$this"] },
     } }
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, Filter, InTurn, KnownPlace, PermitRequest, ReleaseRequest,
-        RenewRequest, Turn, Usage,
+        RenewRequest, Turn,
     },
     model::{FENCE_END, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::hostile_texts::Texts,
@@ -72,9 +72,8 @@ fn changes() -> Vec<Vec<Document>> {
     let mut changes: Vec<_> = asked.iter().flat_map(forms).collect();
     changes.extend(asked.iter().filter_map(|it| take_over_sole(it, TTL)));
     let renewal = RenewRequest::new(key.clone(), lease, TTL);
-    let usages = [Usage::Unmarked, Usage::InUse, Usage::Idle];
-    changes.extend(usages.map(|usage| renew(&renewal.clone().usage(usage), TTL)));
     changes.extend([
+        renew(&renewal, TTL),
         convert(&ConvertRequest::upgrade(key.clone(), lease), TTL),
         convert(&ConvertRequest::downgrade(key, lease), TTL),
         self::release(&release, TTL),
@@ -237,25 +236,6 @@ fn a_grant_of_several_fences_needs_them_and_is_kept_for_as_long() {
     assert_eq!(document.get_document("fence"), Ok(&last));
     let kept = cleanup_at("$$NOW", TTL + Duration::from_millis(99), TTL);
     assert_eq!(document.get_document("cleanup_at"), Ok(&kept));
-}
-
-#[test]
-fn only_a_renewal_that_tells_the_usage_has_it_in_its_statement() {
-    let renewal = RenewRequest::new(key("k"), LeaseId::random(), TTL);
-    for (usage, tells) in [
-        (Usage::Unmarked, false),
-        (Usage::InUse, true),
-        (Usage::Idle, true),
-    ] {
-        let request = renewal.clone().usage(usage);
-        let sent = [
-            Bson::from(renew(&request, TTL)).to_string(),
-            renew_together(&[&request], TTL, usage, TTL).to_string(),
-        ];
-        for statement in sent {
-            assert_eq!(statement.contains("idle_since"), tells, "{usage:?}");
-        }
-    }
 }
 
 #[test]

@@ -35,7 +35,6 @@ fn holder(mode: Mode, minutes: i64) -> Holder {
     let mut holder = Holder::exclusive(LeaseId::random(), owner, Fence::new(7), noon(), expires_at);
     holder.mode = mode;
     holder.note = Some("note".into());
-    holder.idle_since = Some(noon());
     holder
 }
 
