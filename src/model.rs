@@ -25,7 +25,7 @@ pub(crate) use self::brief::brief;
 pub(crate) use self::brief::quoted;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::brief::sentence;
-pub(crate) use self::limits::FENCE_END;
+pub(crate) use self::limits::{FENCE_END, FENCES_PER_MILLI};
 #[cfg(any(
     feature = "mongodb",
     feature = "elasticsearch",

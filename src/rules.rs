@@ -49,7 +49,7 @@ mod tests;
 pub mod turn;
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) use self::decision::{is_last, no_next_fence};
+pub(crate) use self::decision::no_next_fence;
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::permit::YEAR;
 pub(crate) use self::{admin::found, done::not_due};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// Fences are ordered but not consecutive. The next grant has a greater fence even after a release, a takeover, an
 /// eviction, or the clean-up of the lock's document. Only a [reentrant](crate::Acquire::reentrant) lease has the fence
-/// of the lease that its owner holds already.
+/// of the lease that its owner holds already. The first fence of a key is the server's time in milliseconds × 1,024.
 ///
 /// A store never grants a fence beyond 2^53 − 1, so that JavaScript and JSON parsers that read numbers as doubles hold
 /// each of them exactly.
@@ -65,9 +65,9 @@ mod tests {
 
     #[test]
     fn it_is_a_number_to_serde() {
-        let fence = Fence::new(1_795_288_256_123);
+        let fence = Fence::new(1_838_375_174_269_952);
         let json = serde_json::to_string(&fence).unwrap();
-        assert_eq!(json, "1795288256123");
+        assert_eq!(json, "1838375174269952");
         assert_eq!(serde_json::from_str::<Fence>(&json).unwrap(), fence);
     }
 }

@@ -7,8 +7,12 @@ use std::time::Duration;
 pub const SCHEMA: &str = "leasehold.lock.1";
 
 /// The end of the fences: each fence is below this number. Languages that have only floating-point numbers are exact up
-/// to it. As a time in milliseconds it is in the year 287,396.
+/// to it. A clock reaches it in the year 2248.
 pub(crate) const FENCE_END: i64 = 1 << 53;
+
+/// How many fences there are for each millisecond of the clock. The first fence of a key is the time, in this unit. So
+/// the fences of a key stay behind the clock as long as it takes no more than a million of them a second.
+pub(crate) const FENCES_PER_MILLI: i64 = 1_024;
 
 /// The version of the format of a limiter's document that this crate reads and writes.
 #[cfg(any(

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::decision::{Decision, Write, next_fence, no_next_fence};
 use crate::{
     messages::{Eviction, Filter, LookAnswer},
-    model::{Error, LastDone, LeaseId, LockRecord, LockState, after},
+    model::{Error, FENCES_PER_MILLI, LastDone, LeaseId, LockRecord, LockState, after},
 };
 
 /// Ends each live lease, and raises the fence, so that resources can refuse the writes of the evicted holders. `None`
@@ -72,8 +72,7 @@ pub fn answer_evict(record: &LockRecord) -> Eviction {
 /// said.
 ///
 /// Without a document, the next grant takes its fence from the clock. So the clock must have passed each fence that was
-/// granted before. A fence can be ahead of the clock, for example if a key is granted more than a thousand times a
-/// second.
+/// granted before. A fence can be ahead of the clock, for example if the clock has stepped back.
 pub fn remove_expired(
     record: Option<&LockRecord>,
     retention: Duration,
@@ -95,7 +94,7 @@ pub fn remove_expired(
 
 /// From when on the document can be removed: its holders have expired and the clock has passed its fence.
 fn removable_from(record: &LockRecord) -> DateTime<Utc> {
-    let passed = record.fence.get().max(0).saturating_add(1);
+    let passed = record.fence.get().max(0) / FENCES_PER_MILLI + 1;
     let passed = DateTime::from_timestamp_millis(passed).unwrap_or(DateTime::<Utc>::MAX_UTC);
     record.expires_at.max(passed)
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 
 use crate::{
     messages::Grant,
-    model::{Error, FENCE_END, Fence, Holder, Key, LeaseId, LockRecord},
+    model::{Error, FENCE_END, FENCES_PER_MILLI, Fence, Holder, Key, LeaseId, LockRecord},
 };
 
 /// The result of a rule: the change of the document, and the answer.
@@ -30,10 +30,11 @@ pub enum Write<R = LockRecord> {
     Remove,
 }
 
-/// The fence of a new grant. It is greater than the previous fence, and at least the server's time in milliseconds, so
-/// that it rises even after a clean-up of the document.
+/// The fence of a new grant. It is greater than the previous fence, and at least the server's time in milliseconds ×
+/// 1,024, so that it rises even after a clean-up of the document.
 ///
-/// `None` if `previous` is the last fence that there is. No key reaches it by itself, but a document may contain it.
+/// `None` if it would be too great: `previous` is the last fence that there is, or the clock is past the year 2248. No
+/// key or clock comes that far by itself, but a document may contain that fence, and a clock may be wrong.
 pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Option<Fence> {
     last_of_next(previous, NonZeroU16::MIN, now)
 }
@@ -47,26 +48,19 @@ pub fn last_of_next(
     now: DateTime<Utc>,
 ) -> Option<Fence> {
     let following = previous.map_or(0, |fence| fence.get().saturating_add(1));
-    let first = following.max(now.timestamp_millis());
+    let of_clock = now.timestamp_millis().saturating_mul(FENCES_PER_MILLI);
+    let first = following.max(of_clock);
     let last = first.saturating_add(i64::from(fences.get()) - 1);
     (last < FENCE_END).then_some(Fence::new(last))
 }
 
-/// Whether no fence comes after this one, at any time.
-pub(crate) fn is_last(fence: Fence) -> bool {
-    !has_next(fence, NonZeroU16::MIN)
-}
-
-/// Whether this many fences come after this one.
-pub(crate) fn has_next(fence: Fence, fences: NonZeroU16) -> bool {
-    fence.get() < FENCE_END - i64::from(fences.get())
-}
-
-/// The error if a key that has had its last fence needs another one.
+/// The error if there is no fence for a change that needs one.
 pub(crate) fn no_next_fence(key: &Key) -> Error {
     Error::NotALock {
         key: key.clone(),
-        problem: "its fence is the last one that there is".to_owned(),
+        problem: "its next fence would be too great: its fence is the last one that there is, or \
+                  the clock of the server is wrong"
+            .to_owned(),
     }
 }
 

@@ -3,9 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::{
-    decision::{
-        Decision, Write, grant, has_next, holder, last_of_next, latest_expiry, live, no_next_fence,
-    },
+    decision::{Decision, Write, grant, holder, last_of_next, latest_expiry, live, no_next_fence},
     done, turn,
 };
 use crate::{
@@ -59,6 +57,8 @@ pub fn acquire(
     {
         return kept(answer);
     }
+    let newest = record.map(|record| record.fence);
+    let next = last_of_next(newest, request.fences, now);
     let answer = match record {
         None => replaced.map(|_| {
             Ok(AcquireAnswer::Held(Held::new(
@@ -73,18 +73,16 @@ pub fn acquire(
                 || holders.len() >= MAX_HOLDERS
                 || conflicts(&holders, request)
                 || turn::outlook(record, request, now).is_behind;
-            if refused && !mine && has_next(record.fence, request.fences) {
+            if refused && !mine && next.is_some() {
                 return refuse(record, request, now);
             }
             (mine || refused).then(|| answer_acquire(record, request, now))
         }
     };
-    let newest = record.map(|record| record.fence);
-    let next = last_of_next(newest, request.fences, now).ok_or_else(|| no_next_fence(&request.key));
     let next = match (answer, next) {
         (Some(answer), _) => return kept(answer),
-        (None, Err(error)) => return kept(Err(error)),
-        (None, Ok(next)) => next,
+        (None, None) => return kept(Err(no_next_fence(&request.key))),
+        (None, Some(next)) => next,
     };
     // An owner that enters again keeps its fence: the resources that it protects have seen that one.
     let own = holders.iter().filter(|holder| is_own(holder, request));
@@ -181,7 +179,7 @@ pub fn answer_acquire(
     match live(record, request.lease, now) {
         Some(holder) => Ok(AcquireAnswer::Granted(grant(holder, now))),
         None => done::refusal(record, request).unwrap_or_else(|| {
-            if !has_next(record.fence, request.fences) {
+            if last_of_next(Some(record.fence), request.fences, now).is_none() {
                 return Err(no_next_fence(&record.key));
             }
             let held = turn::outlook(record, request, now).held(record, now);

@@ -4,8 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     decision::{
-        Decision, Write, free_from, grant, holder, is_last, latest_expiry, live, next_fence,
-        no_next_fence,
+        Decision, Write, free_from, grant, holder, latest_expiry, live, next_fence, no_next_fence,
     },
     done,
 };
@@ -136,7 +135,10 @@ pub fn answer_convert(
         (_, RenewAnswer::Renewed(grant)) if !mine.is_some_and(|mine| request.is_of(mine)) => {
             ConvertAnswer::OtherFence(grant)
         }
-        (Some(record), _) if request.conversion == Conversion::Upgrade && is_last(record.fence) => {
+        (Some(record), _)
+            if request.conversion == Conversion::Upgrade
+                && next_fence(Some(record.fence), now).is_none() =>
+        {
             return Err(no_next_fence(&record.key));
         }
         (Some(record), _) => {

@@ -281,8 +281,10 @@ impl<C: Transport> Store for IndexStore<C> {
                 record.evicted = outcome.evicted(key)?;
                 Ok(Some(rules::answer_evict(&record)))
             }
-            _ if rules::is_last(record.fence) => Err(rules::no_next_fence(key)),
-            Effect::None | Effect::Deleted => {
+            _ if now.is_some_and(|now| rules::next_fence(Some(record.fence), now).is_none()) => {
+                Err(rules::no_next_fence(key))
+            }
+            Effect::None | Effect::Deleted | Effect::Absent => {
                 Err(outcome.server.malformed("a lock was not evicted"))
             }
         }
@@ -297,7 +299,7 @@ impl<C: Transport> Store for IndexStore<C> {
         {
             Some(Effect::Deleted) => Ok(true),
             None => Ok(false),
-            Some(Effect::None | Effect::Written) => {
+            Some(Effect::None | Effect::Written | Effect::Absent) => {
                 explained(self.inspect(key).await.map(drop))?;
                 Ok(false)
             }
@@ -359,7 +361,7 @@ impl<C: Transport> IndexStore<C> {
         match outcome.map(|outcome| outcome.effect) {
             Some(Effect::Written) => Ok(ReleaseAnswer::Released),
             None => Ok(ReleaseAnswer::NotHeld),
-            Some(Effect::None | Effect::Deleted) => {
+            Some(Effect::None | Effect::Deleted | Effect::Absent) => {
                 explained(self.inspect(key).await.map(drop))?;
                 Ok(ReleaseAnswer::NotHeld)
             }

@@ -86,7 +86,7 @@ pub(crate) fn conversions() -> [(&'static str, ConvertRequest); 2] {
         ("upgrade", ConvertRequest::upgrade(key(), lease())),
         ("downgrade", ConvertRequest::downgrade(key(), lease())),
     ]
-    .map(|(name, request)| (name, request.of_fence(Fence::new(1_764_000_000_000))))
+    .map(|(name, request)| (name, request.of_fence(Fence::new(1_806_336_000_000_000))))
 }
 
 pub(crate) fn release() -> ReleaseRequest {

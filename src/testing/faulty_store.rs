@@ -16,7 +16,9 @@ use crate::{
         ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, only_renewal,
     },
-    model::{Error, Fence, Held, Holder, Key, LeaseId, LockState, WaiterId, after},
+    model::{
+        Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, WaiterId, after,
+    },
     store::{AwaitedKeys, FreedKeys, Store},
 };
 
@@ -149,7 +151,7 @@ impl<S: Store> FaultyStore<S> {
         let holder = Holder::exclusive(
             self.other,
             Faults::OTHER_OWNER.into(),
-            Fence::new(since.timestamp_millis()),
+            Fence::new(since.timestamp_millis().saturating_mul(FENCES_PER_MILLI)),
             since,
             after(now, request.ttl),
         );

@@ -271,7 +271,7 @@ async fn a_key_that_was_released_in_the_future_is_free() {
         for (number, waiter) in (0..5).flat_map(|number| [(number, None), (number, Some(&waits))]) {
             let key = format!("key {number} {}", waiter.is_some());
             let mut tombstone = doc! {
-                "_id": &key, "schema": leasehold::store::SCHEMA, "fence": later.timestamp_millis(),
+                "_id": &key, "schema": leasehold::store::SCHEMA, "fence": later.timestamp_millis() * 1_024,
                 "cleanup_at": later, "released_at": later,
             };
             if let Some(waiter) = waiter {
@@ -290,7 +290,7 @@ async fn a_key_that_was_released_in_the_future_is_free() {
             let Attempt::Acquired(lease) = attempt else {
                 panic!("{number} on {engine:?}: {attempt:?}");
             };
-            assert!(lease.fence().get() > later.timestamp_millis());
+            assert!(lease.fence().get() > later.timestamp_millis() * 1_024);
             lease.release().await.unwrap();
         }
         let keys = ["set 0", "set 1"];

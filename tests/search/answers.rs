@@ -2,13 +2,17 @@
 //! for a grant, and not for "nothing is held".
 
 use futures::{StreamExt, stream};
+use leasehold::{Error, Store};
 use leasehold_tests::{
     every,
     liar::{Lie, Reply, always},
 };
 use serde_json::{Value, json};
 
-use super::nonsense::{AT_ONCE, INDEX, Told, all_fail, each, http, is_located, lock, noop};
+use super::{
+    ask,
+    nonsense::{AT_ONCE, INDEX, Told, all_fail, each, http, is_located, lock, noop},
+};
 
 fn said(status: &str, headers: &str, body: &[u8]) -> Lie {
     let length = body.len();
@@ -257,5 +261,21 @@ async fn a_search_that_lacks_what_was_asked_for_is_an_error() {
     for (name, outcome) in every::of_a_handle(&super::leases(store), super::nonsense::WAIT).await {
         let searches = ["list", "purge", "release_owner"].contains(&name);
         assert_eq!(outcome.is_ok(), searches, "{name}: {outcome:?}");
+    }
+}
+
+/// Both engines answer so to an upsert whose script creates no document. The script does that if the clock of the node
+/// has no fence for it.
+#[tokio::test]
+async fn an_acquire_that_creates_no_document_says_that_the_clock_may_be_wrong() {
+    let update = json!({
+        "_index": INDEX, "_id": "key", "_version": -1, "result": "noop", "get": { "found": false }, "status": 200,
+    });
+    let answer = json!({ "errors": false, "took": 1, "items": [{ "update": update }] });
+    let store = is_located(json_of("200 OK", &answer)).await;
+    for request in [ask(), ask().fresh(), ask().shared()] {
+        let error = store.acquire(&request).await.unwrap_err();
+        assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
+        assert!(error.to_string().contains("clock"), "{error}");
     }
 }

@@ -217,7 +217,7 @@ async fn the_same_and_a_newer_holder_pass_and_an_older_one_changes_nothing() {
     for engine in BOTH {
         let documents = Documents::new(engine).await;
         // The fences are as large as those of leases, and next to each other.
-        let fences = [0, 1, 2].map(|more| 1_790_000_000_000 + more);
+        let fences = [0, 1, 2].map(|more| 1_790_000_000_000 * 1_024 + more);
         let [old, same, new] = fences.map(|fence| documents.guard(fence));
         same.index("a", &json!({ "by": "same" })).await.unwrap();
         for _ in 0..2 {

@@ -247,7 +247,6 @@ fn least_mapping() -> Value {
         "properties": {
             "key": word,
             "schema": word,
-            "fence": { "type": "long", "fields": { "time": date } },
             "expires_at": date,
             "released_at": date,
             "owner": word,

@@ -170,7 +170,7 @@ impl Fixture {
         let leases = self.superuser().leases();
         loop {
             let dead = leases.inspect("dead").await.unwrap().unwrap();
-            if dead.now.timestamp_millis() - dead.fence.get() > LONG_DEAD {
+            if dead.now.timestamp_millis() - dead.fence.get() / 1_024 > LONG_DEAD {
                 return;
             }
             sleep(Duration::from_millis(100)).await;

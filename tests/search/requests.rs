@@ -94,7 +94,7 @@ async fn each_operation_is_one_request() {
         let fence = next.fence();
         next.release().await.unwrap();
         // A lock is kept until the clock has passed its fence.
-        while state().await.now.timestamp_millis() <= fence.get() {}
+        while state().await.now.timestamp_millis() <= fence.get() / 1_024 {}
         proxy.http_requests();
         assert!(leases.remove_expired("dies").await.unwrap());
         one_bulk("a removal");

@@ -450,7 +450,7 @@ impl Side {
     async fn until_past_the_fence(&self, key: &Key) -> Result<(), leasehold::Error> {
         let mut pause = BRIEF;
         while let Some(state) = self.store.inspect(key).await?
-            && state.now.timestamp_millis() <= state.fence.get()
+            && state.now.timestamp_millis() <= state.fence.get() / 1_024
         {
             sleep(pause).await;
             pause *= 2;

@@ -73,11 +73,11 @@ fn ticks(time: DateTime<Utc>) -> i64 {
 
 /// The clock has passed the fences of all earlier times, unless a request has the time of its sending.
 pub fn fence(number: i64) -> Fence {
-    Fence::new(at(0).timestamp_millis() - 100 + number)
+    Fence::new(at(0).timestamp_millis() * 1_024 - 100 + number)
 }
 
 pub fn number(fence: Fence) -> i64 {
-    fence.get() + 100 - at(0).timestamp_millis()
+    fence.get() + 100 - at(0).timestamp_millis() * 1_024
 }
 
 /// The document. The owner of a lease, and what a place is for, are known from its client.

@@ -20,7 +20,7 @@ fn a_free_key_is_granted_with_the_clock_as_its_first_fence() {
     let AcquireAnswer::Granted(grant) = decision.answer else {
         panic!("held");
     };
-    assert_eq!(grant.fence, Fence::new(5_000));
+    assert_eq!(grant.fence, Fence::new(5_000 * 1_024));
     assert_eq!(grant.expires_in(), TTL);
     assert_eq!(put(decision.write).expires_at, at(15_000));
 }
@@ -61,10 +61,12 @@ fn the_same_lease_id_is_granted_once() {
 #[test]
 fn the_fence_rises_even_when_the_clock_stands_still_or_goes_back() {
     let next = |previous: Option<i64>, now| next_fence(previous.map(Fence::new), at(now));
-    assert_eq!(next(None, 7), Some(Fence::new(7)));
-    assert_eq!(next(Some(7), 7), Some(Fence::new(8)));
-    assert_eq!(next(Some(70), 7), Some(Fence::new(71)));
-    assert_eq!(next(Some(7), 70), Some(Fence::new(70)));
+    let clock = 7 * 1_024;
+    assert_eq!(next(None, 7), Some(Fence::new(clock)));
+    assert_eq!(next(Some(clock), 7), Some(Fence::new(clock + 1)));
+    assert_eq!(next(Some(10 * clock), 7), Some(Fence::new(10 * clock + 1)));
+    assert_eq!(next(Some(clock), 70), Some(Fence::new(10 * clock)));
+    assert_eq!(next(None, -7), Some(Fence::new(0)));
 }
 
 #[test]
@@ -238,16 +240,46 @@ fn a_key_has_no_more_live_holders_than_it_may_have() {
     assert_eq!(left.holders.len(), MAX_HOLDERS);
 }
 
+/// When the clock is right again, everything is as before.
+#[test]
+fn a_clock_beyond_the_last_fence_changes_no_key() {
+    let end = FENCE_END / 1_024;
+    let last = put(acquire(None, &ask(LeaseId::random()), at(end - 1)).write);
+    assert_eq!(last.fence.get(), FENCE_END - 1_024);
+    let lease = LeaseId::random();
+    let mut record = granted(lease, None, 5_000);
+    let refused = |found: Option<&LockRecord>, now| {
+        let acquired = try_acquire(found, &ask(LeaseId::random()), at(now));
+        let evicted = try_evict(found, at(now));
+        assert_eq!((acquired.write, evicted.write), (Write::Keep, Write::Keep));
+        let is_error = matches!(acquired.answer, Err(Error::NotALock { .. }));
+        assert!(is_error && (found.is_none() || evicted.answer.is_err()));
+    };
+    for now in [end, 8_000_000_000_000_000] {
+        refused(None, now);
+        refused(Some(&record), now);
+    }
+    let next = granted(LeaseId::random(), Some(&record), 20_000);
+    assert_eq!(next.fence.get(), 20_000 * 1_024);
+    let several = ask(LeaseId::random()).fences(NonZeroU16::new(1_025).unwrap());
+    assert!(try_acquire(None, &several, at(end - 1)).answer.is_err());
+    record.holders[0].mode = Mode::Shared;
+    record.holders[0].expires_at = at(2 * end);
+    let upgrade = ConvertRequest::upgrade(record.key.clone(), lease);
+    let upgraded = try_convert(Some(&record), &upgrade, at(end));
+    assert!(upgraded.write == Write::Keep && upgraded.answer.is_err());
+}
+
 #[test]
 fn a_grant_that_takes_several_fences_has_the_last_of_them() {
     let several = |lease| ask(lease).fences(NonZeroU16::new(100).unwrap());
     let first = put(acquire(None, &several(LeaseId::random()), at(5_000)).write);
     // The first of the fences is the time of the server, as for any grant without a document.
-    assert_eq!(first.fence.get(), 5_099);
+    assert_eq!(first.fence.get(), 5_000 * 1_024 + 99);
     assert_eq!(first.holders[0].fence, first.fence);
     let free = at(5_000 + 10_000);
     let next = put(acquire(Some(&first), &several(LeaseId::random()), free).write);
-    assert_eq!(next.fence.get(), 15_099);
+    assert_eq!(next.fence.get(), 15_000 * 1_024 + 99);
     let soon = put(evict(Some(&first), at(5_001)).write);
     let next = put(acquire(Some(&soon), &several(LeaseId::random()), at(5_001)).write);
     assert_eq!(next.fence.get(), soon.fence.get() + 100);

@@ -221,7 +221,7 @@ impl Run {
         // Without a document, no fence is too early.
         let earlier = self.record.as_ref().map_or(-1, |it| it.fence.get());
         let first = fence.get() - i64::from(request.fences.get()) + 1;
-        if first != self.now.max(earlier + 1) {
+        if first != (self.now * 1_024).max(earlier + 1) {
             let fences = request.fences;
             return Err(format!(
                 "{number} took {fences} fences up to {fence} after {earlier}"

@@ -100,7 +100,8 @@ fn clean_up_waits_for_the_retention_and_for_the_fence() {
     assert!(!remove_expired(None, day, at(86_410_000)).answer);
 
     let mut ahead = record;
-    ahead.fence = Fence::new(20_000);
+    // The clock passes this fence with its next millisecond.
+    ahead.fence = Fence::new(20_000 * 1_024 + 1_023);
     assert!(!remove_expired(Some(&ahead), Duration::ZERO, at(20_000)).answer);
     assert!(remove_expired(Some(&ahead), Duration::ZERO, at(20_001)).answer);
     assert!(!remove_expired(Some(&ahead), day, at(86_420_000)).answer);

@@ -98,6 +98,10 @@ impl<C: Transport> IndexStore<C> {
 
     /// The document after the request, and the time at which it was answered. No document if the request replaces a
     /// lease and the key has none.
+    ///
+    /// # Errors
+    ///
+    /// Among others [`Error::NotALock`] if no document was created because the clock of the node has no fence for it.
     fn judged(
         &self,
         request: &AcquireRequest,
@@ -110,6 +114,9 @@ impl<C: Transport> IndexStore<C> {
                 None => Err(self.malformed(UPSERT_FOUND_NONE)),
             };
         };
+        if outcome.effect == Effect::Absent {
+            return Err(rules::no_next_fence(&request.key));
+        }
         let (record, now) = outcome.record_at(&request.key, at)?;
         if let Some(now) = now {
             self.clock.record_time(now, Instant::now());

@@ -55,6 +55,8 @@ pub(crate) enum Effect {
     Written,
     Deleted,
     None,
+    /// The document was missing, and the script has not created it.
+    Absent,
 }
 
 /// The outcome of a change, with the document as the script left it, if it was asked for.
@@ -137,7 +139,10 @@ fn read(mut item: Value, server: &Server) -> ItemAnswer {
     let effect = match (kind, status, told["result"].as_str()) {
         (Some("update"), Some(200..=299), Some("created" | "updated")) => Ok(Effect::Written),
         (Some("update"), Some(200..=299), Some("deleted")) => Ok(Effect::Deleted),
-        (Some("update"), Some(200..=299), Some("noop")) => Ok(Effect::None),
+        (Some("update"), Some(200..=299), Some("noop")) => match told["get"]["found"].as_bool() {
+            Some(false) => Ok(Effect::Absent),
+            _ => Ok(Effect::None),
+        },
         (_, Some(status @ 400..), None) if told["error"]["type"].is_string() => {
             Err(ErrorResponse::read(status, &told["error"], server.clone()))
         }
@@ -225,7 +230,7 @@ impl ChangeOutcome {
         let field = match self.effect {
             Effect::Written => "written_at",
             Effect::None => "now",
-            Effect::Deleted => return Ok(None),
+            Effect::Deleted | Effect::Absent => return Ok(None),
         };
         let now = self.source.as_ref().map_or(&Value::Null, |it| &it[field]);
         match now {
@@ -307,6 +312,18 @@ mod tests {
         let holder = &record.holders[0];
         assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
         assert_eq!(holder.note.as_deref(), Some("nightly"));
+    }
+
+    /// So both engines answer to an upsert whose script writes nothing.
+    #[test]
+    fn a_document_that_was_not_created_is_told_from_one_that_was_not_changed() {
+        let answer = json!({
+            "_index": "locks-v1", "_id": "k", "_version": -1, "result": "noop",
+            "get": { "found": false }, "status": 200,
+        });
+        let outcome = read(answer).outcome.unwrap();
+        assert_eq!(outcome.effect, Effect::Absent);
+        assert!(outcome.document().is_err());
     }
 
     /// The time of the last change must not be taken for the time of an answer that changed nothing.

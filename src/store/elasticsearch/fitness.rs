@@ -15,10 +15,9 @@ use crate::model::MAX_KEY_BYTES;
 const ANEW: &str = "delete it and correct its index template";
 
 /// The fields by which lists and purges find documents, and by which they sort them.
-const SEARCHED: [&str; 11] = [
+const SEARCHED: [&str; 10] = [
     "key",
     "schema",
-    "fence.time",
     "expires_at",
     "released_at",
     "owner",

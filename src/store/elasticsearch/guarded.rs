@@ -290,7 +290,7 @@ impl<C: Transport> GuardedIndex<C> {
         match outcome.effect {
             Effect::Deleted => Ok(true),
             Effect::Written => Err(outcome.server.malformed("a deletion wrote")),
-            Effect::None => {
+            Effect::None | Effect::Absent => {
                 self.claimed(&id).await?;
                 // The document was deleted meanwhile, or was created anew. A newer fence has refused the deletion
                 // nevertheless.

@@ -143,8 +143,7 @@ pub(super) fn mapping() -> Value {
         "properties": {
             "key": word,
             "schema": word,
-            // Most fences are times in milliseconds. As a date, a fence can be compared with the current time.
-            "fence": { "type": "long", "fields": { "time": date } },
+            "fence": number,
             "lease": word,
             "owner": word,
             "acquired_at": shown,

@@ -32,7 +32,11 @@ pub(crate) struct Decoded<R = LockRecord> {
 /// [`Error::UnsupportedSchema`] for the document of another version, [`Error::NotALock`] for
 /// anything else that is not a lock.
 pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
-    stored::lock(&Raw(Some(document)), key)
+    stored::lock(&Raw(Some(document)), key).map_err(|error| match document.iter().nth(1) {
+        Some(_) => error,
+        // An acquire has created the document, and the clock had no fence for it.
+        None => rules::no_next_fence(key),
+    })
 }
 
 /// Reads a lock from an answer with `statements::projection`.
@@ -57,11 +61,13 @@ pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
 ///
 /// # Errors
 ///
-/// As for [`lock`], and [`Error::NotALock`] for a document that was not evicted because it has the last fence.
+/// As for [`lock`], and [`Error::NotALock`] for a document that was not evicted because it has no next fence.
 pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
     let Decoded { mut record, now } = lock(answer, key)?;
-    // An earlier eviction may have left that fence. Only its time distinguishes the two.
-    if rules::is_last(record.fence) && now.is_some_and(|now| now != record.expires_at) {
+    // An eviction may have left the last fence. Only its time tells it from one that was refused.
+    let was_refused =
+        |now| rules::next_fence(Some(record.fence), now).is_none() && now != record.expires_at;
+    if now.is_some_and(was_refused) {
         return Err(rules::no_next_fence(key));
     }
     record.evicted = stored::evicted(&Raw(Some(shown(answer))), key)?;

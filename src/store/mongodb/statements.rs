@@ -25,7 +25,7 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use self::expressions::{
     MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
-    next_fence, replace_if,
+    next_fence, of_clock, replace_if,
 };
 
 pub(crate) use self::{
@@ -129,7 +129,7 @@ fn removable(retention: Duration) -> Document {
     doc! { "$and": [
         is_lock(),
         { "$lte": [{ "$ifNull": ["$expires_at", "$released_at"] }, since.clone()] },
-        { "$lt": ["$fence", { "$toLong": since }] },
+        { "$lt": ["$fence", of_clock(since)] },
         done::is_forgotten(),
     ] }
 }
@@ -159,6 +159,10 @@ pub(crate) fn parts(
 ) -> Vec<(&'static str, Document)> {
     vec![
         ("isLock", is_lock()),
+        (
+            "isBelowLastFence",
+            expressions::is_below_last_fence(std::num::NonZeroU16::MIN),
+        ),
         ("hasNextFence", expressions::has_next_fence()),
         ("isNew", expressions::is_new(key)),
         ("nextFence", next_fence()),

@@ -73,7 +73,7 @@ async fn a_stranger_who_fills_in_the_templates_takes_part() {
     let (seen, at) = stranger.look("look").await;
     let decision = [
         ("SEEN_VERSION", version(&seen)),
-        ("DECIDED_FENCE", long(at)),
+        ("DECIDED_FENCE", long(at * 1_024)),
         ("DECIDED_AT", date(at)),
     ];
     for changed in [1, 0] {
@@ -83,19 +83,19 @@ async fn a_stranger_who_fills_in_the_templates_takes_part() {
 
     let granted = stranger.send("acquire free", &[]).await;
     let granted = granted.get_document("value").unwrap();
-    assert_eq!(granted.get_i64("fence"), Ok(at + 1));
+    assert_eq!(granted.get_i64("fence"), Ok(at * 1_024 + 1));
     assert!(held_by_them().await);
     let released = stranger.send("release alone", &[]).await;
     assert_eq!(released.get_i32("nModified"), Ok(1), "{released}");
     let lease = leases.acquire("report:42", LONG).await.unwrap();
-    assert!(lease.fence().get() > at + 1);
+    assert!(lease.fence().get() > at * 1_024 + 1);
     let refused = stranger.send("acquire free", &[]).await;
     assert!(refused.get_document("value").is_err(), "{refused}");
     lease.release().await.unwrap();
 
     // Any other decision is written as a state.
     let (seen, at) = stranger.look("look again").await;
-    let fence = at.max(seen.get_i64("fence").unwrap() + 1);
+    let fence = (at * 1_024).max(seen.get_i64("fence").unwrap() + 1);
     let until = at + LONG.as_millis() as i64;
     let holder = json!({
         "lease": "11111111-1111-4111-8111-111111111111", "owner": "worker-3", "mode": "exclusive",

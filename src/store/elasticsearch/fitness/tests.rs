@@ -154,7 +154,6 @@ fn a_field_by_which_a_search_misses_locks_is_named() {
             "expires_at",
             json!({ "type": "date", "format": date, "null_value": 0 }),
         ),
-        ("fence", json!({ "type": "keyword" })),
         (
             "holders",
             json!({ "type": "nested", "properties": { "owner": { "type": "keyword" } } }),

@@ -281,7 +281,7 @@ fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
     let look = Statements::of_locks("locks".into()).look_over(Duration::MAX, None);
     let dead = &json(&look)["query"]["bool"]["should"][0];
     let range = &dead["bool"]["must_not"][0]["range"];
-    assert_eq!(range["fence.time"]["gte"], "now-2000000000s");
+    assert_eq!(range["expires_at"]["gt"], "now-2000000000s");
 }
 
 #[test]

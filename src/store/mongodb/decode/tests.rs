@@ -99,6 +99,13 @@ fn a_stored_image_is_not_taken_for_an_answer_with_the_time() {
     assert_eq!((record.holders[0].lease, now), (lease, None));
 }
 
+/// An upsert that is refused leaves such a document. The next one treats it as a new one.
+#[test]
+fn a_document_without_fields_had_no_fence() {
+    let told = problem(&doc! { "_id": "k", "now": date(5) });
+    assert!(told.contains("clock"), "{told}");
+}
+
 #[test]
 fn a_later_schema_is_named() {
     let mut later = flat(LeaseId::random());

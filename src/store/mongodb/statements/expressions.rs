@@ -5,7 +5,7 @@ use std::{num::NonZeroU16, time::Duration};
 use chrono::{DateTime, Utc};
 use mongodb::bson::{self, Bson, Document, doc};
 
-use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
+use crate::model::{FENCE_END, FENCES_PER_MILLI, Key, LeaseId, Mode, SCHEMA};
 
 /// The longest duration in a statement, a thousand years. With it, sums and differences stay within the range of dates.
 pub(super) const MAX_DURATION_MILLIS: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
@@ -39,13 +39,18 @@ pub(super) fn is_lock() -> Document {
     is_lock_below(FENCE_END)
 }
 
-/// Whether the document is a lock whose fence is not the last one.
+/// Whether the document is a lock that has a next fence.
 pub(super) fn has_next_fence() -> Document {
     has_next_fences(NonZeroU16::MIN)
 }
 
-/// Whether the document is a lock with this many fences after its own.
+/// Whether the document is a lock with this many fences after its own, and the clock has as many.
 pub(super) fn has_next_fences(fences: NonZeroU16) -> Document {
+    doc! { "$and": [is_below_last_fence(fences), clock_has(fences)] }
+}
+
+/// Whether the document is a lock with this many fences after its own.
+pub(super) fn is_below_last_fence(fences: NonZeroU16) -> Document {
     is_lock_below(FENCE_END - i64::from(fences.get()))
 }
 
@@ -56,6 +61,12 @@ fn is_lock_below(fence: i64) -> Document {
         { "$gt": ["$fence", Bson::MinKey] },
         { "$in": [{ "$type": "$expires_at" }, ["date", "missing", "null", "undefined"]] },
     ] }
+}
+
+/// Whether there are this many fences from that of the clock on.
+pub(super) fn clock_has(fences: NonZeroU16) -> Document {
+    let last = (FENCE_END - i64::from(fences.get())) / FENCES_PER_MILLI;
+    doc! { "$lte": ["$$NOW", bson::DateTime::from_millis(last)] }
 }
 
 /// Whether this upsert has created the document. It then has nothing but `_id`.
@@ -183,10 +194,11 @@ pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Dura
     let retention = millis(retention).min(MAX_DURATION_MILLIS);
     let digits = (retention / 24).max(1).ilog10().min(MAX_STEP_DIGITS);
     let step = 10_i64.pow(digits);
-    // `$trunc` rounds towards zero, so one step is added. Two milliseconds are added because the clock has passed the
-    // next fence only in the second millisecond after the present fence.
+    // `$trunc` rounds towards zero, so one step is added. Two milliseconds are added because the next fence may be one
+    // of the millisecond after that of the present fence, and the clock passes it one millisecond later.
     let kept = millis(later).min(MAX_DURATION_MILLIS) + retention + step + 2;
-    let newest = doc! { "$max": ["$fence", { "$toLong": date.into() }] };
+    let fence = doc! { "$divide": ["$fence", FENCES_PER_MILLI] };
+    let newest = doc! { "$max": [fence, { "$toLong": date.into() }] };
     doc! { "$max": ["$cleanup_at", { "$add": [
         bson::DateTime::from_millis(kept),
         { "$trunc": [newest, -i64::from(digits)] },
@@ -200,7 +212,12 @@ pub(super) fn bounded(date: impl Into<Bson>) -> Document {
 
 /// The fence of the next grant. A new document has no fence: the sum is then null, which `$max` ignores.
 pub(super) fn next_fence() -> Document {
-    doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] }
+    doc! { "$max": [{ "$add": ["$fence", 1_i64] }, of_clock("$$NOW")] }
+}
+
+/// The first fence of a millisecond of the clock.
+pub(super) fn of_clock(date: impl Into<Bson>) -> Document {
+    doc! { "$multiply": [{ "$toLong": date.into() }, FENCES_PER_MILLI] }
 }
 
 /// The last fence of the next grant, if that takes this many fences in a row.

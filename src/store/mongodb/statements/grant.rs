@@ -12,14 +12,15 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     done,
     expressions::{
-        any, cleanup_at, from_now, has_next_fences, holders, is_free, is_held, is_lease, is_listed,
-        is_live, is_new, is_sole, last_of_next, literal, lock, make_sense, replace_if,
+        any, cleanup_at, clock_has, from_now, has_next_fences, holders, is_below_last_fence,
+        is_free, is_held, is_lease, is_listed, is_live, is_new, is_sole, last_of_next, literal,
+        lock, make_sense, replace_if,
     },
     turn,
 };
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
-    model::{Access, MAX_HOLDERS, WaiterId},
+    model::{Access, FENCES_PER_MILLI, MAX_HOLDERS, WaiterId},
 };
 
 /// A form of the statement.
@@ -99,9 +100,10 @@ pub(crate) fn take_over_sole(
 fn exclusive(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
         None => {
-            let mut free = vec![is_free(), has_next_fences(request.fences)];
+            let mut free = vec![is_free(), is_below_last_fence(request.fences)];
             free.extend(queue.is_its_turn());
-            doc! { "$or": [{ "$and": free }, is_new(&request.key)] }
+            let free = doc! { "$or": [{ "$and": free }, is_new(&request.key)] };
+            doc! { "$and": [free, clock_has(request.fences)] }
         }
         Some(lease) => {
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
@@ -135,7 +137,8 @@ fn sole(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Doc
 /// The clean-up date after a grant. It is computed from the fence before the grant, so the fences that the grant takes
 /// beyond the next one are added.
 fn kept_until(request: &AcquireRequest, retention: Duration) -> Document {
-    let more = Duration::from_millis(u64::from(request.fences.get() - 1));
+    let more = i64::from(request.fences.get() - 1) / FENCES_PER_MILLI;
+    let more = Duration::from_millis(more.unsigned_abs());
     cleanup_at("$$NOW", request.ttl.saturating_add(more), retention)
 }
 
@@ -157,7 +160,7 @@ fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)
 ///
 /// Only this statement checks the number of holders: after a grant of [`exclusive`] there is one holder.
 fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Vec<Document> {
-    let known = doc! { "$and": [has_next_fences(request.fences), make_sense("$$all")] };
+    let known = doc! { "$and": [is_below_last_fence(request.fences), make_sense("$$all")] };
     let known = match request.in_place_of {
         None => doc! { "$or": [known, is_new(&request.key)] },
         Some(_) => known,
@@ -167,7 +170,7 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
         Some(lease) => doc! { "$and": [is_live(), { "$not": [is_lease(lease)] }] },
     };
     let live = doc! { "$cond": [
-        known,
+        { "$and": [known, clock_has(request.fences)] },
         { "$filter": { "input": "$$all", "cond": counts } },
         Bson::Null,
     ] };

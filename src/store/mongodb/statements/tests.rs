@@ -224,29 +224,45 @@ fn a_grant_of_several_fences_needs_them_and_is_kept_for_as_long() {
         (choice[0].to_string(), document)
     };
     let (condition, document) = granted(NonZeroU16::MIN);
-    assert!(condition.contains(&has_next_fence().to_string()));
+    let left = expressions::is_below_last_fence(NonZeroU16::MIN).to_string();
+    assert!(condition.contains(&left));
     assert_eq!(document.get_document("fence"), Ok(&next_fence()));
     let kept = cleanup_at("$$NOW", TTL, TTL);
     assert_eq!(document.get_document("cleanup_at"), Ok(&kept));
 
     let (condition, document) = granted(BLOCK);
-    let left = expressions::has_next_fences(BLOCK).to_string();
+    let left = expressions::is_below_last_fence(BLOCK).to_string();
     assert!(condition.contains(&left) && left.contains(&(FENCE_END - 100).to_string()));
     let last = doc! { "$add": [next_fence(), 99_i64] };
     assert_eq!(document.get_document("fence"), Ok(&last));
-    let kept = cleanup_at("$$NOW", TTL + Duration::from_millis(99), TTL);
     assert_eq!(document.get_document("cleanup_at"), Ok(&kept));
+    // As many as the clock has in three milliseconds, and one more.
+    let (_, document) = granted(NonZeroU16::new(3_073).unwrap());
+    let kept = cleanup_at("$$NOW", TTL + Duration::from_millis(3), TTL);
+    assert_eq!(document.get_document("cleanup_at"), Ok(&kept));
+}
+
+/// A clock that is wrong must not leave a key without a next fence.
+#[test]
+fn what_takes_a_fence_looks_at_the_clock_and_the_last_fence() {
+    let bound =
+        doc! { "$lte": ["$$NOW", mongodb::bson::DateTime::from_millis((1 << 43) - 1)] }.to_string();
+    for pipeline in changes() {
+        let text = pipeline[0].to_string();
+        let takes = text.contains(&next_fence().to_string());
+        assert_eq!(text.contains(&bound), takes, "{text}");
+    }
 }
 
 #[test]
 fn no_time_of_this_process_is_sent() {
     fn dates(value: &Bson) -> usize {
         match value {
-            // A date within the first days of 1970 is a duration, to which the server adds a fence. The year 9999 is a
-            // bound.
+            // A date within the first days of 1970 is a duration, to which the server adds a fence. The years 2248 and
+            // 9999 are bounds.
             Bson::DateTime(date) => {
                 let days = date.timestamp_millis() / (24 * 60 * 60 * 1_000);
-                (7..2_000_000).contains(&days).into()
+                (7..100_000).contains(&days).into()
             }
             Bson::Timestamp(_) => 1,
             Bson::Array(values) => values.iter().map(dates).sum(),
