@@ -20,6 +20,7 @@ use crate::{
 /// counted, and does not end a run.
 pub const KNOWN: &[Judge] = &[
     Judge::QueueOfProcess,
+    Judge::QueueOfProcesses,
     Judge::Sleeps,
     Judge::Kept,
     Judge::Place,
