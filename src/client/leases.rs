@@ -205,7 +205,7 @@ impl Leases {
     /// ```
     pub fn limiter(&self, key: impl AsRef<str>, limit: u32, window: Duration) -> Limiter {
         let quota = Quota::fixed(limit, window);
-        Limiter::new(self.limiters.clone(), Key::new(key), quota)
+        Limiter::new(&self.limiters, Key::new(key), quota)
     }
 
     /// Releases every lease of this handle and its clones, and waits until they are released. Call it at the end of a
