@@ -229,6 +229,9 @@ impl Limiter {
 /// wait only when the time given to [`wait_for`](TakePermit::wait_for) is over. Without such a time it ends the wait
 /// when all answers were errors for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
+/// A call belongs to the runtime on which its future is first polled. If that runtime ends, and the future is polled on
+/// another one, it may end with [`Error::Interrupted`].
+///
 /// # Cancel safety
 ///
 /// Dropping the future gives up its position in the queue: a new call starts at the end. If a request is under

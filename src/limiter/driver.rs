@@ -31,10 +31,10 @@ use tracing::Instrument;
 
 use super::{
     permit::{Permit, PermitAttempt},
-    queue::{PermitCaller, PermitOutcome, PermitQueue, Step, Until},
+    queue::{Call, Moment, PermitCaller, PermitOutcome, PermitQueue, Step, Until},
 };
 use crate::{
-    messages::{PermitAnswer, PermitRequest},
+    messages::PermitRequest,
     model::{Error, Key, Quota, WaitPolicy},
     random, retry,
     runtime::{self, lifecycle::Lifecycle},
@@ -76,7 +76,7 @@ pub(crate) struct LimiterQueue {
 
 struct State {
     queue: PermitQueue,
-    /// What wakes the task of each runtime.
+    /// What wakes the task on each runtime.
     tasks: Vec<(Id, Arc<Notify>)>,
 }
 
@@ -99,9 +99,9 @@ impl LimiterQueue {
         let mut queues = context.queues.lock();
         let known = queues.entry((key.clone(), quota)).or_default();
         known.upgrade().unwrap_or_else(|| {
-            let queue = PermitQueue::new(key.clone(), quota, context.call_timeout, Instant::now());
+            let limit = context.call_timeout;
             let state = State {
-                queue,
+                queue: PermitQueue::new(key.clone(), quota, limit, Instant::now()),
                 tasks: Vec::new(),
             };
             let this = Arc::new(Self {
@@ -172,8 +172,20 @@ impl LimiterQueue {
             WaitPolicy::For(wait) => Until::Time(retry::wait_end(since, wait)),
             WaitPolicy::Endless => Until::Granted,
         };
-        let mut waiter = match self.enter(permits, until, since)? {
-            Ok(waiter) => waiter,
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let (reply, outcome) = oneshot::channel();
+        let caller = PermitCaller {
+            permits,
+            until,
+            since,
+            reply: Some(reply),
+        };
+        let mut waiter = match self.enter(caller, &runtime) {
+            Ok(place) => PermitWaiter {
+                limiter: self.clone(),
+                place,
+                outcome,
+            },
             Err(known) => return Ok(known),
         };
         if let Until::Time(end) = until {
@@ -181,7 +193,9 @@ impl LimiterQueue {
                 biased;
                 outcome = &mut waiter.outcome => return outcome.map_err(|_| runtime::ended())?,
                 () = sleep_until(end) => {
-                    let outcome = self.state.lock().queue.give_up(waiter.place, Instant::now());
+                    let (place, now) = (waiter.place, Instant::now());
+                    let silence = || self.no_answer(since.elapsed());
+                    let outcome = self.state.lock().queue.give_up(place, now, silence);
                     if let Some(outcome) = outcome {
                         return outcome;
                     }
@@ -192,42 +206,32 @@ impl LimiterQueue {
         (&mut waiter.outcome).await.map_err(|_| runtime::ended())?
     }
 
-    /// Adds a caller to the end of the queue, and starts a task if there is none on this runtime. If the answer to the
-    /// caller is known without a request, it is returned as the inner error.
-    fn enter(
-        self: &Arc<Self>,
-        permits: u32,
-        until: Until,
-        since: Instant,
-    ) -> Result<Result<PermitWaiter, PermitAttempt>, Error> {
-        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let (reply, outcome) = oneshot::channel();
-        let caller = PermitCaller {
-            permits,
-            until,
-            since,
-            reply: Some(reply),
-        };
-        let limiter = self.clone();
+    /// Adds a caller to the end of the queue, and starts a task if this runtime has none. Returns the caller's place, or
+    /// as the error its answer, if that is known without a request.
+    fn enter(self: &Arc<Self>, caller: PermitCaller, at: &Handle) -> Result<u64, PermitAttempt> {
         let mut state = self.state.lock();
-        let place = match state.queue.enter(caller, Instant::now()) {
-            Ok(place) => place,
-            Err(known) => return Ok(Err(known)),
-        };
-        if state.tasks.iter().any(|(id, _)| *id == runtime.id()) {
+        let place = state.queue.enter(caller, Instant::now())?;
+        if state.tasks.iter().any(|(id, _)| *id == at.id()) {
             state.wake();
         } else {
-            let (limiter, wake) = (limiter.clone(), Arc::new(Notify::new()));
-            state.tasks.push((runtime.id(), wake.clone()));
+            let task = LimiterTask {
+                limiter: self.clone(),
+                wake: Arc::default(),
+            };
+            state.tasks.push((at.id(), task.wake.clone()));
             // A runtime that has ended drops the task at once, which takes the lock.
             drop(state);
-            runtime.spawn(LimiterTask { limiter, wake }.run());
+            at.spawn(task.run());
         }
-        Ok(Ok(PermitWaiter {
-            limiter,
-            place,
-            outcome,
-        }))
+        Ok(place)
+    }
+
+    fn no_answer(&self, limit: Duration) -> Error {
+        Error::TimedOut {
+            store: self.context.store.name(),
+            operation: "permit",
+            limit,
+        }
     }
 }
 
@@ -263,17 +267,11 @@ struct PermitWaiter {
 impl Drop for PermitWaiter {
     fn drop(&mut self) {
         let mut state = self.limiter.state.lock();
-        let granted = match self.outcome.try_recv() {
-            Ok(Ok(PermitAttempt::Granted(permit))) => Some(permit),
-            _ => None,
-        };
-        state.queue.leave(self.place, granted, Instant::now());
+        let unused = self.outcome.try_recv().ok();
+        state.queue.leave(self.place, unused, Instant::now());
         state.wake();
     }
 }
-
-/// A request, when it was sent, and its outcome.
-type Answered = (PermitRequest, Instant, Result<PermitAnswer, Error>);
 
 /// The task that works for a queue.
 struct LimiterTask {
@@ -285,27 +283,27 @@ impl LimiterTask {
     async fn run(self) {
         let closing = self.limiter.context.lifecycle.closing();
         // There are several calls only if one had no answer for long, so all are polled each time.
-        let mut calls: Vec<BoxFuture<'static, Answered>> = Vec::new();
+        let mut calls: Vec<BoxFuture<'static, Call>> = Vec::new();
         while let Some(step) = self.next_step(calls.is_empty()) {
             let until = match step {
-                Step::Send(request, sent) => {
-                    let store = self.limiter.context.store.clone();
-                    calls.push(call(store, request, sent).boxed());
-                    continue;
-                }
-                Step::GiveUp => {
-                    self.give_up();
-                    continue;
-                }
                 Step::Wait(until) => until,
+                Step::Send(request, sent) => {
+                    calls.push(self.call(request, sent));
+                    continue;
+                }
+                Step::GiveUp(request, sent) => {
+                    let limit = self.limiter.state.lock().queue.response_timeout;
+                    self.complete((request, sent, Err(self.limiter.no_answer(limit))));
+                    continue;
+                }
             };
             let next = (!calls.is_empty()).then(|| select_all(&mut calls));
-            let next = next.map(|next| next.map(|(answered, index, _)| (answered, index)));
+            let next = next.map(|next| next.map(|(call, index, _)| (call, index)));
             tokio::select! {
                 biased;
-                Some((answered, index)) = OptionFuture::from(next) => {
+                Some((call, index)) = OptionFuture::from(next) => {
                     drop(calls.swap_remove(index));
-                    self.complete(answered);
+                    self.complete(call);
                 }
                 () = closing.cancelled(), if until.is_some() => {
                     self.limiter.state.lock().queue.end(&Error::Closed);
@@ -328,26 +326,24 @@ impl LimiterTask {
         Some(step)
     }
 
-    fn complete(&self, (request, sent, outcome): Answered) {
-        if let Err(error) = &outcome {
-            telemetry::store_failed("permit", None, error);
-        }
-        let (now, chance) = (Instant::now(), random::fraction());
-        let mut state = self.limiter.state.lock();
-        state.queue.complete(&request, sent, outcome, now, chance);
+    /// Sends a request. It is not dropped when it is given up, because a late answer may [count](PermitQueue::complete).
+    fn call(&self, request: PermitRequest, sent: Instant) -> BoxFuture<'static, Call> {
+        let store = self.limiter.context.store.clone();
+        Box::pin(async move {
+            let outcome = runtime::caught(store.permit(&request)).await;
+            (request, sent, outcome)
+        })
     }
 
-    /// Has the request fail that got no answer. It goes on, because a late answer may [count](PermitQueue::complete).
-    fn give_up(&self) {
-        let error = Error::TimedOut {
-            store: self.limiter.context.store.name(),
-            operation: "permit",
-            limit: self.limiter.state.lock().queue.response_timeout,
+    fn complete(&self, call: Call) {
+        if let Err(error) = &call.2 {
+            telemetry::store_failed("permit", None, error);
+        }
+        let moment = Moment {
+            now: Instant::now(),
+            chance: random::fraction(),
         };
-        telemetry::store_failed("permit", None, &error);
-        let (now, chance) = (Instant::now(), random::fraction());
-        let mut state = self.limiter.state.lock();
-        state.queue.failed(&error, now, chance);
+        self.limiter.state.lock().queue.complete(call, moment);
     }
 }
 
@@ -360,9 +356,4 @@ impl Drop for LimiterTask {
             state.queue.end(&runtime::ended());
         }
     }
-}
-
-async fn call(store: Arc<dyn Store>, request: PermitRequest, sent: Instant) -> Answered {
-    let outcome = runtime::caught(store.permit(&request)).await;
-    (request, sent, outcome)
 }

@@ -27,6 +27,8 @@ use crate::{
 
 /// What a caller is told.
 pub(super) type PermitOutcome = Result<PermitAttempt, Error>;
+/// A request, when it was sent, and its outcome.
+pub(super) type Call = (PermitRequest, Instant, Result<PermitAnswer, Error>);
 
 /// A request is sent again if it is not answered within the length of a window, or within this time if the window is
 /// shorter, but at the latest after the call timeout. A longer wait would waste more windows after a lost answer. A
@@ -82,12 +84,19 @@ impl PermitCaller {
 /// What the task of the limiter does next.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// It sends this request, at this time, and takes the next step.
+    /// It sends this request, at this time.
     Send(PermitRequest, Instant),
-    /// It has the request [fail](PermitQueue::failed), because no answer came in time, and takes the next step.
-    GiveUp,
-    /// It takes the next step at this time, or when something happens. `None` if no caller waits.
+    /// It completes this request, which was sent at this time, with an error: no answer came in time.
+    GiveUp(PermitRequest, Instant),
+    /// It waits until this time, or until something happens. `None` if no caller waits.
     Wait(Option<Instant>),
+}
+
+/// The time of an operation on the queue, and a random number from 0 to 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Instant,
+    pub(super) chance: f64,
 }
 
 pub(super) struct PermitQueue {
@@ -148,9 +157,11 @@ impl Exhausted {
 
 /// A request that is not answered yet, perhaps sent several times.
 struct Attempt {
-    id: PermitId,
-    /// When it was last sent.
+    /// As it was last sent.
+    request: PermitRequest,
     sent: Instant,
+    /// Callers with a smaller number were in the queue then.
+    next_place: u64,
     /// When it is given up, or sent again.
     due: Instant,
     /// The error, while it is not under way.
@@ -211,22 +222,28 @@ impl PermitQueue {
         Ok(place)
     }
 
-    /// Removes a caller from the queue. `granted` is a permit that it was granted and did not take, which goes to the
-    /// next callers unless it is too old.
-    pub(super) fn leave(&mut self, place: u64, granted: Option<Permit>, now: Instant) {
+    /// Removes a caller from the queue. A permit in `unused`, the outcome that it did not take, goes to the next callers
+    /// unless it is too old.
+    pub(super) fn leave(&mut self, place: u64, unused: Option<PermitOutcome>, now: Instant) {
         self.callers.remove(&place);
-        let fresh = self.quota.window() / FRESH_PART;
-        let age = |permit: &Permit| now.saturating_duration_since(permit.answered());
-        if let Some(permit) = granted.filter(|permit| age(permit) <= fresh) {
+        if let Some(Ok(PermitAttempt::Granted(permit))) = unused
+            && now.saturating_duration_since(permit.answered()) <= self.quota.window() / FRESH_PART
+        {
             self.hand_out(permit.permits(), permit.granted_at(), permit.answered());
         }
     }
 
-    /// Removes a caller whose time is over, and returns its outcome. `None` if it is told its outcome anyway: it was told
-    /// before, or a request is under way, or is sent next.
-    pub(super) fn give_up(&mut self, place: u64, now: Instant) -> Option<PermitOutcome> {
+    /// Removes a caller whose time is over, and returns its outcome; `silence` is the error if there was no answer. `None`
+    /// if the caller is told anyway: it was told before, or a request for it is under way, or is sent next.
+    pub(super) fn give_up(
+        &mut self,
+        place: u64,
+        now: Instant,
+        silence: impl FnOnce() -> Error,
+    ) -> Option<PermitOutcome> {
         let outcome = match (&self.attempt, &self.full) {
-            (Some(attempt), _) => Err(attempt.error.clone()?),
+            (Some(it), _) if it.is_under_way() && place < it.next_place => return None,
+            (Some(it), _) => Err(it.error.clone().unwrap_or_else(silence)),
             (None, Some(full)) if self.is_asleep(now) => Ok(full.refusal(now)),
             (None, _) => return None,
         };
@@ -237,12 +254,10 @@ impl PermitQueue {
     /// What the task does now.
     pub(super) fn step(&mut self, now: Instant) -> Step {
         self.planned = self.next_step();
-        if self.planned.is_none_or(|next| now < next) {
-            Step::Wait(self.planned)
-        } else if self.attempt.as_ref().is_some_and(Attempt::is_under_way) {
-            Step::GiveUp
-        } else {
-            Step::Send(self.send(now), now)
+        match &self.attempt {
+            _ if self.planned.is_none_or(|next| now < next) => Step::Wait(self.planned),
+            Some(it) if it.is_under_way() => Step::GiveUp(it.request.clone(), it.sent),
+            _ => Step::Send(self.send(now), now),
         }
     }
 
@@ -284,33 +299,30 @@ impl PermitQueue {
         let callers = self.callers.values().zip(0..most);
         let alike = callers.take_while(|(caller, _)| caller.permits == permits);
         let times = u32::try_from(alike.count()).unwrap_or(most);
-        let attempt = self.attempt.get_or_insert_with(|| Attempt {
-            id: PermitId::random(),
+        let (id, failures, since) = match self.attempt.take() {
+            Some(failed) => (failed.request.id, failed.failures, failed.since),
+            None => (PermitId::random(), 0, now),
+        };
+        let request = PermitRequest::new(self.key.clone(), id, self.quota, permits).up_to(times);
+        self.attempt = Some(Attempt {
+            request: request.clone(),
             sent: now,
-            due: now,
+            next_place: self.next_place,
+            due: now + self.response_timeout,
             error: None,
-            failures: 0,
-            since: now,
+            failures,
+            since,
         });
-        (attempt.sent, attempt.due) = (now, now + self.response_timeout);
-        attempt.error = None;
-        PermitRequest::new(self.key.clone(), attempt.id, self.quota, permits).up_to(times)
+        request
     }
 
-    /// Applies the outcome of a request that was sent at `sent`. `chance` is a random number from 0 to 1.
+    /// Applies the outcome of a request.
     ///
     /// If a request was sent twice with one id, the first grant counts, because both are for the same one. Any other
     /// outcome of the earlier one is ignored, because the later one may still be granted. An outcome under another id is
     /// ignored, because its callers have left.
-    pub(super) fn complete(
-        &mut self,
-        request: &PermitRequest,
-        sent: Instant,
-        outcome: Result<PermitAnswer, Error>,
-        now: Instant,
-        chance: f64,
-    ) {
-        let same = |it: &&Attempt| it.id == request.id;
+    pub(super) fn complete(&mut self, (request, sent, outcome): Call, moment: Moment) {
+        let same = |it: &&Attempt| it.request.id == request.id;
         let Some(attempt) = self.attempt.as_ref().filter(same) else {
             return;
         };
@@ -322,30 +334,23 @@ impl PermitQueue {
                 granted_at,
                 retry_in,
             }) => {
-                self.hand_out(permits, granted_at, now);
+                self.hand_out(permits, granted_at, moment.now);
                 retry_in
             }
-            Err(error) if is_last => return self.failed(&error, now, chance),
+            // A request that was given up has failed before.
+            Err(error) if is_last && attempt.is_under_way() => return self.failed(&error, moment),
             _ => return,
         };
-        self.answered(request.permits, sent, retry_in, now, chance);
+        self.answered(request.permits, sent, retry_in, moment);
     }
 
     /// Plans the next request after an answer, and refuses the callers that are certain to get no permits in their time.
-    fn answered(
-        &mut self,
-        permits: u32,
-        sent: Instant,
-        retry_in: Duration,
-        now: Instant,
-        chance: f64,
-    ) {
+    fn answered(&mut self, permits: u32, sent: Instant, retry_in: Duration, moment: Moment) {
+        let Moment { now, chance } = moment;
         (self.attempt, self.full) = (None, None);
         let certain = sent + retry_in.min(MAX_WAIT);
-        let late = self
-            .quota
-            .longest_refill()
-            .mul_f64(MAX_DELAY_SHARE * chance);
+        let refill = self.quota.longest_refill();
+        let late = refill.mul_f64(MAX_DELAY_SHARE * chance);
         // The next request is counted from the same instant as `certain`, because it takes about as long to arrive as
         // this one.
         let next_request = (certain + late.min(MAX_DELAY)).min(now + RECHECK);
@@ -354,25 +359,24 @@ impl PermitQueue {
             certain,
             next_request: next_request.max(now + MIN_PAUSE),
         };
-        let over = |caller: &PermitCaller| caller.is_over(now);
-        self.tell(over, || Ok(full.refusal(now)));
-        if retry_in.is_zero() {
+        let has_permits = retry_in.is_zero();
+        let in_vain = |it: &PermitCaller| it.is_over(now) || (!has_permits && full.disappoints(it));
+        self.tell(in_vain, || Ok(full.refusal(now)));
+        if has_permits {
             return;
         }
-        self.tell(|it| full.disappoints(it), || Ok(full.refusal(now)));
         self.callers.values().for_each(|it| full.recheck_for(it));
         self.full = Some(full);
         if self.is_asleep(now) {
             // The callers behind the first one would wait longer than it does, so those that do not wait are refused.
-            let does_not_wait = |caller: &PermitCaller| caller.until == Until::Answered;
+            let does_not_wait = |it: &PermitCaller| it.until == Until::Answered;
             self.tell(does_not_wait, || Ok(full.refusal(now)));
         }
     }
 
     /// Records that the request failed. Answers the callers that have waited long enough, and plans the next try.
-    pub(super) fn failed(&mut self, error: &Error, now: Instant, chance: f64) {
-        // A request that was given up, or answered, does not fail again.
-        let Some(attempt) = self.attempt.as_mut().filter(|it| it.is_under_way()) else {
+    fn failed(&mut self, error: &Error, Moment { now, chance }: Moment) {
+        let Some(attempt) = &mut self.attempt else {
             return;
         };
         if attempt.failures == 0 {
@@ -385,7 +389,7 @@ impl PermitQueue {
         let limit = self.call_timeout;
         let gets_error = |caller: &PermitCaller| match caller.until {
             _ if !error.is_retryable() => true,
-            Until::Time(_) => caller.is_over(now),
+            Until::Time(end) => end <= now,
             _ if times < TRIES => false,
             Until::Answered => true,
             Until::Granted => now.saturating_duration_since(since.max(caller.since)) >= limit,

@@ -7,9 +7,9 @@ use tokio::{
     time::Instant,
 };
 
-use super::{PermitCaller, PermitOutcome, PermitQueue, Step, Until};
+use super::{Moment, PermitCaller, PermitOutcome, PermitQueue, Step, Until};
 use crate::{
-    limiter::permit::{Permit, PermitAttempt},
+    limiter::permit::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error, Key, Quota},
 };
@@ -112,15 +112,17 @@ impl Bench {
         }
     }
 
-    /// Has the request fail that got no answer in time.
+    /// Completes the request that got no answer in time.
     fn give_up(&mut self) {
-        assert!(matches!(self.queue.step(self.now), Step::GiveUp));
+        let Step::GiveUp(request, sent) = self.queue.step(self.now) else {
+            panic!("the answer is still waited for");
+        };
         let error = Error::TimedOut {
             store: "the test".to_owned(),
             operation: "permit",
             limit: LIMIT,
         };
-        self.queue.failed(&error, self.now, 1.0);
+        self.complete(&request, sent, Err(error));
     }
 
     fn sleep_until_the_next_step(&mut self) {
@@ -128,8 +130,14 @@ impl Bench {
         self.now = self.start + Duration::from_millis(at.try_into().unwrap());
     }
 
-    fn leave(&mut self, caller: &Caller, granted: Option<Permit>) {
-        self.queue.leave(caller.place, granted, self.now);
+    fn leave(&mut self, caller: &Caller, unused: Option<PermitOutcome>) {
+        self.queue.leave(caller.place, unused, self.now);
+    }
+
+    /// The outcome of a caller whose time is over: [`Error::Closed`] if there was no answer.
+    fn gives_up(&mut self, caller: &Caller) -> Option<PermitOutcome> {
+        let silence = || Error::Closed;
+        self.queue.give_up(caller.place, self.now, silence)
     }
 
     fn granted(&mut self, request: &PermitRequest, permits: u32, retry_in: Duration) {
@@ -160,7 +168,12 @@ impl Bench {
         sent: Instant,
         outcome: Result<PermitAnswer, Error>,
     ) {
-        self.queue.complete(request, sent, outcome, self.now, 1.0);
+        let moment = Moment {
+            now: self.now,
+            chance: 1.0,
+        };
+        self.queue
+            .complete((request.clone(), sent, outcome), moment);
     }
 }
 
@@ -401,13 +414,13 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     let mut bench = Bench::new();
     let end = Until::Time(bench.now + SECOND / 10);
     let (mut caller, mut behind) = (bench.enter(2, end), bench.enter(1, end));
-    assert!(
-        bench.queue.give_up(caller.place, bench.now).is_none(),
-        "it is sent next"
-    );
+    assert!(bench.gives_up(&caller).is_none(), "it is sent next");
     let request = bench.send();
+    let late = bench.enter(1, end);
     bench.now += SECOND / 2;
-    assert!(bench.queue.give_up(caller.place, bench.now).is_none());
+    assert!(bench.gives_up(&caller).is_none() && bench.gives_up(&behind).is_none());
+    let outcome = bench.gives_up(&late);
+    assert!(matches!(outcome, Some(Err(Error::Closed))), "{outcome:?}");
     bench.granted(&request, 2, SECOND / 2);
     assert_eq!(caller.permits(), Some(2));
     // This caller gets the answer too, although it wanted fewer permits than the request.
@@ -419,22 +432,20 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
 fn a_wait_that_is_over_between_two_requests_ends() {
     for fails in [true, false] {
         let mut bench = Bench::new();
-        let end = Until::Time(bench.now + SECOND * 2);
-        let (first, mut last) = (bench.enter(1, end), bench.enter(1, end));
+        let [caller, mut other] = bench.waiting(1);
         let request = bench.send();
         if fails {
             bench.fail(&request);
         } else {
             bench.full(&request, bench.now, SECOND);
         }
-        let outcome = bench.queue.give_up(first.place, bench.now);
-        let outcome = outcome.expect("no request is under way");
-        assert_eq!(outcome.is_err(), fails, "{outcome:?}");
-        assert!(
-            bench.queue.give_up(first.place, bench.now).is_none(),
-            "it has left"
-        );
-        assert!(last.outcome().is_none());
+        match bench.gives_up(&caller).expect("no request is under way") {
+            Ok(PermitAttempt::Full { .. }) => assert!(!fails),
+            Err(Error::Interrupted { .. }) => assert!(fails),
+            outcome => panic!("{outcome:?}"),
+        }
+        assert!(bench.gives_up(&caller).is_none(), "it has left");
+        assert!(other.outcome().is_none());
     }
 }
 
@@ -446,11 +457,10 @@ fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
         let [mut first, mut second] = bench.waiting(1);
         let request = bench.send();
         bench.granted(&request, 1, SECOND);
-        let Some(Ok(PermitAttempt::Granted(permit))) = first.outcome() else {
-            panic!("it was granted");
-        };
+        let granted = first.outcome();
+        assert!(granted.is_some());
         bench.now += age;
-        bench.leave(&first, Some(permit));
+        bench.leave(&first, granted);
         assert_eq!(second.permits(), then, "{age:?}");
     }
 }
