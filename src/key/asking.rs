@@ -8,7 +8,7 @@ use super::{
     claim::{Claim, Phase, RequestNo, SILENT, Sent, UnderWay},
     effect::{Effect, Report},
     fences,
-    line::Line,
+    line::{Line, NextRequest},
     place,
     serving::Fit,
     state::{Effects, KeyState},
@@ -57,7 +57,9 @@ impl KeyState {
         let waits = self
             .claim(claim)
             .is_none_or(|it| self.awaits_answer(it, now));
-        let is_unanswered = self.claim(claim).is_some_and(Claim::has_one_request);
+        // An answer to a later request has planned the next one.
+        let is_unanswered = matches!(self.line.next, NextRequest::UnderWay { .. })
+            && self.claim(claim).is_some_and(Claim::has_one_request);
         if !waits && (is_unanswered || self.line.is_due(now)) {
             if is_unanswered {
                 self.report_unanswered(claim, out);

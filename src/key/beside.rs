@@ -67,7 +67,7 @@ impl KeyState {
             self.waiters.set_role(no, Role::InLine);
             return self.settle(lease, now, out);
         }
-        let expires_in = Some(held.expires_in());
+        let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         out.push(Effect::Waits(no, Some(held.ahead())));
         out.push(Effect::Listen);
