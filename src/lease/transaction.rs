@@ -11,7 +11,6 @@ use crate::{
     model::{Error, LockRecord, LossReason},
     rules,
     store::mongodb::{MongoStore, transaction},
-    telemetry::StayEndReason,
 };
 
 impl Lease {
@@ -100,10 +99,7 @@ impl Lease {
 }
 
 async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error> {
-    lease
-        .keys
-        .stop_serving(&lease.state, StayEndReason::DocumentNeeded);
-    let state = lease.stored();
+    let state = lease.take_stored();
     let store = lease.store().as_any();
     let Some(store) = store.and_then(|store| store.downcast_ref::<MongoStore>()) else {
         return Err(transaction::not_enforceable(

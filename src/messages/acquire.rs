@@ -216,7 +216,8 @@ impl AcquireRequest {
 
     /// The process whose place a grant ends, if any.
     ///
-    /// A request that replaces a lease, of a process without a place, ends none: the statement is shorter then.
+    /// Most handoffs within a process are those of a process without a place. A statement that ends a place is so much
+    /// longer that it cost them a tenth of their rate on MongoDB (`handoff` in `docs/performance.md`).
     pub(crate) fn ended_place(&self) -> Option<WaiterId> {
         let Turn::InTurn(turn) = self.turn else {
             return None;
@@ -267,9 +268,6 @@ pub struct Grant {
     pub expires_at: DateTime<Utc>,
     /// The time of the server when it answered.
     pub now: DateTime<Utc>,
-    /// Whether other processes wait for the key in turn. `false` in the answer to a renewal or a conversion, which does
-    /// not tell.
-    pub is_awaited: bool,
 }
 
 impl Grant {

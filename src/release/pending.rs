@@ -8,24 +8,27 @@ use super::{
     job::ReleaseJob,
     releaser::{ReleaseReply, Releaser},
 };
-use crate::{lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight};
+use crate::{
+    lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight,
+    waiters::WaitQueues,
+};
 
 /// A release that is due. It is dropped when it is done or given up, and a close waits until then.
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
-    releaser: Releaser,
+    queues: Arc<WaitQueues>,
     _at_work: TaskTrackerToken,
 }
 
 impl PendingRelease {
     pub(crate) fn new(
         state: Arc<LeaseState>,
-        releaser: Releaser,
+        queues: Arc<WaitQueues>,
         at_work: TaskTrackerToken,
     ) -> Self {
         Self {
             state,
-            releaser,
+            queues,
             _at_work: at_work,
         }
     }
@@ -61,7 +64,6 @@ impl Drop for PendingRelease {
     fn drop(&mut self) {
         // The release is done or given up, or was dropped with its runtime.
         self.state.mark_released();
-        self.releaser
-            .tell_released(self.state.key(), self.state.id());
+        self.queues.forget_lease(self.state.id());
     }
 }

@@ -132,9 +132,7 @@ async fn an_acquire_behind_another() {
         };
         drop(futures::join!(behind, release));
     });
-    // The gates are those of the acquire that comes first, and of the release of both.
-    let gates = gates.await;
-    assert!(gates >= 2, "{gates}");
+    assert!(gates.await >= 6);
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use graph::{Graph, Sources, Uses};
 use size::Sizes;
 
 /// The folders of `src/`, from the top.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "lib",
     "guide",
     "testing",
@@ -23,9 +23,10 @@ const LAYERS: [&str; 20] = [
     "acquire",
     "limiter",
     "lease",
-    "key",
+    "sticky",
     "renewal",
     "release",
+    "waiters",
     "coalescer",
     "lease_state",
     "store",
@@ -39,12 +40,13 @@ const LAYERS: [&str; 20] = [
 ];
 
 /// The layers of the client core: what happens between a call and the requests to the store.
-const CORE: [&str; 8] = [
+const CORE: [&str; 9] = [
     "acquire",
     "lease",
-    "key",
+    "sticky",
     "renewal",
     "release",
+    "waiters",
     "coalescer",
     "lease_state",
     "runtime",

@@ -385,8 +385,7 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
 
         lease.renew().await.unwrap();
         let state = app.leases.inspect("key").await.unwrap().unwrap();
-        let holders: Vec<_> = state.holders.iter().map(|it| it.lease).collect();
-        assert_eq!(holders, [lease.id()]);
+        assert_eq!((state.fence, state.holders.len()), (lease.fence(), 1));
         lease.downgrade().await.unwrap();
         let upgraded = lease.upgrade().await.unwrap();
         assert_eq!(upgraded, Upgrade::Exclusive);
@@ -448,7 +447,8 @@ async fn a_lease_from_memory_is_enforced_by_the_lease_in_the_store() {
 
     // An eviction ends it like any other.
     let lease = sticky().await;
-    assert_eq!(lease.id(), short.id(), "the key has stayed");
+    let next = short.fence().get() + 1;
+    assert_eq!(lease.fence().get(), next, "the key has stayed");
     app.other().await.evict("key").await.unwrap();
     let mut session = app.transaction().await;
     assert_lost(lease.enforce(&mut session).await, taken_over);
