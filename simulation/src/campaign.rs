@@ -57,8 +57,20 @@ const FLOORS: &[(&str, u64)] = &[
     ("fault: still", 100),
 ];
 
+/// How often the judges of [`KNOWN`] find something at most, in thousandths of the runs. A campaign in which they find
+/// more shows another defect.
+const CEILINGS: &[(Judge, u64)] = &[
+    (Judge::QueueOfProcess, 80),
+    (Judge::QueueOfProcesses, 2),
+    (Judge::Sleeps, 100),
+    (Judge::Kept, 2),
+    (Judge::Place, 10),
+];
+
 /// So few runs prove nothing about how often things happen.
 const FEW: u64 = 300;
+/// So few runs prove nothing about how often what is known happens, because one run may have many findings.
+const FEW_FOR_CEILINGS: u64 = 3_000;
 
 /// How long a campaign goes on.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +108,21 @@ impl Report {
             )
         };
         seldom.map(text).collect()
+    }
+
+    /// What the judges of [`KNOWN`] found too often.
+    pub fn too_often(&self) -> Vec<String> {
+        let found = |judge: Judge| self.tally.get(judge.name()).copied().unwrap_or_default();
+        let ceilings = CEILINGS.iter().filter(|_| self.runs >= FEW_FOR_CEILINGS);
+        let often = ceilings.filter(|(judge, most)| found(*judge) * 1_000 > most * self.runs);
+        let text = |(judge, most): &(Judge, u64)| {
+            let (found, most) = (found(*judge), most * self.runs / 1_000);
+            format!(
+                "{judge}: {found} findings in {} runs, more than {most}",
+                self.runs
+            )
+        };
+        often.map(text).collect()
     }
 
     fn add(&mut self, seed: u64, tally: Tally, violation: Option<Violation>) {

@@ -116,6 +116,22 @@ fn found_nothing(report: &Report) {
         wrong.concat()
     );
     assert_eq!(report.too_seldom(), [""; 0], "too little happened");
+    assert_eq!(report.too_often(), [""; 0], "more than what is known");
+}
+
+/// The defects that are known hide no other one that the same judge finds.
+#[test]
+fn another_defect_shows_behind_those_that_are_known() {
+    let options = Options {
+        control: Some(Control::IgnoresPlaces),
+        ignored: KNOWN,
+        ..Options::default()
+    };
+    let threads = available_parallelism().map_or(1, usize::from);
+    let report = campaign(0, Until::Seeds(3_000), threads, &options);
+    let often = report.too_often();
+    let names_it = |text: &String| text.starts_with("QueueOfProcesses: ");
+    assert!(often.iter().any(names_it), "{often:?}");
 }
 
 /// Seeds that once failed, in `simulation/seeds.txt`.
