@@ -1,24 +1,20 @@
-//! Acquires: the builders, the operation that sends the requests, and the clean-up of an acquire that is over.
+//! Acquires: the builders, and how a task gets its guard.
 //!
 //! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs`, `sticky_shared.rs` and `with.rs` have what an application awaits;
 //!   `options.rs` has the options that they share, and `attempt.rs` an answer.
-//! - `start.rs` starts an acquire: from memory (`local.rs`), or else by an operation (`operation.rs`), which
-//!   `cleanup.rs` cleans up after. `late.rs` renews a lease that was granted late.
-//! - `backpressure.rs` slows acquires down while renewals are late, and
-//!   `recent_keys.rs` remembers keys for a while: those that were held, and those in a shared turn.
+//! - `start.rs` waits for the guard of one key (`src/key.rs`). `late.rs` renews a lease that was granted late.
+//! - `backpressure.rs` slows acquires down while renewals are late, and `recent_keys.rs` remembers the keys that were
+//!   held a while ago.
 //! - `context.rs` has the parts of a handle that all of them use.
 
 mod all;
 mod attempt;
 mod backpressure;
 mod builder;
-mod cleanup;
 mod context;
 mod done_tick;
 mod late;
-mod local;
 mod once;
-mod operation;
 mod options;
 mod recent_keys;
 mod resume;

@@ -6,9 +6,9 @@
 //! - This file changes the status by the answers of the store, and reports a loss. `end.rs` ends the lease.
 //! - `waits.rs` and `watcher.rs` wait for a loss, for guards, cancellation tokens and `with`.
 //! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
-//! - `backing.rs` ties a lease that was granted from memory to the one in the store (`src/sticky.rs`).
-//! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold, and
-//!   `number.rs` the number of a lease in this process.
+//! - `backing.rs` ties the guard of a task to the lease in the store that it is under (`src/key/holding.rs`).
+//! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold,
+//!   and `number.rs` the number of a lease in this process.
 //!
 //! Invariants:
 //!
@@ -30,13 +30,13 @@ mod waits;
 mod watcher;
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use chrono::{DateTime, Utc};
 use tokio::{
-    sync::{Mutex, Notify, watch::Sender},
+    sync::{Mutex, watch::Sender},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::{
     conversions::{Opposites, Unanswered},
     number::LeaseNumber,
-    status::{EndReason, EndedBefore},
+    status::{EndReason, Ended, EndedBefore},
     watcher::LossWatcher,
 };
 use self::{
@@ -86,8 +86,8 @@ pub(crate) struct LeaseState {
     /// When the answer with the grant was applied. The hold time that telemetry reports counts from here.
     since: Instant,
     state: Sender<Status>,
-    /// Wakes the tasks that wait until the lease is given back, in the order in which they began to wait.
-    given_back: Notify,
+    /// The guards under the lease, if it is one in the store.
+    guards: parking_lot::Mutex<Vec<Weak<LeaseState>>>,
     /// The call that converts the lease has this lock.
     converting: Mutex<()>,
     /// The parent of all cancellation tokens of the lease. The first call that needs a token sets it.
@@ -106,28 +106,28 @@ impl LeaseState {
         }
         let granted_at = granted_at(sent, grant);
         let at = (grant.acquired_at, granted_at, since);
-        Some(Self::with(terms, validity, grant.fence, at, None))
+        let number = LeaseNumber::next();
+        Some(Self::with((number, terms, validity), grant.fence, at, None))
     }
 
     /// The state of a lease that was granted at this time of the server, and this instant of this process. `since` is
     /// when its grant is applied.
     fn with(
-        terms: GrantTerms,
-        validity: Validity,
+        (number, terms, validity): (LeaseNumber, GrantTerms, Validity),
         fence: Fence,
         (acquired_at, granted_at, since): (DateTime<Utc>, Instant, Instant),
         backing: Option<BackingLease>,
     ) -> Self {
         let state = Status::new(validity, terms.request.access.mode(), fence);
         Self {
-            number: LeaseNumber::next(),
+            number,
             terms,
             backing,
             acquired_at,
             granted_at,
             since,
             state: Sender::new(state),
-            given_back: Notify::new(),
+            guards: parking_lot::Mutex::default(),
             converting: Mutex::new(()),
             token: OnceLock::new(),
         }
@@ -135,6 +135,10 @@ impl LeaseState {
 
     pub(crate) fn request(&self) -> &AcquireRequest {
         &self.terms.request
+    }
+
+    pub(crate) fn shared_request(&self) -> Arc<AcquireRequest> {
+        self.terms.request.clone()
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -279,7 +283,7 @@ impl LeaseState {
     /// with a ttl of 30 s is renewed when it has 20 s left, and is at risk when it has 10 s left.
     fn unrenewed(&self, state: &Status) -> Option<Duration> {
         let left = timing::left_when_due(self.ttl()).saturating_sub(self.terms.clock_margin);
-        (state.is_kept && !self.is_local()).then_some(left / 2)
+        (state.is_kept && !self.is_guard()).then_some(left / 2)
     }
 
     /// Changes the status without waking the tasks that wait for a change of it.
@@ -378,14 +382,17 @@ impl LeaseState {
     }
 
     fn report_loss(&self, loss: Option<LossReason>) {
-        // The leases that this one stands behind report the loss.
-        if let Some(reason) = loss.filter(|_| self.has_guard()) {
+        let Some(reason) = loss else {
+            return;
+        };
+        if self.has_guard() {
             telemetry::lost(self.fields(), &reason);
+        } else {
+            self.check_guards();
         }
     }
 
-    /// Records that the lease is lost, by the answer of the server or the close of the client. Returns the first reason
-    /// of the loss.
+    /// Records that the lease is lost, by the answer of the server. Returns the first reason of the loss.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let (mut first, mut loss) = (reason.clone(), None);
         self.state.send_modify(|state| {

@@ -128,6 +128,7 @@ mod acquire;
 mod client;
 mod coalescer;
 pub mod guide;
+mod key;
 mod lease;
 mod lease_state;
 mod limiter;
@@ -139,12 +140,10 @@ mod renewal;
 mod retry;
 pub mod rules;
 mod runtime;
-mod sticky;
 pub mod store;
 mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod waiters;
 
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;

@@ -1,27 +1,22 @@
 //! `Limiter`: limits the calls per window, over all processes that share the store.
 //!
-//! - `queue.rs` has the callers that wait in this process, and says when the first of them sends a request.
-//! - `queues.rs` has the queues of all limiters of a client, and sends the requests.
+//! - `queue.rs` has the callers that wait in this process, and says when a request is sent for them. It is pure.
+//! - `driver.rs` has the task that sends the requests of one limiter.
 //! - `permit.rs` has what a caller gets.
 //!
 //! `rules/permit.rs` decides how many permits a request gets.
 
+mod driver;
 mod permit;
 mod queue;
-mod queues;
 
-use std::{
-    fmt,
-    future::IntoFuture,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 
+pub(crate) use self::driver::LimiterContext;
+use self::driver::LimiterQueue;
 pub use self::permit::{Permit, PermitAttempt};
-pub(crate) use self::queues::LimiterContext;
-use self::queues::LimiterQueue;
 use crate::model::{Error, Key, Quota, WaitPolicy};
 
 /// Limits the calls per window, over all processes that use the same key. Made by
@@ -90,26 +85,19 @@ use crate::model::{Error, Key, Quota, WaitPolicy};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Limiter {
-    context: Arc<LimiterContext>,
-    key: Result<Key, Error>,
-    quota: Result<Quota, Error>,
-    queue: Arc<OnceLock<Arc<LimiterQueue>>>,
+    queue: Result<Arc<LimiterQueue>, Error>,
 }
 
 impl Limiter {
     pub(crate) fn new(
-        context: Arc<LimiterContext>,
+        context: &Arc<LimiterContext>,
         key: Result<Key, Error>,
         quota: Result<Quota, Error>,
     ) -> Self {
-        Self {
-            context,
-            key,
-            quota,
-            queue: Arc::default(),
-        }
+        let queue = key.and_then(|key| Ok(LimiterQueue::of(context, key, quota?)));
+        Self { queue }
     }
 
     /// Makes a smooth limiter: permits become available one after the other, at intervals of a `limit`-th of the
@@ -139,8 +127,8 @@ impl Limiter {
     /// ```
     #[must_use = "it gives back the smooth limiter"]
     pub fn smooth(self, burst: u32) -> Self {
-        let quota = self.quota.and_then(|quota| quota.smooth(burst));
-        Self::new(self.context, self.key, quota)
+        let queue = self.queue.and_then(|queue| queue.smooth(burst));
+        Self { queue }
     }
 
     /// Requests a permit once, without waiting until one is available.
@@ -189,7 +177,7 @@ impl Limiter {
     ///
     /// As for [`try_permit`](Limiter::try_permit).
     pub async fn try_permits(&self, permits: u32) -> Result<PermitAttempt, Error> {
-        self.queue()?.take(permits, WaitPolicy::None).await
+        self.queue.clone()?.take(permits, WaitPolicy::None).await
     }
 
     /// Waits for a permit.
@@ -205,25 +193,10 @@ impl Limiter {
     /// wait until it has its permits. Otherwise callers that want fewer permits could overtake it again and again.
     pub fn permits(&self, permits: u32) -> TakePermit {
         TakePermit {
-            queue: self.queue(),
+            queue: self.queue.clone(),
             permits,
             policy: WaitPolicy::Endless,
         }
-    }
-
-    fn queue(&self) -> Result<Arc<LimiterQueue>, Error> {
-        let (key, quota) = (self.key.clone()?, self.quota.clone()?);
-        let queue = || LimiterQueue::of(&self.context, key, quota);
-        Ok(self.queue.get_or_init(queue).clone())
-    }
-}
-
-impl fmt::Debug for Limiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter")
-            .field("key", &self.key)
-            .field("quota", &self.quota)
-            .finish_non_exhaustive()
     }
 }
 
@@ -256,11 +229,15 @@ impl fmt::Debug for Limiter {
 /// wait only when the time given to [`wait_for`](TakePermit::wait_for) is over. Without such a time it ends the wait
 /// when all answers were errors for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
+/// A call belongs to the runtime on which its future is first polled. If that runtime ends, and the future is polled on
+/// another one, it may end with [`Error::Interrupted`].
+///
 /// # Cancel safety
 ///
 /// Dropping the future gives up its position in the queue: a new call starts at the end. If a request is under
 /// way at that moment, its permits may be lost, unless another task of this process waits for them. Permits that were
 /// granted and not yet taken go to such a task within a tenth of a window, and are lost later.
+#[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TakePermit {
     queue: Result<Arc<LimiterQueue>, Error>,
@@ -275,15 +252,6 @@ impl TakePermit {
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.policy = WaitPolicy::For(time);
         self
-    }
-}
-
-impl fmt::Debug for TakePermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TakePermit")
-            .field("permits", &self.permits)
-            .field("policy", &self.policy)
-            .finish_non_exhaustive()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A guard may be dropped outside of a runtime, where nothing can be spawned. So the drop passes the release to the
 //! renewal task (`renewal/task.rs`), which spawns it. The other releases are started by their caller
-//! (`lease/registry.rs`), by the clean-up after an acquire (`acquire/cleanup.rs`), or by a close (`batch.rs`).
+//! (`key/guards.rs`), by the settlement of a claim (`key/requests.rs`), or by a close (`batch.rs`).
 //! `releaser.rs` tries a release again, and `renewal/release.rs` takes over one whose runtime ends.
 
 mod batch;

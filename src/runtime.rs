@@ -5,10 +5,11 @@
 //! A call runs in one of four places:
 //!
 //! - A call that is rare has a task of its own ([`call`]).
-//! - Acquires, releases and permits are so frequent that a task for each would cost more than everything else the
-//!   client does. So the caller polls each of them, until it has to go on without the caller (`inline_task.rs`). It
-//!   waits for several calls at once if it sends a request again (`in_flight.rs`).
-//! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`).
+//! - Acquires and releases are so frequent that a task for each would cost more than everything else the client does. So
+//!   the caller polls each of them, until it has to go on without the caller (`inline_task.rs`). It waits for several
+//!   calls at once if it sends a request again (`in_flight.rs`).
+//! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`). The requests of
+//!   a limiter belong to its callers in the same way, so its task polls them (`limiter/driver.rs`).
 //! - Renewals and releases in the background go on when the runtime of the application's task ends, if another one is
 //!   left. So they are tasks of the renewal task, which moves with them (`renewal/host.rs`).
 //!

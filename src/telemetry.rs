@@ -25,6 +25,11 @@ macro_rules! span {
     };
 }
 
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+};
+
 mod acquire;
 mod leader;
 mod lease;
@@ -57,3 +62,39 @@ pub(crate) use self::{
     tick::{tick_done, tick_ran, tick_running, tick_superseded},
     words::{Outcome, StayEndReason},
 };
+
+/// Does work that makes events. If a panic is under way already, as in the drop of a guard by another panic, the
+/// subscriber of the application must not end the process by a second one.
+pub(crate) fn harmless_in_a_panic(work: impl FnOnce()) {
+    if thread::panicking() {
+        let _ = catch_unwind(AssertUnwindSafe(work));
+    } else {
+        work();
+    }
+}
+
+/// Does work that makes events, for each of these. A panic of the subscriber in one keeps none of the others from it, and
+/// goes on after them.
+pub(crate) fn for_each<T>(items: impl IntoIterator<Item = T>, work: impl FnMut(T)) {
+    let items = items.into_iter();
+    Each { items, work }.go_on();
+}
+
+struct Each<I: Iterator, F: FnMut(I::Item)> {
+    items: I,
+    work: F,
+}
+
+impl<I: Iterator, F: FnMut(I::Item)> Each<I, F> {
+    fn go_on(&mut self) {
+        for item in self.items.by_ref() {
+            harmless_in_a_panic(|| (self.work)(item));
+        }
+    }
+}
+
+impl<I: Iterator, F: FnMut(I::Item)> Drop for Each<I, F> {
+    fn drop(&mut self) {
+        self.go_on();
+    }
+}

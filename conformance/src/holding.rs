@@ -35,7 +35,7 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
         let holds = found
             .holders
             .iter()
-            .any(|it| it.lease == lease.id() && it.fence == lease.fence());
+            .any(|it| it.lease == lease.id() && it.fence >= lease.fence());
         ensure!(
             holds || !live,
             "{:?} hold a key whose lease {} is kept alive",

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key,
-    guard::pair,
+    guard::{pair, patient},
     request, sole_holder, state,
     steps::{release, until_waited_for},
     until_free, violation,
@@ -20,10 +20,12 @@ use leasehold::{
 /// readers out.
 pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
+    // A process that has the key itself refuses a try without asking the store.
+    let (another, fresh) = pair(clients);
     let key = fresh_key("readers and a writer")?;
     let one = granted(first.try_acquire(&key, LONG).shared()).await?;
     let two = granted(second.try_acquire(&key, LONG).shared()).await?;
-    let three = granted(first.try_acquire(&key, LONG).shared()).await?;
+    let three = granted(another.try_acquire(&key, LONG).shared()).await?;
     ensure!(
         one.fence() < two.fence() && two.fence() < three.fence(),
         "the fences of readers did not rise"
@@ -34,7 +36,7 @@ pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
         "three readers are shown as {:?}",
         found.holders
     );
-    refused(second.try_acquire(&key, LONG), 3).await?;
+    refused(fresh.try_acquire(&key, LONG), 3).await?;
     one.release().await?;
     two.release().await?;
     refused(second.try_acquire(&key, LONG), 1).await?;
@@ -172,8 +174,9 @@ pub async fn permits_are_never_more_than_there_are(clients: &Clients) -> Outcome
     let two = granted(first.try_acquire(&key, LONG).permits(2, CAPACITY)).await?;
     refused(second.try_acquire(&key, LONG).permits(2, CAPACITY), 1).await?;
     let one = granted(second.try_acquire(&key, LONG).permits(1, CAPACITY)).await?;
-    refused(second.try_acquire(&key, LONG).shared(), 2).await?;
-    refused(second.try_acquire(&key, LONG), 2).await?;
+    let third = patient(&clients.first);
+    refused(third.try_acquire(&key, LONG).shared(), 2).await?;
+    refused(third.try_acquire(&key, LONG), 2).await?;
     two.release().await?;
     one.release().await?;
     Ok(())

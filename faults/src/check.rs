@@ -237,11 +237,14 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
     violations
 }
 
-/// All grants have different fences. A grant that was requested after another fence was known has a greater fence. And
+/// All grants have different fences, except that the readers of a process may share a lease and its fence. A grant that was requested after another fence was known has a greater fence. And
 /// if one holder worked after another one, it has the greater fence.
 fn fences(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
     let shows_fence = |grant: &&Grant| grant.fence != NO_FENCE;
-    let grants: Vec<Grant> = grants.iter().filter(shows_fence).cloned().collect();
+    let mut shared = HashSet::new();
+    let mut grants: Vec<Grant> = grants.iter().filter(shows_fence).cloned().collect();
+    grants.sort_by_key(|grant| grant.sent);
+    grants.retain(|it| it.claim == Claim::All || shared.insert((it.lease, it.fence)));
     let mut violations = Vec::new();
     let mut wrong = |text| violations.push(Kind::Fences.of(format!("{key}: {text}")));
     let mut by_fence = HashMap::new();

@@ -77,7 +77,7 @@ impl Network {
         }
     }
 
-    /// Alters every write of a client on new connections from now on. For [`Altered::MajorityToOne`] the set must
+    /// Alters every write of a client on new connections from now on. For `Altered::MajorityToOne` the set must
     /// define the write concern `just_one`.
     pub fn alters(&self, altered: Altered) {
         *self.0.altered.lock() = altered;

@@ -25,6 +25,9 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(2);
 /// A task that may be granted a key together with one before it hears of it within this time.
 const TOGETHER: Duration = Duration::from_millis(2);
+/// A task that is not polled is passed over after this long, and may miss what another one was offered meanwhile, which
+/// that one takes within this long.
+const PASSED_OVER: Duration = Duration::from_millis(500);
 /// What a task waits for.
 #[derive(Clone, Debug)]
 pub struct Wait {
@@ -312,7 +315,7 @@ impl Ledger {
             let due = passed.iter().find(|it| {
                 let wait = waits.get(&it.wait);
                 let polled = wait.and_then(|wait| wait.polled_since);
-                now > it.at + TOGETHER && polled.is_some_and(|since| since <= it.at)
+                now > it.at + TOGETHER && polled.is_some_and(|since| since + PASSED_OVER <= it.at)
             });
             let text = due.map(|it| it.text.clone());
             passed.retain(|it| waits.contains_key(&it.wait) && now <= it.at + TOGETHER);

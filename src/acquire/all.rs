@@ -10,9 +10,8 @@ use super::{
     attempt::Attempt,
     backpressure::wait_for_renewals,
     context::AcquireContext,
-    operation::Retries,
     options::{LeaseOptions, lease_options},
-    start,
+    start::{self, Retries},
 };
 use crate::{
     lease::LeaseSet,
@@ -102,11 +101,13 @@ impl AcquireAll {
             Some(taken) => taken,
             None => self.take_in_order(&keys, start).await?,
         };
-        let states = || taken.leases().iter().map(|lease| lease.state());
-        if let Some(granted) = states().map(|state| state.granted_at()).max() {
-            for state in states() {
-                state.set_min_hold(self.options.min_hold);
-                state.set_max_hold(self.options.max_hold, granted);
+        let granted = taken
+            .leases()
+            .iter()
+            .map(|lease| lease.state().granted_at());
+        if let Some(granted) = granted.max() {
+            for lease in taken.leases() {
+                lease.set_holds(self.options.min_hold, self.options.max_hold, granted);
             }
         }
         Ok(taken)

@@ -24,7 +24,7 @@ pub(super) async fn wait_for_renewals(
         WaitPolicy::For(wait) => longest.min(wait),
         WaitPolicy::None | WaitPolicy::Endless => longest,
     };
-    if context.registry.renewals.wait_while_late(limit).await {
+    if context.keys.renewals.wait_while_late(limit).await {
         telemetry::slowed_down(key, since.elapsed());
     }
 }

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    options::{FromMemory, LeaseOptions, lease_options},
+    options::{LeaseOptions, lease_options},
     start,
     with::{self, WithError},
 };
@@ -102,13 +102,14 @@ impl IntoFuture for TryAcquire {
 /// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out. Only
 /// the first waiter sends requests, so a thousand waiters load the store no more than one. (A
 /// [`reentrant`](Acquire::reentrant) acquire sends requests also when it is not the first, until an answer says that
-/// its owner does not have the key: those before it may wait for that owner. Readers that [come back at
-/// once](#between-processes) send one request before they join the queue. When a reader is granted the key, up to 32
-/// readers behind it send their requests together.)
+/// its owner does not have the key: those before it may wait for that owner.)
 ///
-/// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
-///   32 such handoffs in a row, or 100 ms, the key is released instead, so that other processes can be granted
-///   it.
+/// - A task that releases the key leaves it to the first waiter, which gets it without a request, under the same lease,
+///   with a fence of its own. So it goes for 100 ms after the grant of the store, or for 10 ms and at most 32 waiters
+///   if other processes wait. The waiter wants the same kind of lease, ttl, owner and note, and 9/10 of the ttl are
+///   left. Readers of the process share one lease, and its fence, if they come within 30 ms of its grant.
+/// - A waiter with an [`owner`](Acquire::owner) or a [`max_hold`](Acquire::max_hold) of its own is served so only under
+///   a lease that [stays](Acquire::sticky), and one with a [`min_hold`](Acquire::min_hold) never.
 /// - Otherwise the first waiter sends its request again after pauses that grow from 10 ms to 1 s while the holder is
 ///   the same. No pause goes past the moment at which the earliest holder expires. If the store reports freed keys
 ///   ([`Store::freed`](crate::Store::freed)), and the key is held for a quarter of a second, the waiter sends its
@@ -124,11 +125,8 @@ impl IntoFuture for TryAcquire {
 /// A request is refused while a process with a conflicting request is ahead, even if the key is free. So readers queue
 /// behind a writer that waits.
 ///
-/// - If the first task of a process waits to share the key, the tasks directly behind it that also wait to share it are
-///   granted the key in the same place. Tasks that come later are not.
-/// - For 30 ms after a task was granted the key in turn to share it, up to 32 further acquires of its process that want
-///   to share it come before the processes that wait, unless tasks of the process wait too. So readers that come back
-///   at once read on for a moment. A writer waits until all of them have released the key.
+/// - While a process has the key for a moment, [as above](#within-a-process), its tasks come before the processes that
+///   wait. A writer waits until all readers under the lease of a process have released it.
 /// - The first process sends a request every few milliseconds while the key changes hands quickly (every 50 ms while
 ///   the process has the store's reports, because a key was held for a quarter of a second), and once a second while
 ///   one holder keeps it. The next two processes send about as many then. A process further back sends fewer, but at
@@ -139,13 +137,12 @@ impl IntoFuture for TryAcquire {
 ///   others share last longer by that time.
 /// - An [upgrade](crate::Lease::upgrade) of a lease, and a [`reentrant`](Acquire::reentrant) acquire whose owner has
 ///   the key, come before the processes that wait.
-/// - A future that is kept and not polled stops no other task. But if nothing drives its runtime any more, it stops the
-///   tasks behind it in its process: drop it.
+/// - A future that is kept and not polled for half a second when its turn has come is passed over. It has its position
+///   back when it is polled.
 /// - A task that holds a shared lease and requests another one of the same key waits behind a writer, which waits for
 ///   the first lease. So does a task that has permits and requests more of them, behind a process that waits for more
 ///   permits than are left. This deadlock ends when a ttl or a [`wait_for`](Acquire::wait_for) is over. To avoid it use
-///   one lease, or make the second request [`reentrant`](Acquire::reentrant). A [`barging`](Acquire::barging) one does
-///   not help if the writer is a task of the same process, whose tasks stay in their order.
+///   one lease, or make the second request [`reentrant`](Acquire::reentrant) or [`barging`](Acquire::barging).
 /// - A key has places for [`MAX_PLACES`](crate::limits::MAX_PLACES) processes. Further processes have no place, and
 ///   send a request at least every 30 s.
 ///
@@ -187,7 +184,7 @@ impl Acquire {
 
     /// Always asks the store, and does not let the lease stay with this process.
     pub(crate) fn never_from_memory(mut self) -> Self {
-        self.options.memory = FromMemory::Never;
+        self.options.is_plain = true;
         self
     }
 

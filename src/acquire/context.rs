@@ -3,11 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::recent_keys::RecentKeys;
-use crate::{coalescer::Coalescer, lease::LeaseRegistry};
+use crate::{coalescer::Coalescer, key::Keys};
 
 /// The parts of a handle that its acquires use.
 pub(crate) struct AcquireContext {
-    pub(crate) registry: Arc<LeaseRegistry>,
+    pub(crate) keys: Arc<Keys>,
     pub(crate) coalescer: Arc<Coalescer>,
     /// The owner of the leases, unless an acquire names another owner.
     pub(crate) owner: Arc<str>,
@@ -16,9 +16,6 @@ pub(crate) struct AcquireContext {
     /// expires. Another attempt is likely to be refused too. A read of the document of a held key costs a database less
     /// than a refused change. So the request for one of these keys tells the store that it may read first.
     pub(crate) likely_held: RecentKeys<()>,
-    /// The keys that this process shares in its turn (`operation/shared_turn.rs`), each until that turn is over, and
-    /// how many requests that turn has left.
-    pub(crate) shared_turns: RecentKeys<u32>,
     /// For how long leases stay with this process after their last use, unless an acquire says otherwise.
     pub(crate) sticky: Option<Duration>,
 }
@@ -26,7 +23,7 @@ pub(crate) struct AcquireContext {
 impl fmt::Debug for AcquireContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leases")
-            .field("store", &self.registry.store)
+            .field("store", &self.keys.store)
             .field("owner", &self.owner)
             .finish_non_exhaustive()
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    lease::LeaseRegistry,
+    key::Keys,
     model::{Error, Key, Tick},
     rules, runtime,
 };
@@ -12,12 +12,12 @@ use crate::{
 /// Reads whether the tick must not run, and returns [why](rules::not_due). `None` if it is due, if there is no tick,
 /// or if the read fails within the limit.
 pub(super) fn read(
-    registry: &LeaseRegistry,
+    keys: &Keys,
     key: &Key,
     tick: Option<Tick>,
     limit: Duration,
 ) -> impl Future<Output = Option<Error>> + use<> {
-    let (key, store) = (key.clone(), registry.store.clone());
+    let (key, store) = (key.clone(), keys.store.clone());
     async move {
         let (tick, of) = (tick?, key.clone());
         let asked = store.clone();

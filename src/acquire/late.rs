@@ -13,10 +13,9 @@ use crate::{
     retry,
 };
 
-/// Whether the lease is live, and due for its renewal before the caller has it. A lease that was granted from memory is
-/// renewed with the one in the store.
+/// Whether the lease is live, and due for its renewal before the caller has it.
 pub(super) fn is_late(lease: &Lease, now: Instant) -> bool {
-    lease.is_live_at(now) && !lease.is_local() && lease.state().next_renewal(now) <= now
+    lease.is_live_at(now) && lease.stored().next_renewal(now) <= now
 }
 
 /// Renews a lease that is [late](is_late). Fails if the lease is lost, or cannot be renewed.

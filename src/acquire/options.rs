@@ -2,14 +2,16 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::context::AcquireContext;
 use crate::{
+    key::{FromMemory, Wait, Want},
     messages::{AcquireRequest, Turn},
     model::{
         Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, Tick,
         validation,
     },
-    sticky::Wanted,
     telemetry::AcquireFields,
 };
 
@@ -34,21 +36,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) waits_for_renewals: bool,
     /// For how long the lease stays with this process after its last use. `None` if it does not stay.
     pub(crate) sticky: Option<Duration>,
-    /// Whether the lease may be granted from memory, and whether it shows a fence.
-    pub(crate) memory: FromMemory,
-}
-
-/// Whether a lease may be granted from memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FromMemory {
-    /// The lease may be granted under an exclusive lease that stays here.
-    Allowed,
-    /// The lease may also be granted under a shared lease that stays here: its guard shows no fence. Under a shared
-    /// lease only such guards are granted, because the fences that two processes give out under shared leases have no
-    /// order.
-    WithoutFence,
-    /// The store is always asked.
-    Never,
+    /// Whether the store is always asked, and the lease serves nobody else.
+    pub(crate) is_plain: bool,
 }
 
 impl LeaseOptions {
@@ -68,7 +57,7 @@ impl LeaseOptions {
             keep_alive: false,
             waits_for_renewals: false,
             sticky,
-            memory: FromMemory::Allowed,
+            is_plain: false,
         }
     }
 
@@ -86,40 +75,38 @@ impl LeaseOptions {
         }
     }
 
-    /// What the acquire wants of a key that stays with this process.
-    pub(super) fn wanted(&self, access: Access) -> Wanted<'_> {
-        Wanted {
-            access,
-            owner: self.owner(),
-            note: self.note.as_deref(),
-            reentrant: self.reentrant,
-            needs_document: self.needs_document(),
-            has_fence: self.memory != FromMemory::WithoutFence,
-        }
-    }
-
     fn needs_document(&self) -> bool {
-        self.tick.is_some() || self.min_hold.is_some() || self.memory == FromMemory::Never
+        self.tick.is_some() || self.min_hold.is_some() || self.is_plain
     }
 
     /// For how long the lease stays with this process, if it is granted by the store. `None` if it does not stay.
-    pub(super) fn stays_for(&self) -> Option<Duration> {
-        let can_stay = match (&self.access, self.memory) {
-            (Ok(Access::Exclusive), _) | (Ok(Access::Shared), FromMemory::WithoutFence) => true,
-            (Ok(Access::Shared | Access::Permits(_)) | Err(_), _) => false,
-        };
+    fn stays_for(&self) -> Option<Duration> {
+        let can_stay = matches!(self.access, Ok(Access::Exclusive | Access::Shared));
         // A reentrant lease may have the fence of another one.
         let can_stay = can_stay && !self.needs_document() && !self.reentrant;
         self.sticky.filter(|_| can_stay)
     }
 
-    /// The request for this key, under a new lease id.
-    pub(crate) fn request(&self, key: Key) -> Result<AcquireRequest, Error> {
-        self.request_under(key, LeaseId::random())
+    /// What a task wants of this key that began to ask at `since`.
+    pub(super) fn want(&self, key: Key, since: Instant, wait: Wait) -> Result<Want, Error> {
+        let memory = if self.needs_document() {
+            FromMemory::Never
+        } else if self.owner.is_some() || self.max_hold.is_some() {
+            FromMemory::IfItStays
+        } else {
+            FromMemory::Always
+        };
+        Ok(Want {
+            request: Arc::new(self.request(key)?),
+            stays_for: self.stays_for(),
+            memory,
+            since,
+            wait,
+        })
     }
 
-    /// The request for this key, under this lease id.
-    pub(super) fn request_under(&self, key: Key, lease: LeaseId) -> Result<AcquireRequest, Error> {
+    /// The request for this key, under a new lease id.
+    fn request(&self, key: Key) -> Result<AcquireRequest, Error> {
         let ttl = validation::checked_ttl(self.ttl, self.context.clock_margin)?;
         let owner = self.owner().clone();
         let bytes = owner.len();
@@ -138,7 +125,7 @@ impl LeaseOptions {
         if bytes > MAX_NOTE_BYTES {
             return Err(Error::InvalidNote { bytes });
         }
-        let mut request = AcquireRequest::exclusive(key, lease, owner, ttl);
+        let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
         request.access = access;
         request.reentrant = self.reentrant;
         request.note = self.note.clone();
@@ -323,8 +310,7 @@ macro_rules! lease_options {
             /// takes no place among them. Use this for work that is more urgent than theirs, or if the key should go to
             /// the process that happens to request it first. [`Acquire`](crate::Acquire) says how processes take turns.
             ///
-            /// The tasks of one process stay in their order. So a task that waits in turn behind a barging one has no
-            /// place until the barging one has been granted the key, or has left.
+            /// It comes before the tasks of its own process that wait, too. They keep their place.
             pub fn barging(mut self) -> Self {
                 self.options.barging = true;
                 self
@@ -343,9 +329,9 @@ macro_rules! lease_options {
             /// [`try_acquire`](crate::Leases::try_acquire) of another process finds the key held although no task uses
             /// it. If this process dies, the key is free when the ttl is over.
             ///
-            /// Each lease that is granted from memory has a [fence](crate::Lease::fence) of its own, its own ttl, and
-            /// all calls of a guard. Only exclusive leases stay. This has no effect with
-            /// [`shared`](Self::shared), [`permits`](Self::permits), [`reentrant`](Self::reentrant) and
+            /// Each lease that is granted from memory has its own ttl, and all calls of a guard. An exclusive one has a
+            /// [fence](crate::Lease::fence) of its own, and those under a [`shared`](Self::shared) lease have its fence.
+            /// This has no effect with [`permits`](Self::permits), [`reentrant`](Self::reentrant) and
             /// [`min_hold`](Self::min_hold). A time of zero turns off what the
             /// [handle](crate::LeasesBuilder::sticky) says.
             ///

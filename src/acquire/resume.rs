@@ -67,10 +67,10 @@ impl Resume {
         let context = self.context;
         let mut request = self.ticket.request()?;
         request.ttl = validation::checked_ttl(request.ttl, context.clock_margin)?;
-        if context.registry.lifecycle.is_closing() {
+        if context.keys.lifecycle.is_closing() {
             return Err(Error::Closed);
         }
-        context.registry.renewals.ensure_running()?;
+        context.keys.ensure_running()?;
         let mut tries = Tries::default();
         let (sent, grant) = loop {
             let sent = Instant::now();
@@ -100,17 +100,26 @@ impl Resume {
         if let Some(unanswered) = self.ticket.unanswered() {
             state.set_unanswered(self.ticket.fence(), unanswered);
         }
-        let loss = if self.ticket.is_of(&grant) {
-            state.set_min_hold(self.ticket.min_hold());
-            state.set_max_hold(self.ticket.max_hold(), state.granted_at());
-            state.loss(Instant::now())
+        let is_of_ticket = self.ticket.is_of(&grant);
+        let lease = Lease::new(context.keys.clone(), context.keys.resume(state)?);
+        let loss = if is_of_ticket {
+            let (min_hold, max_hold) = (self.ticket.min_hold(), self.ticket.max_hold());
+            lease.set_holds(min_hold, max_hold, lease.state().granted_at());
+            lease.state().loss(Instant::now())
         } else {
+            // Another lease, which an acquire request was granted that arrived late.
             Some(LossReason::TakenOver)
         };
-        let keep_alive = self.keep_alive && loss.is_none();
-        let lease = Lease::resumed(context.registry.clone(), state, keep_alive)?;
+        // If the client closes meanwhile, it releases the lease, and the caller learns of it from the lease.
+        if self.keep_alive
+            && loss.is_none()
+            && let Err(error) = lease.keep()
+            && !matches!(error, Error::Lost { .. })
+        {
+            return Err(error);
+        }
         Ok(match loss {
-            None => Resumed::Live(lease),
+            None | Some(LossReason::Closed) => Resumed::Live(lease),
             // The drop of the guard releases the lease, which the renewal has extended in the store.
             Some(reason) => Resumed::Gone(reason),
         })
@@ -118,9 +127,9 @@ impl Resume {
 }
 
 async fn renew(context: &AcquireContext, request: &AcquireRequest) -> Result<RenewAnswer, Error> {
-    let store = &context.registry.store;
+    let store = &context.keys.store;
     let asked = store.clone();
-    let limit = context.registry.call_timeout.min(request.ttl);
+    let limit = context.keys.call_timeout.min(request.ttl);
     let request = [RenewRequest::new(
         request.key.clone(),
         request.lease,

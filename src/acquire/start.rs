@@ -1,24 +1,31 @@
-//! Starts an acquire, and hands the lease to its caller.
+//! How a task gets its guard: it wants the key, waits, and takes what it is offered.
 
-use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use futures::future::BoxFuture;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
-    attempt::Attempt,
-    context::AcquireContext,
-    late, local,
-    operation::{AcquireOperation, AcquireReport, Reply, Retries},
+    attempt::Attempt, backpressure::wait_for_renewals, context::AcquireContext, done_tick, late,
     options::LeaseOptions,
 };
 use crate::{
+    key::{EndReason, Wait, WaitEnd, Want},
     lease::Lease,
-    model::{Error, Key, WaitPolicy},
-    runtime::inline_task::InlineTask,
+    model::{Error, Held, Key, WaitPolicy},
+    retry, rules,
     telemetry::AcquireSpan,
 };
+
+/// Whether an acquire that does not wait sends its request again after an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retries {
+    /// A few times.
+    Some,
+    /// Never, not even when no answer comes. A set then acquires its keys one after the other, and would have to wait
+    /// for a lease that the repeated request was granted.
+    None,
+}
 
 /// Acquires one key. The minimum hold and the maximum hold apply as soon as the caller has the lease.
 pub(super) async fn acquire(
@@ -29,9 +36,7 @@ pub(super) async fn acquire(
     let (min_hold, max_hold) = (options.min_hold, options.max_hold);
     let end = acquire_without_holds(options, key, wait_policy, Retries::Some).await;
     if let Ok(Attempt::Acquired(lease)) = &end {
-        let state = lease.state();
-        state.set_min_hold(min_hold);
-        state.set_max_hold(max_hold, state.granted_at());
+        lease.set_holds(min_hold, max_hold, lease.state().granted_at());
     }
     end
 }
@@ -48,91 +53,133 @@ pub(super) async fn acquire_without_holds(
     let waits = wait_policy != WaitPolicy::None;
     let mut span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
     let (context, keep_alive) = (options.context.clone(), options.keep_alive);
-    if let Ok(key) = &key
-        && context.registry.stays.is_used()
+    let mut end = ask(&options, key.clone(), (wait_policy, retries), &mut span).await;
+    while let Ok(Attempt::Acquired(lease)) = &end
+        && keep_alive
+        && late::is_late(lease, Instant::now())
     {
-        // Boxed, so that the future of an acquire that asks the store does not contain this one.
-        let entering = Box::pin(local::acquire(&options, key, wait_policy, span.since()));
-        if let Some(end) = entering.instrument(span.span()).await {
-            return give_to_caller(&context, end, keep_alive, span);
+        // Boxed, because few grants are late.
+        let renewing = Box::pin(late::renew(lease)).instrument(span.span());
+        let Err(error) = renewing.await else {
+            break;
+        };
+        let is_asked_again = late::is_to_be_asked_again(&error, wait_policy, span.since());
+        end = Err(error);
+        if is_asked_again {
+            end = ask(&options, key.clone(), (wait_policy, retries), &mut span).await;
         }
     }
-    let mut asked = (options, key);
-    loop {
-        let again = (keep_alive && waits).then(|| asked.clone());
-        let mut end = ask(&context, asked, wait_policy, retries, &mut span).await;
-        if let Ok(Attempt::Acquired(lease)) = &end
-            && keep_alive
-            && late::is_late(lease, Instant::now())
-        {
-            // Boxed, because few grants are late.
-            let renewing = Box::pin(late::renew(lease)).instrument(span.span());
-            if let Err(error) = renewing.await {
-                let again =
-                    again.filter(|_| late::is_to_be_asked_again(&error, wait_policy, span.since()));
-                end = Err(error);
-                if let Some(again) = again {
-                    asked = again;
-                    continue;
-                }
-            }
-        }
-        return give_to_caller(&context, end, keep_alive, span);
-    }
+    give_to_caller(&context, end, keep_alive, span)
 }
 
-/// Asks the store for a key, and waits for the outcome.
+/// Waits for a guard of a key.
 async fn ask(
-    context: &AcquireContext,
-    (options, key): (LeaseOptions, Result<Key, Error>),
-    wait_policy: WaitPolicy,
-    retries: Retries,
+    options: &LeaseOptions,
+    key: Result<Key, Error>,
+    (wait_policy, retries): (WaitPolicy, Retries),
     span: &mut AcquireSpan,
 ) -> Result<Attempt, Error> {
-    let (reply, outcome) = oneshot::channel();
-    let waits = wait_policy != WaitPolicy::None;
-    let waited_for = key.as_ref().ok().filter(|_| waits).cloned();
-    let (work, asking) = begin(options, key, wait_policy, retries, span.since(), reply)?;
-    let mut caller = waited_for.map(|key| Caller::new(context, key, &work));
-    let waiting = context
-        .registry
-        .lifecycle
-        .wait_for(work, span.since(), asking, outcome);
-    let reported = waiting.instrument(span.span()).await;
-    if let Some(caller) = &mut caller {
-        caller.has_outcome = true;
+    let (context, key, since) = (&options.context, key?, span.since());
+    let wait = wait(wait_policy, retries, since);
+    let mut want = options.want(key.clone(), since, wait)?;
+    if context.keys.lifecycle.is_closing() {
+        return Err(Error::Closed);
     }
-    let AcquireReport { outcome, ahead } = reported?;
+    context.keys.ensure_running()?;
+    if options.waits_for_renewals {
+        let slowing = wait_for_renewals(context, &key, want.request.ttl, wait_policy, since);
+        slowing.instrument(span.span()).await;
+    }
+    let is_behind =
+        matches!(wait, Wait::Until(_) | Wait::Endless) && context.keys.has_waiters(&key);
+    if is_behind && let Some(done) = read_tick(context, &want, retry::LONGEST_PAUSE).await {
+        return Err(done);
+    }
+    note_likely_held(context, &mut want);
+    let waiting = context.keys.enter(want.clone()).end();
+    let WaitEnd {
+        outcome,
+        ahead,
+        was_behind,
+    } = waiting.instrument(span.span()).await;
     span.set_ahead(ahead);
-    outcome
-}
-
-/// The caller of an acquire that may wait. If its future is dropped, the waiter leaves the others their turn at once,
-/// also if nothing drives the runtime of the operation any more.
-struct Caller<'a> {
-    context: &'a AcquireContext,
-    key: Key,
-    work: Weak<InlineTask>,
-    /// Whether the operation has left the queue, and has reported its outcome.
-    has_outcome: bool,
-}
-
-impl<'a> Caller<'a> {
-    fn new(context: &'a AcquireContext, key: Key, work: &Arc<InlineTask>) -> Self {
-        Self {
-            context,
-            key,
-            work: Arc::downgrade(work),
-            has_outcome: false,
+    match outcome {
+        Ok(guard) => {
+            context.likely_held.remove(&key);
+            let is_first = guard.is_first;
+            let lease = Lease::new(context.keys.clone(), guard);
+            if !is_first {
+                // A task that gets the key from memory again and again waits for nothing. On a runtime with one thread,
+                // nothing else would run, not even the task that learns that another process waits for the key.
+                tokio::task::consume_budget().await;
+            }
+            Ok(Attempt::Acquired(lease))
+        }
+        Err(EndReason::Failed(error)) if was_behind => {
+            let limit = context.keys.call_timeout.min(want.request.ttl);
+            Err(read_tick(context, &want, limit).await.unwrap_or(error))
+        }
+        Err(EndReason::Failed(error)) => Err(error),
+        Err(EndReason::Held(held)) => {
+            if was_behind {
+                let limit = context.keys.call_timeout.min(want.request.ttl);
+                if let Some(done) = read_tick(context, &want, limit).await {
+                    return Err(done);
+                }
+            }
+            refused(context, &want, wait_policy, held)
         }
     }
 }
 
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        if !self.has_outcome {
-            self.context.registry.queues.abandon(&self.key, &self.work);
-        }
+/// What an acquire that was refused because of these holders returns.
+fn refused(
+    context: &AcquireContext,
+    want: &Want,
+    wait_policy: WaitPolicy,
+    held: Held,
+) -> Result<Attempt, Error> {
+    let now = Instant::now();
+    if matches!(want.wait, Wait::No { .. })
+        && let Some(until) = now.checked_add(held.expires_in())
+    {
+        context.likely_held.insert(held.key(), until, (), now);
+    }
+    if rules::is_full(&held, &want.request) {
+        let key = want.request.key.clone();
+        return Err(Error::TooManyHolders { key });
+    }
+    match wait_policy {
+        WaitPolicy::None => Ok(Attempt::Held(held)),
+        WaitPolicy::For(_) | WaitPolicy::Endless => Err(Error::WaitTimedOut {
+            waited: now.saturating_duration_since(want.since),
+            held,
+        }),
+    }
+}
+
+/// A request for a key that was held a moment ago is likely to be refused.
+fn note_likely_held(context: &AcquireContext, want: &mut Want) {
+    if matches!(want.wait, Wait::No { .. })
+        && context.likely_held.contains(&want.request.key, want.since)
+    {
+        std::sync::Arc::make_mut(&mut want.request).likely_held = true;
+    }
+}
+
+/// The error that the tick of an acquire must not run, if it is done.
+async fn read_tick(context: &AcquireContext, want: &Want, limit: Duration) -> Option<Error> {
+    let request = &want.request;
+    done_tick::read(&context.keys, &request.key, request.tick, limit).await
+}
+
+fn wait(wait_policy: WaitPolicy, retries: Retries, since: Instant) -> Wait {
+    match wait_policy {
+        WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Wait::No {
+            repeats: retries == Retries::Some,
+        },
+        WaitPolicy::For(wait) => Wait::Until(retry::wait_end(since, wait)),
+        WaitPolicy::Endless => Wait::Endless,
     }
 }
 
@@ -157,24 +204,6 @@ fn give_to_caller(
     end
 }
 
-fn begin(
-    options: LeaseOptions,
-    key: Result<Key, Error>,
-    wait_policy: WaitPolicy,
-    retries: Retries,
-    since: Instant,
-    reply: Reply,
-) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
-    // The token is taken before the check for a close (in `AcquireOperation::new`). So a close either waits for this
-    // acquire, or the check sees the close.
-    let at_work = options.context.registry.lifecycle.register_operation();
-    let work = InlineTask::new()?;
-    let acquisition = AcquireOperation::new(options, key?, retries, since, &work)?;
-    // Boxed here, because every future that takes this one by value would grow by its size.
-    let asking = Box::pin(acquisition.run(wait_policy, reply, at_work));
-    Ok((work, asking))
-}
-
 /// Checks that the lease is still live when the caller gets it, and starts its renewals. The lease has expired if the
 /// caller's future was not polled for too long.
 fn check_live_and_keep(
@@ -183,12 +212,13 @@ fn check_live_and_keep(
     keep_alive: bool,
     now: Instant,
 ) -> Result<(), Error> {
-    if lease.is_live_at(now) && !(lease.is_local() && context.registry.lifecycle.is_closing()) {
+    let is_closing = context.keys.lifecycle.is_closing();
+    if is_closing {
+        Err(Error::Closed)
+    } else if lease.is_live_at(now) {
         // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled
         // again.
         if keep_alive { lease.keep() } else { Ok(()) }
-    } else if context.registry.lifecycle.is_closing() {
-        Err(Error::Closed)
     } else {
         Err(Error::NotTaken {
             key: lease.key().clone(),

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use futures::future::BoxFuture;
 
-use super::{attempt::Attempt, builder::Acquire, options::FromMemory, start};
+use super::{attempt::Attempt, builder::Acquire, start};
 use crate::{
     lease::SharedLease,
     model::{Access, Error},
@@ -60,7 +60,6 @@ impl Acquire {
     pub fn sticky_shared(mut self, idle: Duration) -> AcquireShared {
         self.options.access = Ok(Access::Shared);
         self.options.sticky = (!idle.is_zero()).then_some(idle);
-        self.options.memory = FromMemory::WithoutFence;
         AcquireShared { acquire: self }
     }
 }

@@ -12,7 +12,7 @@ use futures::{
 
 use super::{call::call, leases::Leases};
 use crate::{
-    lease::LeaseRegistry,
+    key::Keys,
     messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
     model::{Error, Key, LeaseId, LockState},
     runtime,
@@ -58,7 +58,7 @@ impl Leases {
         let key = Key::new(key)?;
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.inspect(&key).await;
-        call(&self.acquires.registry, "inspect", Some(&named), work).await
+        call(&self.acquires.keys, "inspect", Some(&named), work).await
     }
 
     /// Streams the locks that match a filter, in the order of their keys. The stream requests one page at a time from
@@ -100,7 +100,7 @@ impl Leases {
                     return Ok(None);
                 };
                 let filter = request.filter.clone();
-                let page = call(&this.acquires.registry, "list", None, async move |store| {
+                let page = call(&this.acquires.keys, "list", None, async move |store| {
                     store.list(&request).await
                 })
                 .await?;
@@ -157,14 +157,14 @@ impl Leases {
             .try_flatten()
             .map_ok(async |request: ReleaseRequest| {
                 let key = request.key.clone();
-                let registry = Arc::downgrade(&self.acquires.registry);
+                let keys = Arc::downgrade(&self.acquires.keys);
                 let work = async move |store: Arc<dyn Store>| {
                     let released = runtime::caught(store.release(&request)).await;
                     let ended = released.as_ref().map(|_| vec![request.lease]);
-                    ended_here(&registry, &request.key, ended);
+                    ended_here(&keys, &request.key, ended);
                     released
                 };
-                call(&self.acquires.registry, "release", Some(&key), work).await
+                call(&self.acquires.keys, "release", Some(&key), work).await
             })
             .try_buffer_unordered(MAX_CONCURRENT_RELEASES)
             .try_fold(0, async |released, answer| {
@@ -206,7 +206,7 @@ impl Leases {
     pub async fn evict(&self, key: impl AsRef<str>) -> Result<Option<Eviction>, Error> {
         let key = Key::new(key)?;
         let named = key.clone();
-        let registry = Arc::downgrade(&self.acquires.registry);
+        let keys = Arc::downgrade(&self.acquires.keys);
         let work = async move |store: Arc<dyn Store>| {
             let evicted = runtime::caught(store.evict(&key)).await;
             let holders =
@@ -214,10 +214,10 @@ impl Leases {
             let ended = evicted
                 .as_ref()
                 .map(|it| it.as_ref().map_or_else(Vec::new, holders));
-            ended_here(&registry, &key, ended);
+            ended_here(&keys, &key, ended);
             evicted
         };
-        let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
+        let evicted = call(&self.acquires.keys, "evict", Some(&named), work).await;
         evicted.inspect(|eviction| telemetry::evicted(&named, eviction.as_ref()))
     }
 
@@ -253,13 +253,7 @@ impl Leases {
         let key = Key::new(key)?;
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.remove_expired(&key).await;
-        let removed = call(
-            &self.acquires.registry,
-            "remove expired",
-            Some(&named),
-            work,
-        )
-        .await;
+        let removed = call(&self.acquires.keys, "remove expired", Some(&named), work).await;
         removed.inspect(|removed| telemetry::removed(&named, *removed))
     }
 
@@ -295,7 +289,7 @@ impl Leases {
     /// Dropping the future does not stop a purge that was sent. A repeated call is harmless.
     pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
-        let purged = call(&self.acquires.registry, "purge", None, work).await;
+        let purged = call(&self.acquires.keys, "purge", None, work).await;
         purged.inspect(|removed| telemetry::purged(*removed, retention))
     }
 }
@@ -303,17 +297,17 @@ impl Leases {
 /// Sees to it that nothing is granted from memory under these leases, which this process has ended in the store, and
 /// that a task that waits for the key asks at once. This belongs to the request and not to its caller, who may not wait
 /// for the answer.
-fn ended_here(registry: &Weak<LeaseRegistry>, key: &Key, ended: Result<Vec<LeaseId>, &Error>) {
-    let Some(registry) = registry.upgrade() else {
+fn ended_here(keys: &Weak<Keys>, key: &Key, ended: Result<Vec<LeaseId>, &Error>) {
+    let Some(keys) = keys.upgrade() else {
         return;
     };
     match ended {
         Ok(leases) => {
-            let ended = |lease| registry.ended_here(key, Some(lease));
+            let ended = |lease| keys.ended_here(key, Some(lease));
             leases.into_iter().for_each(ended);
         }
-        Err(error) if error.leaves_doubt() => registry.ended_here(key, None),
+        Err(error) if error.leaves_doubt() => keys.ended_here(key, None),
         Err(_) => return,
     }
-    registry.queues.wake_first(key);
+    keys.freed_here(key);
 }

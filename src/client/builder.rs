@@ -73,8 +73,8 @@ impl LeasesBuilder {
         self
     }
 
-    /// Makes all acquires of the handle [sticky](crate::Acquire::sticky): exclusive leases stay with this process after
-    /// their last use, until no task has asked for the key for `idle`. By default they do not stay.
+    /// Makes all acquires of the handle [sticky](crate::Acquire::sticky): exclusive and shared leases stay with this process
+    /// after their last use, until no task has asked for the key for `idle`. By default they do not stay.
     pub fn sticky(mut self, idle: Duration) -> Self {
         self.sticky = (!idle.is_zero()).then_some(idle);
         self

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::Instrument;
 
 use crate::{
-    lease::LeaseRegistry,
+    key::Keys,
     model::{Error, Key},
     runtime,
     store::Store,
@@ -14,7 +14,7 @@ use crate::{
 
 /// Makes one call with the call timeout, in a task that outlives this future, and reports its span and event.
 pub(super) async fn call<T, F>(
-    registry: &LeaseRegistry,
+    keys: &Keys,
     operation: &'static str,
     key: Option<&Key>,
     work: impl FnOnce(Arc<dyn Store>) -> F,
@@ -23,9 +23,9 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let (store, call_timeout) = (registry.store.clone(), registry.call_timeout);
+    let (store, call_timeout) = (keys.store.clone(), keys.call_timeout);
     let span = telemetry::call(operation, key);
-    let name = || registry.store.name();
+    let name = || keys.store.name();
     let call = runtime::call(operation, call_timeout, name, work(store));
     let end = call.instrument(span.clone()).await;
     telemetry::called(&span, operation, key, &end);

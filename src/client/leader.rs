@@ -221,7 +221,7 @@ impl Leader {
     /// # }
     /// ```
     pub fn watch(&self) -> Receiver<Option<Leading>> {
-        watch::watch(&self.context.registry, Key::new(&*self.key))
+        watch::watch(&self.context.keys, Key::new(&*self.key))
     }
 
     /// Waits until this process leads.
@@ -244,7 +244,7 @@ impl Leader {
 
     /// Sleeps for `pause`, or until the client closes.
     async fn pause(&self, pause: Duration) {
-        let closing = self.context.registry.lifecycle.closing();
+        let closing = self.context.keys.lifecycle.closing();
         let _ = closing.run_until_cancelled(sleep(pause)).await;
     }
 }

@@ -12,7 +12,8 @@ use super::{
 use crate::{
     acquire::{Acquire, AcquireAll, AcquireContext, RecentKeys, Resume, TryAcquire},
     coalescer::Coalescer,
-    lease::{LeaseRegistry, Ticket},
+    key::Keys,
+    lease::Ticket,
     limiter::{Limiter, LimiterContext},
     model::{Key, Quota},
     store::Store,
@@ -204,7 +205,7 @@ impl Leases {
     /// ```
     pub fn limiter(&self, key: impl AsRef<str>, limit: u32, window: Duration) -> Limiter {
         let quota = Quota::fixed(limit, window);
-        Limiter::new(self.limiters.clone(), Key::new(key), quota)
+        Limiter::new(&self.limiters, Key::new(key), quota)
     }
 
     /// Releases every lease of this handle and its clones, and waits until they are released. Call it at the end of a
@@ -243,7 +244,7 @@ impl Leases {
     ///
     /// Dropping the future only ends the wait: the releases go on. A second call waits for them again.
     pub async fn close(&self) {
-        let close = self.acquires.registry.close();
+        let close = self.acquires.keys.close();
         close.instrument(telemetry::close()).await;
     }
 
@@ -259,16 +260,16 @@ impl LeasesBuilder {
         let late = Arc::new(watch::Sender::new(false));
         let coalescer = Coalescer::new(self.store.clone(), late.subscribe());
         let (store, limit) = (self.store, self.call_timeout);
-        let registry = LeaseRegistry::new(store.clone(), coalescer.clone(), limit, late);
-        let lifecycle = registry.lifecycle.clone();
+        let limits = (limit, self.clock_margin);
+        let keys = Keys::new(store.clone(), coalescer.clone(), limits, late);
+        let lifecycle = keys.lifecycle.clone();
         Leases {
             acquires: Arc::new(AcquireContext {
-                registry: Arc::new(registry),
+                keys,
                 coalescer,
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
                 likely_held: RecentKeys::default(),
-                shared_turns: RecentKeys::default(),
                 sticky: self.sticky,
             }),
             limiters: Arc::new(LimiterContext::new(store, limit, lifecycle)),

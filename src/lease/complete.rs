@@ -5,6 +5,8 @@ use tracing::Instrument;
 
 use super::guard::Lease;
 use crate::{
+    key::Departure,
+    lease_state::EndReason,
     messages::{DoneTick, ReleaseAnswer},
     model::{Cause, Error, LossReason},
     release::Released,
@@ -23,13 +25,20 @@ impl Lease {
         if let Some(reason) = self.state.loss(now) {
             return Err(self.state.lost_error(reason));
         }
-        let Ok(pending) = self.registry.end(&self.state, now) else {
-            // The close of the client has taken over the release of the lease.
-            return Err(self.state.lost_error(LossReason::Closed));
+        let Ok(ended) = self.state.end(EndReason::Released, now) else {
+            return Err(self.state.lost_error(self.closed()));
         };
-        // The tick is set only now. Otherwise a close that releases the lease would write the tick as done.
-        self.state.set_done(done);
-        let release = self.registry.release(pending, now);
+        // If the subscriber of the application panics in an event, the release goes on in the background.
+        let begin = |pending| self.keys.release(pending, now);
+        let (_, release) = self
+            .keys
+            .depart(&self.state, Departure::Done(done), now, begin);
+        self.state.mark_released();
+        self.state.report_end(ended);
+        let Ok(Some(release)) = release else {
+            // The close of the client has taken over the release of the lease, which writes no tick.
+            return Err(self.state.lost_error(self.closed()));
+        };
         let release = release.instrument(telemetry::release(self.state.fields()));
         let Released { answer, unclear } = release.await?;
         match answer {

@@ -10,11 +10,11 @@ use super::{
     requests::{self, Converted},
 };
 use crate::{
+    key::Keys,
     lease_state::{LeaseState, Opposites},
     model::{Conversion, Error, Held, Mode},
     retry::Tries,
     telemetry::{self, Outcome},
-    waiters::WaitQueues,
 };
 
 /// The answer to [`Lease::upgrade`].
@@ -120,44 +120,39 @@ impl Lease {
         if let Some(reason) = self.state.loss(Instant::now()) {
             return Err(self.state.lost_error(reason));
         }
-        if let Some(stay) = &self.stay {
-            if wanted == Conversion::Upgrade {
-                // A downgrade that was not waited for may have made the lease in the store shared.
-                if self.mode() == Mode::Exclusive && !stay.may_be_converted() {
-                    return Ok(None);
-                }
-                if let Some(held) = self.others_here() {
-                    return Ok(Some(held));
-                }
+        let is_upgrade = wanted == Conversion::Upgrade;
+        if is_upgrade {
+            // A downgrade that was not waited for may have made the lease in the store shared.
+            let is_known =
+                self.keys.is_looked_at(&self.state) && !self.keys.may_be_converted(&self.state);
+            if self.mode() == Mode::Exclusive && is_known {
+                return Ok(None);
             }
-            stay.begin_to_convert();
-        }
-        let stored = self.take_stored();
-        // No other lease enters from now on. One may have entered until now.
-        if let Some(held) = self.others_here() {
-            if wanted == Conversion::Upgrade {
+            if let Some(held) = self.keys.others(&self.state) {
                 return Ok(Some(held));
             }
-            // The others are reentrant leases. If one is exclusive, the lease in the store has to be.
+        }
+        // From now on nobody gets a guard beside this one. If somebody has got one meanwhile, the lease is theirs too.
+        if let Some(held) = self.keys.begin_to_convert(&self.state) {
+            if is_upgrade {
+                return Ok(Some(held));
+            }
             if held.holders().iter().any(|it| it.mode == Mode::Exclusive) {
+                // The lease is exclusive because another task of the same owner needs it.
                 self.state.converted_to(Mode::Shared, self.fence());
                 return Ok(None);
             }
         }
-        if let Some(stay) = &self.stay {
-            stay.conversion_sent();
-        }
-        self.convert_stored(&stored, wanted).await
+        self.keys.conversion_sent(&self.state);
+        self.convert_stored(&self.stored(), wanted).await
     }
 
-    /// Converts the lease in the store, by as many requests as it takes until it has the wanted mode and no earlier
-    /// conversion can take it away again. The calls for one lease go one after the other.
     async fn convert_stored(
         &self,
         stored: &Arc<LeaseState>,
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
-        let limit = || self.registry.call_timeout.min(self.remaining());
+        let limit = || self.keys.call_timeout.min(self.remaining());
         // A call whose future is not polled any more delays the others for no longer than a request would. After that
         // they go on beside it: what it has sent counts as unanswered.
         let _one_at_a_time = timeout(limit(), stored.lock_conversions()).await;
@@ -169,18 +164,18 @@ impl Lease {
                 return Err(self.state.lost_error(reason));
             }
             let (request, is_opposite) = stored.next_conversion(wanted, opposites);
-            let queues = &self.registry.queues;
+            let keys = &self.keys;
             // A reader that is granted the key between two of these requests would be in the way of the second one.
             let is_between =
                 is_opposite || wanted == Conversion::Downgrade && stored.may_be_upgraded();
             let to_wake = if is_between {
-                wakes_readers.get_or_insert_with(|| WakesReaders(queues, stored));
+                wakes_readers.get_or_insert_with(|| WakesReaders(keys, stored));
                 None
             } else {
-                Some(queues.clone())
+                Some(keys.clone())
             };
-            let of = (self.registry.store.clone(), to_wake);
-            let states = (stored.clone(), self.state(), self.stay.clone());
+            let of = (keys.clone(), to_wake.is_some());
+            let states = (stored.clone(), self.state());
             let named = request.fence;
             match requests::convert(of, states, request, limit()).await {
                 Ok(Converted::Yes) if is_opposite => opposites.done(named),
@@ -204,12 +199,12 @@ impl Lease {
 }
 
 /// Its drop wakes the first waiter for the key of a lease, if the lease is shared.
-struct WakesReaders<'a>(&'a WaitQueues, &'a LeaseState);
+struct WakesReaders<'a>(&'a Keys, &'a LeaseState);
 
 impl Drop for WakesReaders<'_> {
     fn drop(&mut self) {
         if self.1.mode() == Mode::Shared {
-            self.0.wake_first(self.1.key());
+            self.0.freed_here(self.1.key());
         }
     }
 }

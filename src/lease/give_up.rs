@@ -6,6 +6,8 @@ use tracing::Instrument;
 
 use super::{guard::Lease, ticket::Ticket};
 use crate::{
+    key::Departure,
+    lease_state::EndReason,
     messages::ReleaseAnswer,
     model::{Error, LossReason},
     release::Released,
@@ -30,9 +32,8 @@ impl Lease {
     /// # }
     /// ```
     ///
-    /// A lease that was granted from memory ([`sticky`](crate::Acquire::sticky)) goes back to the lease in the store behind
-    /// it, without a request. So it learns of an eviction by another process only if the client has looked meanwhile,
-    /// which it does twice a second.
+    /// If another task of this process gets the key next, under the same lease, nothing is sent, and so too if the lease
+    /// [stays](crate::Acquire::sticky). Then this does not tell of an eviction that the client has not heard of.
     ///
     /// # Errors
     ///
@@ -51,29 +52,41 @@ impl Lease {
     /// that, the guard is dropped, which releases the lease in the background too.
     pub async fn release(self) -> Result<(), Error> {
         let now = Instant::now();
-        if let Some(stay) = &self.stay {
-            return self.release_local(stay, now).await;
-        }
         let lost_before = self.state.loss(now);
-        let Ok(pending) = self.registry.end(&self.state, now) else {
-            // The close of the client has taken over the release of the lease.
-            return Err(self.state.lost_error(LossReason::Closed));
+        let Ok(ended) = self.state.end(EndReason::Released, now) else {
+            return Err(self.state.lost_error(self.closed()));
         };
-        let release = self.registry.release(pending, now);
-        let release = release.instrument(telemetry::release(self.state.fields()));
-        let Released { answer, unclear } = release.await?;
-        match answer {
-            ReleaseAnswer::Released => Ok(()),
-            // An earlier try was carried out, and its answer was lost on the way. But if the lease was lost before the
-            // first try, it may be gone because of a takeover.
-            ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
-            ReleaseAnswer::NotHeld => {
+        // If the subscriber of the application panics in an event, the release goes on in the background.
+        let begin = |pending| self.keys.release(pending, now);
+        let (departed, release) = self
+            .keys
+            .depart(&self.state, Departure::Released, now, begin);
+        self.state.mark_released();
+        self.state.report_end(ended);
+        let Ok(release) = release else {
+            // The close of the client has taken over the release of the lease.
+            return Err(self.state.lost_error(self.closed()));
+        };
+        if let Some(release) = release {
+            let release = release.instrument(telemetry::release(self.state.fields()));
+            let Released { answer, unclear } = release.await?;
+            // If the answer to an earlier try was lost on the way, that try may have been carried out. But if the lease was
+            // lost before the first try, it may be gone because of a takeover.
+            if answer == ReleaseAnswer::NotHeld && !(unclear && lost_before.is_none()) {
                 let reason = LossReason::TakenOver;
                 if lost_before.is_none() {
                     telemetry::lost(self.state.fields(), &reason);
                 }
-                Err(self.state.lost_error(reason))
+                return Err(self.state.lost_error(reason));
             }
+            // It may have expired, but the key was not granted again.
+            return Ok(());
+        }
+        match lost_before {
+            Some(LossReason::Expired) | None if departed.was_there => Ok(()),
+            Some(reason) => Err(self.state.lost_error(reason)),
+            // The close of the client releases the lease, and this does not wait for it.
+            None => Err(self.state.lost_error(self.closed())),
         }
     }
 
@@ -87,16 +100,13 @@ impl Lease {
     /// of the key from memory, it is the ticket of no lease: `resume` answers [`Resumed::Gone`](crate::Resumed::Gone),
     /// as for a lease that is lost. So it is if the client is closed, because the close releases the lease itself.
     pub fn into_ticket(self) -> Ticket {
-        let given_away = match &self.stay {
-            None => self.registry.detach(&self.state).map_err(|_| ()),
-            Some(stay) => self.give_away(stay).map_err(|_| ()),
-        };
+        let given_away = self.give_away(Departure::Ticketed);
         // Nothing converts the lease from now on.
         let ticket = Ticket::of(self.state.stored(), &self.state);
         match given_away {
             Ok(()) => ticket,
             // Another call has ended the lease: its release would free the key under the process with the ticket.
-            Err(()) => ticket.of_no_lease(),
+            Err(_) => ticket.of_no_lease(),
         }
     }
 
@@ -112,16 +122,32 @@ impl Lease {
     /// releases the lease itself.
     pub fn detach(self) -> Result<(), Error> {
         let lost_before = self.state.loss(Instant::now());
-        let detached = match &self.stay {
-            None => {
-                let detached = self.registry.detach(&self.state);
-                detached.map_err(|_| self.closed())
-            }
-            Some(stay) => self.detach_local(stay),
-        };
+        let detached = self.give_away(Departure::Detached);
         match lost_before {
             None => detached.map_err(|reason| self.state.lost_error(reason)),
             Some(reason) => Err(self.state.lost_error(reason)),
+        }
+    }
+
+    /// Gives up the guard, so that its lease is not released.
+    fn give_away(&self, how: Departure) -> Result<(), LossReason> {
+        let now = Instant::now();
+        // If the lease stays, other tasks may have the key after a guard that is lost.
+        let how = if self.state.is_live(now) || !self.keys.stays(&self.state) {
+            how
+        } else {
+            Departure::Released
+        };
+        let Ok(ended) = self.state.end(EndReason::Detached, now) else {
+            return Err(self.closed());
+        };
+        let begin = |pending| self.keys.renewals.release(pending);
+        let (departed, _) = self.keys.depart(&self.state, how, now, begin);
+        self.state.report_end(ended);
+        if departed.detaches {
+            Ok(())
+        } else {
+            Err(self.closed())
         }
     }
 
@@ -134,10 +160,16 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        match &self.stay {
-            // The guard was given up before, or a close releases the lease.
-            None => drop(self.registry.abandon(&self.state)),
-            Some(stay) => self.drop_local(stay),
-        }
+        let now = Instant::now();
+        // It fails if the guard was given up before.
+        let Ok(ended) = self.state.end(EndReason::Released, now) else {
+            return;
+        };
+        let begin = |pending| self.keys.renewals.release(pending);
+        let _ = self
+            .keys
+            .depart(&self.state, Departure::Released, now, begin);
+        self.state.mark_released();
+        telemetry::harmless_in_a_panic(|| self.state.report_end(ended));
     }
 }

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{registry::LeaseRegistry, requests};
+use super::requests;
 use crate::{
+    key::{Granted, Keys},
     lease_state::LeaseState,
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     release::Releaser,
     retry::Tries,
-    sticky::Stay,
     store::Store,
     telemetry,
 };
@@ -51,11 +51,10 @@ use crate::{
 /// # Guarantees
 ///
 /// While [`is_live`](Lease::is_live) is `true`, no other lease that conflicts with this one is granted, unless an
-/// operator evicts this one. The holder learns of an eviction from its next renewal, and one whose lease was
-/// [granted from memory](crate::Acquire::sticky) within half a second.
+/// operator evicts this one. The holder learns of an eviction from its next renewal, and one whose lease
+/// [stays](crate::Acquire::sticky) within half a second.
 ///
-/// The clock of this process measures the lease. It may stand still while the machine is suspended: call
-/// [`renew`](Lease::renew) after a suspension.
+/// The clock of this process measures the lease, and the time in which the machine is suspended counts.
 ///
 /// The process may be paused for any length of time between a call of `is_live` and the work that depends on it. Where
 /// such a pause matters, pass the [`fence`](Lease::fence) to the protected resource, and let the resource refuse an
@@ -71,67 +70,48 @@ use crate::{
 /// [`at_risk`](Lease::at_risk) warns before the loss.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
-    pub(super) registry: Arc<LeaseRegistry>,
+    pub(super) keys: Arc<Keys>,
     pub(super) state: Arc<LeaseState>,
-    /// The lease that stays with this process, if this one was granted from memory under it.
-    pub(super) stay: Option<Arc<Stay>>,
 }
 
 impl Lease {
     /// The releaser, which sends the release of this lease.
     pub(super) fn releaser(&self) -> &Releaser {
-        &self.registry.releaser
+        &self.keys.releaser
     }
 
-    pub(crate) fn new(registry: Arc<LeaseRegistry>, state: LeaseState) -> Self {
-        let state = Arc::new(state);
-        registry.granted(&state);
-        Self {
-            registry,
-            state,
-            stay: None,
+    /// The lease of a task that has got this guard.
+    pub(crate) fn new(keys: Arc<Keys>, guard: Granted) -> Self {
+        let (state, is_first) = (guard.state, guard.is_first);
+        let lease = Self { keys, state };
+        // If the subscriber of the application panics, the lease is dropped, which gives up the guard.
+        if !is_first {
+            telemetry::granted_from_memory(lease.state.fields());
         }
-    }
-
-    /// The guard of a lease that was resumed. Fails if the client closes. Also fails without a tokio runtime, if the
-    /// lease is to be kept alive. After a failure the lease is not released.
-    pub(crate) fn resumed(
-        registry: Arc<LeaseRegistry>,
-        state: LeaseState,
-        keep_alive: bool,
-    ) -> Result<Self, Error> {
-        let state = Arc::new(state);
-        if keep_alive {
-            registry.renewals.keep(&state)?;
-        }
-        registry.resumed(&state)?;
-        Ok(Self {
-            registry,
-            state,
-            stay: None,
-        })
+        telemetry::guard_created();
+        lease
     }
 
     /// Keeps the lease alive from now on. Fails without a tokio runtime.
     pub(crate) fn keep(&self) -> Result<(), Error> {
-        match &self.stay {
-            None => self.registry.renewals.keep(&self.state),
-            Some(stay) => stay.extend(&self.state, true),
-        }
-    }
-
-    /// Whether the lease was granted from memory.
-    pub(crate) fn is_local(&self) -> bool {
-        self.stay.is_some()
+        self.keys.keep(&self.state)
     }
 
     /// Ends the renewals that the acquire has begun. The lease lives for another ttl.
     pub(crate) fn keep_no_longer(&self) {
-        self.state.keep(false);
-        if self.is_local() {
-            self.state.shorten(Instant::now());
-        } else {
-            self.registry.renewals.forget(self.state.number());
+        self.keys.keep_no_longer(&self.state);
+    }
+
+    /// Sets the minimum hold and the maximum hold, which counts from this instant.
+    pub(crate) fn set_holds(
+        &self,
+        min_hold: Option<Duration>,
+        max_hold: Option<Duration>,
+        from: Instant,
+    ) {
+        self.state.set_min_hold(min_hold);
+        if let Some(max_hold) = max_hold {
+            self.keys.set_max_hold(&self.state, max_hold, from);
         }
     }
 
@@ -143,13 +123,13 @@ impl Lease {
         self.state.clone()
     }
 
-    /// The lease in the store. It is another one if this lease was granted from memory.
+    /// The lease in the store, which this is a guard of.
     pub(crate) fn stored(&self) -> Arc<LeaseState> {
         self.state.stored().clone()
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
-        &self.registry.store
+        &self.keys.store
     }
 
     /// The key that is held.
@@ -157,8 +137,8 @@ impl Lease {
         self.state.key()
     }
 
-    /// The lease id: the name of this grant in the lock's document. Leases that are granted from memory while a
-    /// [sticky](crate::Acquire::sticky) lease stays here have the id of that one.
+    /// The lease id: the name of this grant in the lock's document. Guards that tasks of
+    /// this process get under one lease, from memory, have the same id.
     pub fn id(&self) -> LeaseId {
         self.state.id()
     }
@@ -295,7 +275,7 @@ impl Lease {
         let token = self.state.token.get_or_init(|| {
             let token = CancellationToken::new();
             let guard = token.clone().drop_guard();
-            self.registry.renewals.cancel_on_loss(&self.state, guard);
+            self.keys.renewals.cancel_on_loss(&self.state, guard);
             token
         });
         // The token is a child, so that a caller that cancels it does not cancel the tokens of other callers.
@@ -305,8 +285,7 @@ impl Lease {
     /// Renews the lease: it lives for another ttl from now. An error that a retry can fix is returned only after
     /// three tries.
     ///
-    /// The renewal of a lease that was granted from memory ([`sticky`](crate::Acquire::sticky)) renews the lease in the
-    /// store behind it, so that it learns of a loss as any other.
+    /// Guards that were granted from memory renew the lease that they share, so they learn of a loss as any other.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -340,14 +319,10 @@ impl Lease {
                 return Err(self.state.lost_error(reason));
             }
             // An answer after the deadline comes too late to extend the lease.
-            let limit = self.registry.call_timeout.min(self.state.remaining(now));
-            let store = self.registry.store.clone();
-            let renewal = requests::renew_now(store, self.stored(), limit);
+            let limit = self.keys.call_timeout.min(self.state.remaining(now));
+            let renewal = requests::renew_now(self.keys.clone(), self.state.clone(), limit);
             let Err(error) = renewal.instrument(span.clone()).await else {
-                return match &self.stay {
-                    Some(stay) => span.in_scope(|| stay.extend(&self.state, false)),
-                    None => Ok(()),
-                };
+                return Ok(());
             };
             match tries.pause_after(&error) {
                 Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,

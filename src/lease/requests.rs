@@ -6,31 +6,31 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
+    key::Keys,
     lease_state::LeaseState,
     messages::{ConvertAnswer, ConvertRequest, only_renewal},
     model::{Conversion, Error, Held, LossReason, Mode},
     runtime::{self, suspension::SentAt},
-    sticky::Stay,
-    store::Store,
-    waiters::WaitQueues,
 };
 
-/// Renews one lease, and waits at most `limit` for the answer.
+/// Renews the lease of one guard, and waits at most `limit` for the answer. An answer that comes later extends both too.
 pub(crate) async fn renew_now(
-    store: Arc<dyn Store>,
-    state: Arc<LeaseState>,
+    keys: Arc<Keys>,
+    guard: Arc<LeaseState>,
     limit: Duration,
 ) -> Result<(), Error> {
-    let (renewed, named) = (state.clone(), store.clone());
+    let (store, stored) = (keys.store.clone(), guard.stored().clone());
+    let (renewed, named) = (stored.clone(), store.clone());
     let name = || named.name();
     let outcome = runtime::call("renew", limit, name, async move {
         let sent = SentAt::now();
         let answers = runtime::caught(store.renew(&[renewed.begin_renewal()])).await;
-        renewed.apply_renewal(sent, only_renewal(answers))
+        renewed.apply_renewal(sent, only_renewal(answers))?;
+        keys.extend(&guard, false)
     })
     .await;
     if let Err(error @ Error::TimedOut { .. }) = &outcome {
-        state.failed(error.clone());
+        stored.failed(error.clone());
     }
     outcome
 }
@@ -45,17 +45,18 @@ pub(crate) enum Converted {
     OtherFence,
 }
 
-/// Converts one lease in the store, and the guard's lease with it, which is another one if it was granted from memory.
-/// Waits at most `limit` for the answer. After a downgrade the first waiter of `to_wake` sends a request.
+/// Converts one lease in the store, and its guard with it. Waits at most `limit` for the answer. After a downgrade the
+/// first waiter for the key asks at once, if `wakes`.
 pub(crate) async fn convert(
-    (store, to_wake): (Arc<dyn Store>, Option<Arc<WaitQueues>>),
-    (state, guarded, stay): (Arc<LeaseState>, Arc<LeaseState>, Option<Arc<Stay>>),
+    (keys, wakes): (Arc<Keys>, bool),
+    (state, guarded): (Arc<LeaseState>, Arc<LeaseState>),
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Converted, Error> {
     // Without a runtime nothing is sent, so the call must fail before the conversion is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
     state.conversion_sent(&request);
+    let store = keys.store.clone();
     let named = store.clone();
     let name = || named.name();
     runtime::call("convert", limit, name, async move {
@@ -71,7 +72,7 @@ pub(crate) async fn convert(
         let is_own =
             found.is_none_or(|(mode, fence)| state.apply_conversion(&request, mode, fence));
         if found.is_some() {
-            apply_to_guard(&state, &guarded, stay.as_deref());
+            apply_to_guard(&keys, &state, &guarded);
         }
         // After another error the conversion may have been carried out, or may be carried out later.
         // So it may after `Overloaded`: a driver may send it to several nodes, and this is the answer of the last one.
@@ -82,8 +83,8 @@ pub(crate) async fn convert(
         match answer? {
             _ if !is_own => lost(LossReason::TakenOver),
             ConvertAnswer::Converted(_) => {
-                if let (Conversion::Downgrade, Some(queues)) = (wanted, to_wake) {
-                    queues.wake_first(state.key());
+                if wanted == Conversion::Downgrade && wakes {
+                    keys.freed_here(state.key());
                 }
                 // A close may have ended the lease meanwhile, or the answer came too late.
                 match guarded.loss(Instant::now()) {
@@ -100,17 +101,14 @@ pub(crate) async fn convert(
     .await
 }
 
-/// Applies the mode and the fence of the lease in the store to the guard's lease, if that was granted from memory. If
-/// the lease in the store is shared, no other lease under the stay is exclusive: one may have become so by a request
-/// that was carried out before.
-fn apply_to_guard(state: &LeaseState, guarded: &LeaseState, stay: Option<&Stay>) {
+/// Applies the mode and the fence of the lease in the store to its guard. If the lease is shared, no other guard under it
+/// is exclusive: one may have become so by a request that was carried out before.
+fn apply_to_guard(keys: &Keys, state: &LeaseState, guarded: &LeaseState) {
     loop {
         let (mode, fence) = state.mode_and_fence();
-        if guarded.is_local() {
-            guarded.converted_to(mode, fence);
-        }
-        if let (Some(stay), Mode::Shared) = (stay, mode) {
-            stay.make_shared();
+        guarded.converted_to(mode, fence);
+        if mode == Mode::Shared {
+            keys.make_shared(state);
         }
         // Another answer may have been applied meanwhile.
         if state.mode_and_fence() == (mode, fence) {

@@ -152,7 +152,9 @@ impl LeaseSet {
     /// what it keeps, two processes could refuse each other for ever.
     pub(crate) async fn give_back(self) {
         for lease in &self.leases {
-            lease.end_stay(StayEndReason::SetRefused);
+            lease
+                .keys
+                .stop_serving(&lease.state, StayEndReason::SetRefused);
         }
         // An error of the acquire counts more than one of the release. A release that fails goes on in the background.
         let _ = self.release().await;

@@ -11,6 +11,7 @@ use crate::{
     model::{Error, LockRecord, LossReason},
     rules,
     store::mongodb::{MongoStore, transaction},
+    telemetry::StayEndReason,
 };
 
 impl Lease {
@@ -99,7 +100,10 @@ impl Lease {
 }
 
 async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error> {
-    let state = lease.take_stored();
+    lease
+        .keys
+        .stop_serving(&lease.state, StayEndReason::DocumentNeeded);
+    let state = lease.stored();
     let store = lease.store().as_any();
     let Some(store) = store.and_then(|store| store.downcast_ref::<MongoStore>()) else {
         return Err(transaction::not_enforceable(

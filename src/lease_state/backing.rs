@@ -6,13 +6,16 @@
 //!   it is kept alive.
 //! - The time in which the machine is suspended counts: the server's clock goes on meanwhile.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
-    BackingLease, GrantTerms, LeaseState,
+    BackingLease, GrantTerms, LeaseNumber, LeaseState,
     status::{Status, Suspensions},
     validity::Validity,
 };
@@ -20,6 +23,7 @@ use crate::{
     messages::AcquireRequest,
     model::{Fence, Held, Holder, LossReason, Mode, after},
     runtime::suspension,
+    telemetry,
 };
 
 impl BackingLease {
@@ -87,21 +91,48 @@ impl BackingLease {
 }
 
 impl LeaseState {
-    /// The state of a lease that is granted from memory at this instant.
-    pub(crate) fn local(
-        backing: BackingLease,
+    /// The guard that a task gets at this instant under a lease, with this fence. The first one counts from the grant.
+    pub(crate) fn guard(
+        (backing, fence, is_first): (BackingLease, Fence, bool),
         request: Arc<AcquireRequest>,
-        fence: Fence,
+        number: LeaseNumber,
         now: Instant,
-    ) -> Self {
+    ) -> Arc<Self> {
         let until = now + request.ttl;
         let terms = GrantTerms {
             request,
             clock_margin: Duration::ZERO,
             asked_once: true,
         };
-        let at = (backing.lease.server_time(now), now, now);
-        Self::with(terms, Validity::until(until), fence, at, Some(backing))
+        let lease = backing.lease.clone();
+        let at = if is_first {
+            (lease.acquired_at, lease.granted_at, now)
+        } else {
+            (lease.server_time(now), now, now)
+        };
+        let of = (number, terms, Validity::until(until));
+        let guard = Arc::new(Self::with(of, fence, at, Some(backing)));
+        let mut guards = lease.guards.lock();
+        guards.retain(|guard| guard.strong_count() > 0);
+        guards.push(Arc::downgrade(&guard));
+        drop(guards);
+        guard
+    }
+
+    /// The guards under a lease that still exist.
+    pub(crate) fn guards(&self) -> Vec<Arc<Self>> {
+        let guards = self.guards.lock();
+        guards.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Reports the losses of the guards under a lease whose holders have not looked.
+    pub(crate) fn check_guards(&self) {
+        telemetry::for_each(self.guards(), |guard| guard.check_loss());
+    }
+
+    /// How long the holder of a guard may count on it, as far as its lease does not end before.
+    pub(crate) fn own_remaining(&self, now: Instant) -> Duration {
+        self.state.borrow().validity.remaining(now)
     }
 
     /// The lease in the store: the one behind this one if this one was granted from memory.
@@ -112,8 +143,8 @@ impl LeaseState {
         }
     }
 
-    /// Whether the lease was granted from memory.
-    pub(crate) fn is_local(&self) -> bool {
+    /// Whether this is a guard, under a lease in the store.
+    pub(crate) fn is_guard(&self) -> bool {
         self.backing.is_some()
     }
 
@@ -125,7 +156,7 @@ impl LeaseState {
 
     /// Keeps a lease that was granted from memory alive: from now on it ends with the lease behind it. Returns whether
     /// it is live.
-    pub(crate) fn keep_local(&self, now: Instant) -> bool {
+    pub(crate) fn keep_guard(&self, now: Instant) -> bool {
         // This is later than any deadline of a lease in the store.
         const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
         self.keep(true);
@@ -223,6 +254,7 @@ mod tests {
         };
         let at = DateTime::UNIX_EPOCH;
         let grant = Grant {
+            is_awaited: false,
             fence: Fence::new(9),
             acquired_at: at,
             expires_at: after(at, ttl),
@@ -231,24 +263,34 @@ mod tests {
         Arc::new(LeaseState::new(terms, &grant, now).unwrap())
     }
 
+    fn guard(
+        backing: &BackingLease,
+        request: Arc<AcquireRequest>,
+        fence: i64,
+        now: Instant,
+    ) -> Arc<LeaseState> {
+        let of = (backing.clone(), Fence::new(fence), false);
+        LeaseState::guard(of, request, LeaseNumber::next(), now)
+    }
+
     #[test]
     fn it_ends_with_its_own_ttl_or_with_the_lease_behind_it() {
         let now = Instant::now();
         let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
-        let short = LeaseState::local(backing.clone(), request(SECOND), Fence::new(1), now);
+        let short = guard(&backing, request(SECOND), 1, now);
         assert!(short.is_live(now) && !short.is_live(now + SECOND));
-        let long = LeaseState::local(backing.clone(), request(60 * SECOND), Fence::new(2), now);
+        let long = guard(&backing, request(60 * SECOND), 2, now);
         assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
         assert!(!short.extend(now + SECOND), "it stays lost");
 
         let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
-        let kept = LeaseState::local(backing.clone(), request(SECOND), Fence::new(1), now);
-        assert!(kept.extend(now) && kept.keep_local(now));
+        let kept = guard(&backing, request(SECOND), 1, now);
+        assert!(kept.extend(now) && kept.keep_guard(now));
         assert!(kept.is_live(now + 9 * SECOND) && !kept.is_live(now + 10 * SECOND));
 
         let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
-        let long = LeaseState::local(backing.clone(), request(60 * SECOND), Fence::new(2), now);
+        let long = guard(&backing, request(60 * SECOND), 2, now);
         backing.lease().lose(LossReason::TakenOver);
         let loss = long.loss(now);
         assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
@@ -259,6 +301,7 @@ mod tests {
     fn renew(backing: &BackingLease, sent: SentAt) {
         let at = DateTime::UNIX_EPOCH;
         let grant = Grant {
+            is_awaited: false,
             fence: Fence::new(9),
             acquired_at: at,
             expires_at: after(at, 10 * SECOND),

@@ -1,24 +1,12 @@
 //! The end of a lease in this process, and what is reported of it.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::{
     LeaseState,
-    status::{EndReason, EndedBefore, Phase},
+    status::{EndReason, Ended, EndedBefore, Phase},
 };
 use crate::{model::LossReason, telemetry};
-
-/// The call that returns this has ended the lease, and no other call has.
-#[derive(Debug)]
-#[must_use = "it is to be reported"]
-pub(crate) struct Ended {
-    how: EndReason,
-    /// The loss of the lease, if it was not reported before.
-    loss: Option<LossReason>,
-    held: Duration,
-}
 
 impl LeaseState {
     /// Ends the lease: its holder does not count on it any more. The first call decides how the lease ends. Its caller
@@ -42,9 +30,6 @@ impl LeaseState {
         if !is_first {
             return Err(EndedBefore);
         }
-        if how == EndReason::Detached {
-            self.given_back.notify_waiters();
-        }
         Ok(Ended {
             how,
             loss,
@@ -63,10 +48,16 @@ impl LeaseState {
         }
     }
 
+    /// Records that the close of the client loses the lease, without an event.
+    pub(crate) fn lose_by_close(&self) {
+        self.state.send_modify(|state| {
+            state.validity.lose(LossReason::Closed, Instant::now());
+        });
+    }
+
     /// Records that the release of the lease was answered, or given up.
     pub(crate) fn mark_released(&self) {
         self.state
             .send_modify(|state| state.phase = Phase::Released);
-        self.given_back.notify_waiters();
     }
 }

@@ -35,6 +35,18 @@ impl LeaseState {
         self.set_release_terms(|terms| terms.is_awaited = true);
     }
 
+    /// Passes what the release depends on from a guard, which is given up, to its lease.
+    pub(crate) fn pass_release_terms(&self) {
+        let terms = self.release_terms();
+        if let Some(backing) = &self.backing {
+            backing.lease().set_release_terms(|of_lease| {
+                of_lease.min_hold = of_lease.min_hold.or(terms.min_hold);
+                of_lease.done = of_lease.done.or(terms.done);
+                of_lease.is_awaited |= terms.is_awaited;
+            });
+        }
+    }
+
     /// When the lease was granted, on the clock of this process.
     pub(crate) fn granted_at(&self) -> Instant {
         self.granted_at

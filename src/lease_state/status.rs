@@ -20,6 +20,16 @@ pub(crate) enum EndReason {
     Detached,
 }
 
+/// The call that returns this has ended the lease, and no other call has.
+#[derive(Debug)]
+#[must_use = "it is to be reported"]
+pub(crate) struct Ended {
+    pub(super) how: EndReason,
+    /// The loss of the lease, if it was not reported before.
+    pub(super) loss: Option<LossReason>,
+    pub(super) held: Duration,
+}
+
 /// Another call had ended the lease before, so this one has changed nothing: the lease is not what this call would have
 /// made of it. A close may release a lease whose guard is given away at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,17 +100,6 @@ enum Reported {
     Risk,
     /// The loss. A lost lease stays lost, so no later renewal resets this.
     Loss,
-}
-
-impl Phase {
-    /// How the lease ended. `None` if the holder has not given it up.
-    pub(super) fn end(self) -> Option<EndReason> {
-        match self {
-            Self::Held => None,
-            Self::Releasing | Self::Released => Some(EndReason::Released),
-            Self::Detached => Some(EndReason::Detached),
-        }
-    }
 }
 
 impl Suspensions {

@@ -193,6 +193,7 @@ mod tests {
     fn grant(expires_in: Duration) -> Grant {
         let now = DateTime::<Utc>::UNIX_EPOCH;
         Grant {
+            is_awaited: false,
             fence: Fence::new(1),
             acquired_at: now,
             expires_at: after(now, expires_in),

@@ -1,43 +1,18 @@
-//! What can be waited for: the end of a lease, its release, its loss, and the risk of its loss.
-
-use std::pin::pin;
+//! What can be waited for: the loss of a lease, and the risk of its loss.
 
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     BackingLease, LeaseState,
-    status::{EndReason, Phase},
+    status::Phase,
     watcher::{self, LossWatcher},
 };
 use crate::model::LossReason;
 
 impl LeaseState {
-    /// Waits until the lease has ended, and returns how.
-    pub(crate) async fn ended(&self) -> EndReason {
-        let mut states = self.state.subscribe();
-        loop {
-            if let Some(end) = states.borrow_and_update().phase.end() {
-                return end;
-            }
-            // The sender is part of `self`, so this cannot fail.
-            let _ = states.changed().await;
-        }
-    }
-
-    /// Whether the release of the lease was answered, or given up, or the lease was detached.
-    pub(crate) fn is_given_back(&self) -> bool {
-        matches!(self.state.borrow().phase, Phase::Released | Phase::Detached)
-    }
-
-    /// Waits until the release of the lease was answered, or given up, or the lease was detached. Wakes those that wait
-    /// in the order in which they began to.
-    pub(crate) async fn given_back(&self) {
-        let mut woken = pin!(self.given_back.notified());
-        // From here on the end wakes it, also before it is polled.
-        woken.as_mut().enable();
-        if !self.is_given_back() {
-            woken.await;
-        }
+    /// Whether the holder has given up the lease.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.borrow().phase != Phase::Held
     }
 
     /// Waits until the lease is lost.

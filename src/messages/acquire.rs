@@ -216,8 +216,7 @@ impl AcquireRequest {
 
     /// The process whose place a grant ends, if any.
     ///
-    /// Most handoffs within a process are those of a process without a place. A statement that ends a place is so much
-    /// longer that it cost them a tenth of their rate on MongoDB (`handoff` in `docs/performance.md`).
+    /// A request that replaces a lease, of a process without a place, ends none: the statement is shorter then.
     pub(crate) fn ended_place(&self) -> Option<WaiterId> {
         let Turn::InTurn(turn) = self.turn else {
             return None;
@@ -268,6 +267,9 @@ pub struct Grant {
     pub expires_at: DateTime<Utc>,
     /// The time of the server when it answered.
     pub now: DateTime<Utc>,
+    /// Whether other processes wait for the key in turn. `false` in the answer to a renewal or a conversion, which does
+    /// not tell.
+    pub is_awaited: bool,
 }
 
 impl Grant {

@@ -70,6 +70,13 @@ impl PermitId {
     pub(crate) const NONE: Self = Self(Uuid::nil());
 }
 
+impl From<LeaseId> for WaiterId {
+    /// The id of the place in which the claim of this lease waits.
+    fn from(lease: LeaseId) -> Self {
+        Self(lease.0)
+    }
+}
+
 impl LeaseId {
     /// The id that stands for a missing one in a document.
     #[cfg(any(

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     coalescer::PlannedRelease,
     lease_state::LeaseState,
-    messages::{DoneTick, MinHold, ReleaseKind, ReleaseRequest},
+    messages::{AcquireRequest, DoneTick, MinHold, ReleaseKind, ReleaseRequest},
     model::{Fence, Key, LeaseId, Mode},
     telemetry::ReleaseFields,
 };
@@ -61,6 +61,19 @@ impl ReleaseJob {
         }
     }
 
+    /// The release of what a claim may have left that nobody holds. `maybe_in_flight` says whether a request for it may
+    /// still be on its way.
+    pub(crate) fn of_nobody(claim: &AcquireRequest, maybe_in_flight: bool) -> Self {
+        Self {
+            key: claim.key.clone(),
+            lease: claim.lease,
+            ttl: claim.ttl,
+            is_exclusive: claim.access.mode() == Mode::Exclusive,
+            maybe_in_flight,
+            held: None,
+        }
+    }
+
     /// The fields of the events of this release.
     pub(super) fn fields(&self, has_caller: bool) -> ReleaseFields<'_> {
         ReleaseFields {
@@ -69,15 +82,6 @@ impl ReleaseJob {
             fence: self.held.as_ref().map(|held| held.fence),
             has_caller,
         }
-    }
-
-    /// Whether the next waiter may be granted the key in place of this lease.
-    ///
-    /// Only the release of an exclusive lease is sure to free the key. A release with a minimum hold or a done tick has
-    /// to write that into the document. And if a late acquire request may be granted the lease again, the lease is
-    /// released more than once. If other processes wait for the release, the key goes to one of them.
-    pub(super) fn can_hand_off(&self) -> bool {
-        self.is_exclusive && !self.is_awaited() && self.undoable_until().is_some()
     }
 
     /// Whether other processes wait for the release.

@@ -8,27 +8,24 @@ use super::{
     job::ReleaseJob,
     releaser::{ReleaseReply, Releaser},
 };
-use crate::{
-    lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight,
-    waiters::WaitQueues,
-};
+use crate::{lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight};
 
 /// A release that is due. It is dropped when it is done or given up, and a close waits until then.
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
-    queues: Arc<WaitQueues>,
+    releaser: Releaser,
     _at_work: TaskTrackerToken,
 }
 
 impl PendingRelease {
     pub(crate) fn new(
         state: Arc<LeaseState>,
-        queues: Arc<WaitQueues>,
+        releaser: Releaser,
         at_work: TaskTrackerToken,
     ) -> Self {
         Self {
             state,
-            queues,
+            releaser,
             _at_work: at_work,
         }
     }
@@ -64,6 +61,7 @@ impl Drop for PendingRelease {
     fn drop(&mut self) {
         // The release is done or given up, or was dropped with its runtime.
         self.state.mark_released();
-        self.queues.forget_lease(self.state.id());
+        self.releaser
+            .tell_released(self.state.key(), self.state.id());
     }
 }

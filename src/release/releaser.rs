@@ -1,7 +1,7 @@
 //! `Releaser`: repeats the release of a lease until the store confirms it, for a caller that waits or in the
 //! background.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{fmt, future::pending, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Semaphore, oneshot},
@@ -12,12 +12,11 @@ use super::job::ReleaseJob;
 use crate::{
     coalescer::{Coalescer, PlannedRelease, Repeats},
     messages::ReleaseAnswer,
-    model::Error,
+    model::{Error, Key, LeaseId},
     random,
     retry::{self, Tries},
     runtime::in_flight::InFlight,
-    telemetry::{self, Outcome},
-    waiters::{HandoffOutcome, WaitQueues},
+    telemetry,
 };
 
 /// The greatest number of background releases that are under way.
@@ -36,11 +35,14 @@ pub(crate) struct Released {
 
 pub(crate) type ReleaseReply = oneshot::Sender<Result<Released, Error>>;
 
-#[derive(Clone, Debug)]
+/// Who is told that the release of a lease was answered, or given up.
+pub(crate) type OnReleased = Arc<dyn Fn(&Key, LeaseId) + Send + Sync>;
+
+#[derive(Clone)]
 pub(crate) struct Releaser {
     coalescer: Arc<Coalescer>,
     call_timeout: Duration,
-    queues: Arc<WaitQueues>,
+    on_released: OnReleased,
     /// Each background release that is under way has one permit of this semaphore.
     slots: Arc<Semaphore>,
 }
@@ -49,12 +51,12 @@ impl Releaser {
     pub(crate) fn new(
         coalescer: Arc<Coalescer>,
         call_timeout: Duration,
-        queues: Arc<WaitQueues>,
+        on_released: OnReleased,
     ) -> Self {
         Self {
             coalescer,
             call_timeout,
-            queues,
+            on_released,
             slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
@@ -69,9 +71,14 @@ impl Releaser {
         self.coalescer.send_together(work).await
     }
 
+    /// Tells that the release of a lease was answered, or given up.
+    pub(super) fn tell_released(&self, key: &Key, lease: LeaseId) {
+        (self.on_released)(key, lease);
+    }
+
     /// Records that a lease was released in a batch, without a caller that waits for the outcome.
     pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
-        self.queues.released(&job.key, job.lease);
+        self.tell_released(&job.key, job.lease);
         telemetry::released(job.fields(false), answer.into());
     }
 
@@ -100,34 +107,14 @@ impl Releaser {
         let mut unclear = false;
         let mut pauses = 0;
         let has_caller = reply.is_some();
-        if job.can_hand_off() {
-            let handed = self.queues.offer_and_wait(&job.key, job.lease);
-            match calls.drive_while(handed).await {
-                HandoffOutcome::HandedOver => {
-                    let answer = ReleaseAnswer::Released;
-                    telemetry::released(job.fields(has_caller), Outcome::HandedOver);
-                    drop(reply.map(|reply| reply.send(Ok(Released { answer, unclear }))));
-                    return;
-                }
-                HandoffOutcome::NotHandedOver => {}
-                HandoffOutcome::Unclear => unclear = true,
-            }
-        }
         loop {
-            let now = Instant::now();
             // The caller may have dropped its future.
             reply = reply.filter(|reply| !reply.is_closed());
-            let mut request = if pauses == 0 {
+            let request = if pauses == 0 {
                 job.first_request()
             } else {
                 job.repeated_request(first_answer.is_some())
             };
-            // A change stream reports a release when a majority has it. So if this release leaves the key to other
-            // processes, a majority has to confirm it. Otherwise the waiters of this process would send their requests
-            // before the other processes learn of the release.
-            if self.queues.is_left_to_others(&job.key, job.lease, now) {
-                request.undoable_until = None;
-            }
             let outcome = self.send(request, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok((sent, answer)) => {
@@ -135,7 +122,7 @@ impl Releaser {
                     unclear |= !calls.is_empty();
                     let is_first = first_answer.is_none();
                     if is_first || answer == ReleaseAnswer::Released {
-                        self.queues.released(&job.key, job.lease);
+                        self.tell_released(&job.key, job.lease);
                     }
                     if is_first {
                         telemetry::released(job.fields(has_caller), answer.into());
@@ -230,5 +217,11 @@ impl Releaser {
             },
             |(sent, answer)| answer.map(|answer| (sent, answer)),
         )
+    }
+}
+
+impl fmt::Debug for Releaser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Releaser").finish_non_exhaustive()
     }
 }

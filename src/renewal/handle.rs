@@ -17,6 +17,7 @@ use crate::{
     lease_state::{LeaseNumber, LeaseState},
     model::Error,
     release::{PendingRelease, ReleaseReply, Releaser},
+    runtime::outside,
     store::Store,
 };
 
@@ -105,10 +106,16 @@ impl RenewalHandle {
         Box::pin(release.run(releaser, Some(reply)))
     }
 
-    /// Runs work on the runtime that renews leases. Without a runtime, the work waits for the next acquire. A runtime
-    /// that ends drops the work, which can pass itself to this method again, in its drop.
-    pub(crate) fn run_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.inbox.run_beside(Box::pin(work));
+    /// Begins the releases in the background that have not begun, on this runtime: that of the task may not be driven any
+    /// more.
+    pub(crate) fn begin_releases(&self, releaser: &Releaser) {
+        let Ok(here) = Handle::try_current() else {
+            return;
+        };
+        for pending in self.inbox.take_releases() {
+            let release = OngoingRelease::new(pending, self.inbox.clone());
+            outside::spawn(&here, release.run(releaser.clone(), None));
+        }
     }
 
     /// Takes the releases in the background that have not begun, so that the caller carries them out.

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -58,8 +57,6 @@ pub(super) struct Todo {
     pub(super) releases: Vec<PendingRelease>,
     /// The tokens to cancel when their leases are lost or given up.
     pub(super) tokens: Vec<(LossWatcher, DropGuard)>,
-    /// Other work that goes on for as long as leases are renewed.
-    pub(super) beside: Vec<BoxFuture<'static, ()>>,
 }
 
 impl RenewalInbox {
@@ -145,11 +142,6 @@ impl RenewalInbox {
     /// Cancels a token when this lease is lost or given up.
     pub(super) fn cancel_on_loss(&self, watcher: LossWatcher, token: DropGuard) {
         self.change(|work| work.todo.tokens.push((watcher, token)));
-    }
-
-    /// Runs other work on the runtime of the task.
-    pub(super) fn run_beside(&self, work: BoxFuture<'static, ()>) {
-        self.change(|all| all.todo.beside.push(work));
     }
 
     /// Takes the releases that have not begun, so that the caller carries them out.

@@ -60,12 +60,7 @@ impl RenewalTask {
             let due = work.schedule.take_due(now);
             (work.take_todo(), due, work.handle_dropped)
         });
-        let Todo {
-            releases,
-            tokens,
-            beside,
-        } = todo;
-        beside.into_iter().for_each(|work| self.spawn(work));
+        let Todo { releases, tokens } = todo;
         for pending in releases {
             let release = OngoingRelease::new(pending, self.inbox.clone());
             self.spawn(release.run(self.releaser.clone(), None));

@@ -97,5 +97,6 @@ pub(super) fn grant(holder: &Holder, now: DateTime<Utc>) -> Grant {
         acquired_at: holder.acquired_at,
         expires_at: holder.expires_at,
         now,
+        is_awaited: false,
     }
 }

@@ -177,7 +177,11 @@ pub fn answer_acquire(
     now: DateTime<Utc>,
 ) -> Result<AcquireAnswer, Error> {
     match live(record, request.lease, now) {
-        Some(holder) => Ok(AcquireAnswer::Granted(grant(holder, now))),
+        Some(holder) => {
+            let mut grant = grant(holder, now);
+            grant.is_awaited = record.live_places(now).next().is_some();
+            Ok(AcquireAnswer::Granted(grant))
+        }
         None => done::refusal(record, request).unwrap_or_else(|| {
             if last_of_next(Some(record.fence), request.fences, now).is_none() {
                 return Err(no_next_fence(&record.key));

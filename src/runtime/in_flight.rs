@@ -88,31 +88,6 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// The next answer, however long it takes; `None` if no call is under way.
-    pub(crate) async fn next_at_last(&mut self) -> Option<TimedAnswer<T>> {
-        match self.answered.pop() {
-            Some(answer) => Some(answer),
-            None => next_of(&mut self.running).await,
-        }
-    }
-
-    /// Waits for `other`. `None` if an answer comes first; the next wait for an answer then returns that answer.
-    pub(crate) async fn select_response<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
-        if !self.answered.is_empty() {
-            return None;
-        }
-        if self.running.is_empty() {
-            return Some(other.await);
-        }
-        match select(pin!(other), next_of(&mut self.running)).await {
-            Either::Left((output, _)) => Some(output),
-            Either::Right((answer, _)) => {
-                self.answered.extend(answer);
-                None
-            }
-        }
-    }
-
     /// Waits for `other`, and polls the calls meanwhile.
     pub(crate) async fn drive_while<O>(&mut self, other: impl Future<Output = O>) -> O {
         let mut other = pin!(other);
@@ -123,11 +98,6 @@ impl<T: Send + 'static> InFlight<T> {
             }
         }
         other.await
-    }
-
-    /// Takes the answers that came while the operation waited for something else.
-    pub(crate) fn take_answered(&mut self) -> Vec<TimedAnswer<T>> {
-        std::mem::take(&mut self.answered)
     }
 
     /// Runs every call that was sent to its end. Not cancel safe: dropping the future drops the calls.

@@ -1,5 +1,5 @@
 //! The operations that the close of a client waits for, and the token that tells the parts of the client about the
-//! close. (The steps of a close are in `lease/registry.rs`.)
+//! close. (The steps of a close are in `key/closing.rs`.)
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Listeners: tasks that receive keys from a stream of the store while this process needs them. There are two streams:
-//! of the keys that become free (`waiters/notifications.rs`), and of those for which processes begin to wait
-//! (`lease/recalls.rs`). A listener opens its stream again after an error.
+//! of the keys that become free (`key/listening.rs`), and of those for which processes begin to wait
+//! (`key/looking.rs`). A listener opens its stream again after an error.
 //!
 //! Invariants:
 //!

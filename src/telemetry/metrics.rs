@@ -192,7 +192,7 @@ macro_rules! key_by {
     ($outcome:expr, $($rest:tt)*) => {
         key_by!(
             @ $outcome,
-            [Granted Held TimedOut Full Closed Cancelled Released HandedOver NotHeld Renewed Done
+            [Granted Held TimedOut Full Closed Cancelled Released NotHeld Renewed Done
              Superseded Lost Error],
             ($($rest)*)
         )

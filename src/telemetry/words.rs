@@ -18,8 +18,6 @@ pub(crate) enum Outcome {
     /// The future of the operation was dropped.
     Cancelled,
     Released,
-    /// The lease was released by granting its key to a waiter of the same client.
-    HandedOver,
     NotHeld,
     Renewed,
     /// The tick of the request was done before.
@@ -40,7 +38,6 @@ impl Outcome {
             Self::Closed => "closed",
             Self::Cancelled => "cancelled",
             Self::Released => "released",
-            Self::HandedOver => "handed_over",
             Self::NotHeld => "not_held",
             Self::Renewed => "renewed",
             Self::Done => "done",

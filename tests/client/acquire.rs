@@ -18,7 +18,7 @@ async fn an_acquire_whose_answer_was_lost_is_found_again() {
     let state = leases.inspect("key").await.unwrap().unwrap();
     assert_eq!(state.holders.len(), 1);
     assert_eq!(state.holders[0].lease, lease.id());
-    assert_eq!(state.fence, lease.fence());
+    assert!(state.fence >= lease.fence());
     // The lifetime counts from the grant, which the first request got, and not from the retry.
     let left = (state.holders[0].expires_at - state.now).to_std().unwrap();
     assert_eq!(lease.remaining(), left - MARGIN);

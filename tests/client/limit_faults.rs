@@ -275,7 +275,7 @@ fn without_a_runtime_it_says_so() {
     }
 }
 
-/// The second caller is to send the next request, and is polled by a thread without a runtime.
+/// The second caller needs the next request, and is polled by a thread without a runtime meanwhile.
 #[test]
 fn a_caller_that_is_polled_without_a_runtime_holds_up_nobody() {
     let (store, _, limiter) = limited();
@@ -290,15 +290,41 @@ fn a_caller_that_is_polled_without_a_runtime_holds_up_nobody() {
         store.gates.open();
         first.await.unwrap().unwrap();
     });
-    let refused = second.now_or_never();
-    assert!(
-        matches!(refused, Some(Err(Error::NoRuntime))),
-        "{refused:?}"
-    );
+    let polled = (&mut second).now_or_never();
+    assert!(!matches!(polled, Some(Err(_))), "{polled:?}");
     runtime.block_on(async {
         let start = Instant::now();
         limiter.permit().await.unwrap();
+        if polled.is_none() {
+            second.await.unwrap();
+        }
         assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    });
+}
+
+/// The runtime on which a caller entered has ended with its task, and the caller is polled elsewhere.
+#[test]
+fn a_caller_whose_runtime_has_ended_is_told_so() {
+    let (store, _, limiter) = limited();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let gone = runtime();
+    store.gates.close(0);
+    let mut caller = limiter.permit().into_future();
+    gone.block_on(async {
+        assert!(timeout(MOMENT, &mut caller).await.is_err());
+    });
+    drop(gone);
+    store.gates.open();
+    runtime().block_on(async {
+        let ended = timeout(PATIENCE, caller).await.unwrap();
+        assert!(matches!(ended, Err(Error::Interrupted { .. })), "{ended:?}");
+        timeout(PATIENCE, limiter.permit().into_future())
+            .await
+            .unwrap()
+            .unwrap();
     });
 }
 

@@ -1,7 +1,7 @@
 //! Acquires of an owner that has the key already, while other tasks of its process wait for the key. To wait behind
 //! them would be a deadlock.
 
-use std::{future::IntoFuture, time::Duration};
+use std::future::IntoFuture;
 
 use leasehold::{
     Error, Key, Leases, Store,
@@ -156,30 +156,4 @@ async fn who_holds_the_key_asks_as_often_as_the_first_process() {
     inner.await.unwrap().unwrap().release().await.unwrap();
     assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
     outer.release().await.unwrap();
-}
-
-/// The reader is let in behind the first one, and its request fails while that of the reader before it is under way.
-/// Its owner may have the key, so it does not wait until it is the first.
-#[tokio::test(start_paused = true)]
-async fn a_reader_that_was_let_in_in_vain_asks_again() {
-    let (store, leases) = setup();
-    let other = Leases::new(store.memory.clone());
-    let writes = other.acquire("key", TTL).keep_alive().await.unwrap();
-    let reader = || leases.acquire("key", TTL).shared();
-    let [first, second] = [(); 2].map(|()| tokio::spawn(reader().into_future()));
-    sleep(MOMENT).await;
-    let enters = tokio::spawn(reader().owner("me").reentrant().into_future());
-    let last = tokio::spawn(reader().into_future());
-    sleep(MOMENT).await;
-    writes.release().await.unwrap();
-    let fates = [Duration::ZERO, LIMIT / 2].map(Fate::AnswerLate);
-    store.next(fates.into_iter().chain([Fate::NotSent]));
-    let first = first.await.unwrap().unwrap();
-    let enters = timeout(LIMIT / 4, enters).await.unwrap().unwrap().unwrap();
-    assert!(!second.is_finished());
-    for lease in [second.await.unwrap(), last.await.unwrap()] {
-        lease.unwrap().release().await.unwrap();
-    }
-    first.release().await.unwrap();
-    enters.release().await.unwrap();
 }

@@ -15,7 +15,7 @@ use graph::{Graph, Sources, Uses};
 use size::Sizes;
 
 /// The folders of `src/`, from the top.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 20] = [
     "lib",
     "guide",
     "testing",
@@ -23,10 +23,9 @@ const LAYERS: [&str; 21] = [
     "acquire",
     "limiter",
     "lease",
-    "sticky",
+    "key",
     "renewal",
     "release",
-    "waiters",
     "coalescer",
     "lease_state",
     "store",
@@ -40,13 +39,12 @@ const LAYERS: [&str; 21] = [
 ];
 
 /// The layers of the client core: what happens between a call and the requests to the store.
-const CORE: [&str; 9] = [
+const CORE: [&str; 8] = [
     "acquire",
     "lease",
-    "sticky",
+    "key",
     "renewal",
     "release",
-    "waiters",
     "coalescer",
     "lease_state",
     "runtime",

@@ -44,8 +44,8 @@ async fn an_acquire_that_the_driver_sends_again_is_one_grant() {
     let lease = leases.acquire("key", LONG).await.unwrap();
     assert_eq!(proxy.cuts(), 1);
     let state = leases.inspect("key").await.unwrap().unwrap();
-    assert_eq!(state.fence, lease.fence());
     assert_eq!(state.holders.len(), 1);
+    assert_eq!(state.holders[0].lease, lease.id());
     assert!(lease.is_live() && lease.remaining() < LONG);
     lease.release().await.unwrap();
 
@@ -107,7 +107,8 @@ async fn without_the_drivers_retries_the_lease_id_does_it() {
         let lease = leases.acquire("key", LONG).await.unwrap();
         assert_eq!(proxy.cuts(), 1);
         let state = leases.inspect("key").await.unwrap().unwrap();
-        assert_eq!((state.holders.len(), state.fence), (1, lease.fence()));
+        let holders: Vec<_> = state.holders.iter().map(|it| it.lease).collect();
+        assert_eq!(holders, [lease.id()]);
         lost(&proxy, "findAndModify");
         lease.renew().await.unwrap();
         lost(&proxy, "update");

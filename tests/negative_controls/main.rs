@@ -193,7 +193,7 @@ controls! {
         a_refusal_without_a_place_writes_nothing;
     a_batch_that_passes_the_queue: BatchesPassTheQueue is caught by a_batch_keeps_the_queue;
     places_by_look_and_then_write: NotAtomic is caught by
-        all_that_go_on_asking_are_granted_the_key, many_readers_and_a_writer_all_get_the_key;
+        all_that_go_on_asking_are_granted_the_key;
     a_grant_that_forgets_what_is_done: GrantsForgetTicks is caught by
         what_is_done_outlives_what_happens_to_the_key,
         a_repeated_release_finds_the_tick_that_it_wrote;
@@ -367,16 +367,20 @@ async fn work_tells_a_broken_store_from_a_whole_one() {
         tally.map_err(|wrong| wrong.to_string())
     };
     for (fault, caught) in [
-        (Fault::ForgetsSomeReleases, ["stays held"; 2]),
-        (Fault::NeverReleases, ["stays held"; 2]),
-        (Fault::RefusesSomeRenewals, ["was lost wrongly"; 2]),
-        // The message depends on which of the two holders is looked at first.
+        (Fault::ForgetsSomeReleases, &["stays held"][..]),
+        (Fault::NeverReleases, &["stays held"]),
+        (Fault::RefusesSomeRenewals, &["was lost wrongly"]),
+        // The message depends on which holder is looked at first, and on whether its lease has ended by then.
         (
             Fault::RenewalIsForgotten,
-            ["has two live holders", "was lost wrongly"],
+            &[
+                "has two live holders",
+                "was lost wrongly",
+                "lost after too few renewals in vain",
+            ],
         ),
-        (Fault::NotAtomic, ["has two live holders"; 2]),
-        (Fault::NoFence, ["falls"; 2]),
+        (Fault::NotAtomic, &["has two live holders"]),
+        (Fault::NoFence, &["falls"]),
     ] {
         let outcome = work(fault).await;
         let names = |wrong: &String| caught.iter().any(|it| wrong.contains(it));

@@ -34,10 +34,12 @@ async fn the_document_has_its_final_shape() {
         let path = format!("{}/_doc/report:42", fixture.alias);
         let stored = async || fixture.ask(Get, &path, Value::Null).await["_source"].take();
         let acquired_at = lease.acquired_at().timestamp_millis();
+        // The last of the fences that the lease has taken.
+        let fence = lease.fence().get() + 1_023;
         let document = json!({
             "key": "report:42",
             "schema": SCHEMA,
-            "fence": lease.fence().get(),
+            "fence": fence,
             "lease": lease.id().to_string(),
             "owner": "pod-3",
             "acquired_at": acquired_at,
@@ -45,7 +47,6 @@ async fn the_document_has_its_final_shape() {
             "written_at": acquired_at,
         });
         assert_eq!(stored().await, document);
-        let fence = lease.fence().get();
         lease.release().await.unwrap();
         let tombstone = stored().await;
         let released_at = &tombstone["released_at"];

@@ -123,9 +123,11 @@ async fn the_document_has_its_final_shape() {
     let rows = Rows::new(&path, "locks");
     let stored = || rows.get("report:42").unwrap();
     let acquired_at = lease.acquired_at().timestamp_millis();
+    // The last of the fences that the lease has taken.
+    let fence = lease.fence().get() + 1_023;
     let document = json!({
         "schema": SCHEMA,
-        "fence": lease.fence().get(),
+        "fence": fence,
         "lease": lease.id().to_string(),
         "owner": "pod-3",
         "acquired_at": acquired_at,
@@ -133,7 +135,6 @@ async fn the_document_has_its_final_shape() {
         "note": "nightly",
     });
     assert_eq!(stored(), document);
-    let fence = lease.fence().get();
     lease.release().await.unwrap();
     let released_at = stored()["released_at"].as_i64().unwrap();
     assert!(released_at >= acquired_at);

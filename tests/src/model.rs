@@ -1,7 +1,7 @@
 //! The memory store as the model of another store: random commands go to both, and every answer has to be the same.
 //!
 //! The clocks of the two differ, so times are compared roughly, and fences by their order. The only leases that expire
-//! are those of [`Step::AcquireBriefly`], which ends when they have expired in both stores.
+//! are those of `Step::AcquireBriefly`, which ends when they have expired in both stores.
 //!
 //! A free key is kept for its waiters for a moment, which ends at about the same time in both stores. So with a queue
 //! no step begins when that moment may be over in only one store, and a sequence that comes into that time is not

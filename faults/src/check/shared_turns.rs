@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use super::{Kind, Violations};
 use crate::history::{Answer, Claim, Event};
 
-/// The most requests in a shared turn (`src/acquire/operation/shared_turn.rs` of the library).
+/// The most requests in a shared turn.
 const MOST: usize = 32;
 
 /// The requests for a key since the last grant in turn.

@@ -169,7 +169,9 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
     }
     while let Some(done) = workers.join_next().await {
         // The work is dropped at the end, wherever it is.
-        done.unwrap().unwrap_or(Ok(())).unwrap();
+        let ended = done.unwrap().unwrap_or(Ok(()));
+        // A store that does something wrong may take a lease away before its holder learns of the grant.
+        assert!(ended.is_ok() || wrong != Wrong::Nothing, "{ended:?}");
     }
     let events = recorder.events();
     let mut violations = check::all(&events);

@@ -11,12 +11,11 @@ use tokio::{
 
 use crate::{
     client::call::call,
-    lease::LeaseRegistry,
+    key::{Follower, Keys},
     model::{Error, Fence, Key, LockState, between},
     runtime,
     store::Store,
     telemetry,
-    waiters::{Follower, ensure_listener},
 };
 
 /// The pause between two reads. It leaves time for the read itself, so that a follower sees a new leader within a
@@ -58,14 +57,11 @@ impl Leading {
 
 /// Starts the task that reads the key. If the key is invalid, or there is no runtime, no task starts and the channel is
 /// closed.
-pub(super) fn watch(
-    registry: &Arc<LeaseRegistry>,
-    key: Result<Key, Error>,
-) -> watch::Receiver<Option<Leading>> {
+pub(super) fn watch(keys: &Arc<Keys>, key: Result<Key, Error>) -> watch::Receiver<Option<Leading>> {
     let (leading, receiver) = watch::channel(None);
     if let Ok(key) = key {
         // Without a runtime the sender is dropped here, which closes the channel.
-        let _ = runtime::spawn(follow(registry.clone(), key, Publisher(leading)));
+        let _ = runtime::spawn(follow(keys.clone(), key, Publisher(leading)));
     }
     receiver
 }
@@ -81,42 +77,34 @@ impl Drop for Publisher {
 }
 
 /// Reads the key until the client closes, or all receivers are dropped.
-async fn follow(registry: Arc<LeaseRegistry>, key: Key, leading: Publisher) {
-    follow_until_closed(&registry, &key, &leading.0).await;
+async fn follow(keys: Arc<Keys>, key: Key, leading: Publisher) {
+    follow_until_closed(&keys, &key, &leading.0).await;
     publish(&key, &leading.0, None);
 }
 
 async fn follow_until_closed(
-    registry: &Arc<LeaseRegistry>,
+    keys: &Arc<Keys>,
     key: &Key,
     leading: &watch::Sender<Option<Leading>>,
 ) {
     // If this future stops waiting for a read, the read goes on in a task of its own.
     tokio::select! {
-        () = registry.lifecycle.closing().cancelled() => {}
+        () = keys.lifecycle.closing().cancelled() => {}
         () = leading.closed() => {}
-        () = read_on(registry, key, leading) => {}
+        () = read_on(keys, key, leading) => {}
     }
 }
 
-async fn read_on(
-    registry: &Arc<LeaseRegistry>,
-    key: &Key,
-    leading: &watch::Sender<Option<Leading>>,
-) {
-    let follower = registry.queues.follow(key);
+async fn read_on(keys: &Arc<Keys>, key: &Key, leading: &watch::Sender<Option<Leading>>) {
+    let follower = keys.follow(key);
     let mut has_failed = false;
     let mut pause = PAUSE;
     // When the lease of the leader that was read last expires.
     let mut expires = None;
     loop {
-        ensure_listener(
-            &registry.queues,
-            &registry.store,
-            registry.lifecycle.closing(),
-        );
+        keys.listen();
         let asked = Instant::now();
-        let mut answer = pin!(read(registry, key));
+        let mut answer = pin!(read(keys, key));
         let until_expiry = async {
             match expires {
                 Some(at) => sleep_until(at).await,
@@ -179,10 +167,10 @@ async fn pause_before_next(
 }
 
 /// The leader, and how much of its lease remains.
-async fn read(registry: &LeaseRegistry, key: &Key) -> Result<Option<(Leading, Duration)>, Error> {
+async fn read(keys: &Keys, key: &Key) -> Result<Option<(Leading, Duration)>, Error> {
     let asked = key.clone();
     let work = async move |store: Arc<dyn Store>| store.inspect(&asked).await;
-    let state = call(registry, "inspect", Some(key), work).await?;
+    let state = call(keys, "inspect", Some(key), work).await?;
     Ok(state.and_then(Leading::of))
 }
 

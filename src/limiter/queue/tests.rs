@@ -1,22 +1,22 @@
 //! Tests of the queue without a store, at times that the tests choose.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::{
     sync::oneshot::{self, Receiver},
     time::Instant,
 };
 
-use super::{Action, LimiterConfig, Moment, PermitOutcome, PermitQueue, Until};
+use super::{Moment, PermitCaller, PermitOutcome, PermitQueue, Step, Until};
 use crate::{
-    MemoryStore,
-    limiter::permit::{Permit, PermitAttempt},
+    limiter::permit::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error, Key, Quota},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const LIMIT: Duration = Duration::from_secs(2);
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Bench {
@@ -27,7 +27,7 @@ struct Bench {
 
 /// A caller in the queue.
 struct Caller {
-    number: u64,
+    place: u64,
     outcome: Receiver<PermitOutcome>,
 }
 
@@ -58,51 +58,86 @@ impl Caller {
 impl Bench {
     /// A queue for a limiter of ten permits a second.
     fn new() -> Self {
-        let config = LimiterConfig {
-            store: Arc::new(MemoryStore::new()),
-            key: Key::new("k").unwrap(),
-            quota: Quota::fixed(10, SECOND).unwrap(),
-            response_timeout: LIMIT,
-            call_timeout: CALL_TIMEOUT,
-        };
         let start = Instant::now();
+        let (key, quota) = (Key::new("k").unwrap(), Quota::fixed(10, SECOND).unwrap());
         Self {
-            queue: PermitQueue::new(config),
+            queue: PermitQueue::new(key, quota, CALL_TIMEOUT, start),
             start,
             now: start,
         }
     }
 
-    fn tick(&self) -> Moment {
-        Moment {
-            now: self.now,
-            chance: 1.0,
-        }
+    fn try_enter(&mut self, permits: u32, until: Until) -> Result<Caller, PermitAttempt> {
+        let (reply, outcome) = oneshot::channel();
+        let caller = PermitCaller {
+            permits,
+            until,
+            since: self.now,
+            reply: Some(reply),
+        };
+        let place = self.queue.enter(caller, self.now)?;
+        Ok(Caller { place, outcome })
     }
 
     fn enter(&mut self, permits: u32, until: Until) -> Caller {
-        let (reply, outcome) = oneshot::channel();
-        let (number, _) = self.queue.enter(permits, until, self.now, reply);
-        Caller { number, outcome }
+        self.try_enter(permits, until).expect("nothing is known")
     }
 
-    fn ask(&mut self, caller: &Caller) -> Arc<PermitRequest> {
-        match self.queue.step(caller.number, self.tick()) {
-            Action::Ask(request) => request,
-            wait => panic!("{wait:?}"),
+    fn waiting<const N: usize>(&mut self, permits: u32) -> [Caller; N] {
+        [(); N].map(|()| self.enter(permits, Until::Granted))
+    }
+
+    /// Whether a caller that is told at once without a request leaves no trace.
+    fn is_known(&mut self, permits: u32, until: Until) -> bool {
+        let entered = self.try_enter(permits, until);
+        entered.map(|caller| self.leave(&caller, None)).is_err()
+    }
+
+    /// The request that is sent now.
+    fn send(&mut self) -> PermitRequest {
+        match self.queue.step(self.now) {
+            Step::Send(request, sent) => {
+                assert_eq!(sent, self.now);
+                request
+            }
+            other => panic!("{other:?}"),
         }
     }
 
-    /// Until when the caller has nothing to do, in milliseconds from the start.
-    fn wait(&mut self, caller: &Caller) -> Option<u128> {
-        match self.queue.step(caller.number, self.tick()) {
-            Action::Wait(until) => until.map(|until| (until - self.start).as_millis()),
-            ask => panic!("{ask:?}"),
+    /// The next step, in milliseconds from the start.
+    fn wait(&mut self) -> Option<u128> {
+        match self.queue.step(self.now) {
+            Step::Wait(until) => until.map(|until| (until - self.start).as_millis()),
+            other => panic!("{other:?}"),
         }
     }
 
-    fn leave(&mut self, caller: &Caller, granted: Option<Permit>) {
-        self.queue.leave(caller.number, granted, self.now);
+    /// Completes the request that got no answer in time.
+    fn give_up(&mut self) {
+        let Step::GiveUp(request, sent) = self.queue.step(self.now) else {
+            panic!("the answer is still waited for");
+        };
+        let error = Error::TimedOut {
+            store: "the test".to_owned(),
+            operation: "permit",
+            limit: LIMIT,
+        };
+        self.complete(&request, sent, Err(error));
+    }
+
+    fn sleep_until_the_next_step(&mut self) {
+        let at = self.wait().expect("a caller waits");
+        self.now = self.start + Duration::from_millis(at.try_into().unwrap());
+    }
+
+    fn leave(&mut self, caller: &Caller, unused: Option<PermitOutcome>) {
+        self.queue.leave(caller.place, unused, self.now);
+    }
+
+    /// The outcome of a caller whose time is over: [`Error::Closed`] if there was no answer.
+    fn gives_up(&mut self, caller: &Caller) -> Option<PermitOutcome> {
+        let silence = || Error::Closed;
+        self.queue.give_up(caller.place, self.now, silence)
     }
 
     fn granted(&mut self, request: &PermitRequest, permits: u32, retry_in: Duration) {
@@ -112,13 +147,11 @@ impl Bench {
             granted_at,
             retry_in,
         };
-        self.queue
-            .complete(request, self.now, Ok(answer), self.tick());
+        self.complete(request, self.now, Ok(answer));
     }
 
     fn full(&mut self, request: &PermitRequest, sent: Instant, retry_in: Duration) {
-        let answer = PermitAnswer::Full { retry_in };
-        self.queue.complete(request, sent, Ok(answer), self.tick());
+        self.complete(request, sent, Ok(PermitAnswer::Full { retry_in }));
     }
 
     fn fail(&mut self, request: &PermitRequest) {
@@ -126,74 +159,78 @@ impl Bench {
             store: "the test",
             source: Cause::text("cut"),
         };
+        self.complete(request, self.now, Err(error));
+    }
+
+    fn complete(
+        &mut self,
+        request: &PermitRequest,
+        sent: Instant,
+        outcome: Result<PermitAnswer, Error>,
+    ) {
+        let moment = Moment {
+            now: self.now,
+            chance: 1.0,
+        };
         self.queue
-            .complete(request, self.now, Err(error), self.tick());
+            .complete((request.clone(), sent, outcome), moment);
     }
 }
 
 #[test]
-fn the_first_asks_for_all_who_want_as_many() {
+fn a_request_is_for_all_at_the_front_who_want_as_many() {
     let mut bench = Bench::new();
-    let mut callers: Vec<_> = (0..4).map(|_| bench.enter(2, Until::Granted)).collect();
-    let mut other = bench.enter(1, Until::Granted);
-    // If the first one is not polled, the next one asks 200 ms later.
-    assert_eq!(bench.wait(&callers[1]), Some(200));
-    let request = bench.ask(&callers[0]);
+    let mut callers = bench.waiting::<4>(2);
+    let [mut other] = bench.waiting(1);
+    let request = bench.send();
     assert_eq!((request.permits, request.times), (2, 4));
-    assert_eq!(bench.wait(&callers[0]), Some(LIMIT.as_millis()));
+    assert_eq!(bench.wait(), Some(LIMIT.as_millis()), "one at a time");
     bench.granted(&request, 6, SECOND / 2);
-    let granted: Vec<_> = callers.iter_mut().map(Caller::permits).collect();
+    let granted = callers.each_mut().map(Caller::permits);
     assert_eq!(granted, [Some(2), Some(2), Some(2), None]);
     // The next request is sent a twentieth of the window later than the server says.
-    assert_eq!(bench.wait(&callers[3]), Some(550));
+    assert_eq!(bench.wait(), Some(550));
     assert!(other.outcome().is_none());
-    bench.now += Duration::from_millis(550);
-    assert_eq!(bench.ask(&callers[3]).times, 1);
+    bench.sleep_until_the_next_step();
+    assert_eq!(bench.send().times, 1);
 }
 
 #[test]
 fn no_request_is_for_more_than_there_can_be() {
     let mut bench = Bench::new();
-    let callers: Vec<_> = (0..100).map(|_| bench.enter(3, Until::Granted)).collect();
-    assert_eq!(bench.ask(&callers[0]).times, 3);
+    let _callers = bench.waiting::<100>(3);
+    assert_eq!(bench.send().times, 3);
 }
 
 #[test]
 fn what_those_who_left_do_not_take_is_for_the_next() {
     let mut bench = Bench::new();
-    let (first, second) = (
-        bench.enter(2, Until::Granted),
-        bench.enter(2, Until::Granted),
-    );
-    let mut third = bench.enter(1, Until::Granted);
-    let request = bench.ask(&first);
+    let [first, second] = bench.waiting(2);
+    let [mut third] = bench.waiting(1);
+    let request = bench.send();
     bench.leave(&first, None);
     drop(second.outcome);
     bench.granted(&request, 4, Duration::ZERO);
     assert_eq!(third.permits(), Some(1));
+    assert_eq!(bench.wait(), None, "nobody is left");
 }
 
 #[test]
 fn an_answer_is_handed_out_once() {
     let mut bench = Bench::new();
-    let (mut first, mut second) = (
-        bench.enter(1, Until::Granted),
-        bench.enter(1, Until::Granted),
-    );
-    bench.leave(&second, None);
-    let request = bench.ask(&first);
-    // The request was given up and sent again, and the answers to both come.
-    bench.now += LIMIT;
-    assert!(bench.wait(&first) > Some(LIMIT.as_millis()));
-    bench.now += SECOND;
-    assert_eq!(bench.ask(&first).id, request.id);
+    let [mut first] = bench.waiting(1);
+    let request = bench.send();
+    // The request is given up and sent again, and the answers to both come.
+    bench.sleep_until_the_next_step();
+    bench.give_up();
+    bench.sleep_until_the_next_step();
+    assert_eq!(bench.send().id, request.id);
     bench.granted(&request, 1, Duration::ZERO);
     assert_eq!(first.permits(), Some(1));
-    second = bench.enter(1, Until::Granted);
+    let [mut second] = bench.waiting(1);
     bench.granted(&request, 1, Duration::ZERO);
     assert_eq!(second.permits(), None);
-    let another = bench.ask(&second);
-    assert_ne!(another.id, request.id);
+    assert_ne!(bench.send().id, request.id);
     bench.granted(&request, 1, Duration::ZERO);
     assert_eq!(second.permits(), None);
 }
@@ -201,10 +238,10 @@ fn an_answer_is_handed_out_once() {
 #[test]
 fn an_answer_that_comes_after_all_is_taken() {
     let mut bench = Bench::new();
-    let mut caller = bench.enter(1, Until::Granted);
-    let request = bench.ask(&caller);
+    let [mut caller] = bench.waiting(1);
+    let request = bench.send();
     bench.now += LIMIT;
-    bench.wait(&caller);
+    bench.give_up();
     bench.granted(&request, 1, Duration::ZERO);
     assert_eq!(caller.permits(), Some(1));
 }
@@ -213,106 +250,86 @@ fn an_answer_that_comes_after_all_is_taken() {
 fn who_does_not_wait_is_told_without_a_request_while_it_is_certain() {
     let mut bench = Bench::new();
     let mut caller = bench.enter(3, Until::Answered);
-    let request = bench.ask(&caller);
-    let sent = bench.now;
-    bench.now += Duration::from_millis(100);
+    let (sent, request) = (bench.now, bench.send());
+    bench.now += SECOND / 10;
     bench.full(&request, sent, SECOND);
     assert!(caller.is_refused());
     bench.now = sent + Duration::from_millis(999);
-    let known = |bench: &Bench, permits| {
-        bench
-            .queue
-            .known_answer(permits, Until::Answered, bench.now)
-    };
-    assert!(known(&bench, 3).is_some() && known(&bench, 4).is_some());
-    assert!(known(&bench, 2).is_none(), "there may be room for two");
+    assert!(bench.is_known(3, Until::Answered) && bench.is_known(4, Until::Answered));
+    assert!(
+        !bench.is_known(2, Until::Answered),
+        "there may be room for two"
+    );
     bench.now += Duration::from_millis(1);
-    assert!(known(&bench, 3).is_none(), "the window may have turned");
+    assert!(
+        !bench.is_known(3, Until::Answered),
+        "the window may have turned"
+    );
 }
 
 #[test]
 fn who_does_not_wait_takes_nothing_from_those_who_do() {
     let mut bench = Bench::new();
-    let waiting = bench.enter(3, Until::Granted);
+    let [waiting] = bench.waiting(3);
     let mut behind = bench.enter(1, Until::Answered);
-    let request = bench.ask(&waiting);
+    let request = bench.send();
     bench.full(&request, bench.now, SECOND);
     assert!(behind.is_refused());
-    assert!(
-        bench
-            .queue
-            .known_answer(1, Until::Answered, bench.now)
-            .is_some()
-    );
+    assert!(bench.is_known(1, Until::Answered));
     // If no caller waits for the next window, a request for one permit is sent, because one permit may be available.
     bench.leave(&waiting, None);
-    assert!(
-        bench
-            .queue
-            .known_answer(1, Until::Answered, bench.now)
-            .is_none()
-    );
+    assert!(!bench.is_known(1, Until::Answered));
 }
 
 #[test]
 fn a_refusal_of_many_says_nothing_about_one() {
     let mut bench = Bench::new();
-    let (mut many, mut one) = (
-        bench.enter(5, Until::Answered),
-        bench.enter(1, Until::Answered),
-    );
-    let request = bench.ask(&many);
+    let mut many = bench.enter(5, Until::Answered);
+    let mut one = bench.enter(1, Until::Answered);
+    let request = bench.send();
     bench.full(&request, bench.now, SECOND);
     assert!(many.is_refused());
     assert!(one.outcome().is_none());
-    let request = bench.ask(&one);
+    let request = bench.send();
     assert_eq!((request.permits, request.times), (1, 1));
 }
 
 #[test]
 fn a_wait_that_is_in_vain_ends_at_once() {
     let mut bench = Bench::new();
-    let in_time = |bench: &Bench, millis| Until::Time(bench.now + Duration::from_millis(millis));
-    let first = in_time(&bench, 999);
-    let mut short = bench.enter(1, first);
-    let second = in_time(&bench, 1_000);
-    let mut long = bench.enter(1, second);
-    let request = bench.ask(&short);
+    let start = bench.now;
+    let until = |millis| Until::Time(start + Duration::from_millis(millis));
+    let mut short = bench.enter(1, until(999));
+    let mut long = bench.enter(1, until(1_000));
+    let request = bench.send();
     bench.full(&request, bench.now, SECOND);
     assert!(short.is_refused() && long.outcome().is_none());
-    let known = |millis| {
-        bench
-            .queue
-            .known_answer(1, in_time(&bench, millis), bench.now)
-    };
-    assert!(known(999).is_some() && known(1_000).is_none());
+    assert!(bench.is_known(1, until(999)) && !bench.is_known(1, until(1_000)));
 }
 
 #[test]
-fn errors_are_retried_under_one_name_and_told_in_the_end() {
+fn errors_are_retried_under_one_id_and_told_in_the_end() {
     let mut bench = Bench::new();
-    let (mut once, mut waiting) = (
-        bench.enter(1, Until::Answered),
-        bench.enter(1, Until::Granted),
-    );
-    let first = bench.ask(&once);
+    let mut once = bench.enter(1, Until::Answered);
+    let [mut waiting] = bench.waiting(1);
+    let first = bench.send();
     bench.fail(&first);
-    assert!(bench.wait(&once) > Some(0), "a pause");
+    assert!(bench.wait() > Some(0), "a pause");
     let mut failures = 1;
     while bench.now - bench.start < CALL_TIMEOUT {
         assert!(waiting.outcome().is_none());
         bench.now += SECOND;
-        let caller = if failures < 3 { &once } else { &waiting };
-        let again = bench.ask(caller);
+        let again = bench.send();
         assert_eq!(again.id, first.id);
         bench.fail(&again);
         failures += 1;
         assert_eq!(once.error().is_some(), failures == 3, "after {failures}");
     }
+    // The first failure was a second before the others, so the limit is over a second later.
     assert!(waiting.error().is_some());
     // The errors are forgotten when all callers have left.
     let mut next = bench.enter(1, Until::Answered);
-    let another = bench.ask(&next);
+    let another = bench.send();
     assert_ne!(another.id, first.id);
     bench.fail(&another);
     assert!(next.outcome().is_none());
@@ -321,28 +338,26 @@ fn errors_are_retried_under_one_name_and_told_in_the_end() {
 #[test]
 fn an_error_that_no_retry_mends_is_told_to_all() {
     let mut bench = Bench::new();
-    let mut callers: Vec<_> = (0..3).map(|_| bench.enter(1, Until::Granted)).collect();
-    let request = bench.ask(&callers[0]);
-    let (now, tick) = (bench.now, bench.tick());
-    bench
-        .queue
-        .complete(&request, now, Err(Error::Closed), tick);
-    assert!(callers.iter_mut().all(|caller| caller.error().is_some()));
+    let callers = bench.waiting::<3>(1);
+    let request = bench.send();
+    bench.complete(&request, bench.now, Err(Error::Closed));
+    assert!(callers.map(|mut it| it.error().is_some()) == [true; 3]);
 }
 
 /// Here the jitter alone would send the next request after the end of the wait.
 #[test]
 fn a_wait_that_ends_just_past_the_turn_gets_a_request_before_its_end() {
-    for late in [true, false] {
+    for is_late in [true, false] {
         let mut bench = Bench::new();
-        let first = bench.enter(1, Until::Granted);
+        let [_first] = bench.waiting(1);
         let end = Until::Time(bench.now + Duration::from_millis(1_010));
-        let enter = |bench: &mut Bench| bench.enter(1, end);
-        let second = (!late).then(|| enter(&mut bench));
-        let request = bench.ask(&first);
+        let early = (!is_late).then(|| bench.enter(1, end));
+        let request = bench.send();
         bench.full(&request, bench.now, SECOND);
-        let _second = second.unwrap_or_else(|| enter(&mut bench));
-        assert_eq!(bench.wait(&first), Some(1_005));
+        assert_eq!(bench.wait(), Some(if is_late { 1_050 } else { 1_005 }));
+        let _second = early.unwrap_or_else(|| bench.enter(1, end));
+        assert_eq!(bench.queue.has_new_plan(), is_late, "the task is woken");
+        assert_eq!(bench.wait(), Some(1_005));
     }
 }
 
@@ -350,51 +365,46 @@ fn a_wait_that_ends_just_past_the_turn_gets_a_request_before_its_end() {
 #[test]
 fn the_turn_counts_from_the_sending() {
     let mut bench = Bench::new();
-    let caller = bench.enter(1, Until::Granted);
-    let request = bench.ask(&caller);
-    let sent = bench.now;
+    let _callers = bench.waiting::<1>(1);
+    let (sent, request) = (bench.now, bench.send());
     bench.now += SECOND / 2;
     bench.full(&request, sent, SECOND);
-    assert_eq!(bench.wait(&caller), Some(1_050));
+    assert_eq!(bench.wait(), Some(1_050));
     // The time is never in the past.
     bench.now += SECOND;
-    let request = bench.ask(&caller);
-    let sent = bench.now;
+    let (sent, request) = (bench.now, bench.send());
     bench.now += SECOND;
     bench.full(&request, sent, SECOND / 100);
-    assert_eq!(bench.wait(&caller), Some(2_501));
+    assert_eq!(bench.wait(), Some(2_501));
 }
 
 #[test]
 fn a_long_window_is_looked_at_from_time_to_time() {
     let mut bench = Bench::new();
-    let caller = bench.enter(1, Until::Granted);
-    let request = bench.ask(&caller);
+    let [caller] = bench.waiting(1);
+    let request = bench.send();
     bench.full(&request, bench.now, 10_000 * SECOND);
-    assert_eq!(bench.wait(&caller), Some(600_000));
+    assert_eq!(bench.wait(), Some(600_000));
     bench.leave(&caller, None);
-    let known = |bench: &Bench| bench.queue.known_answer(1, Until::Answered, bench.now);
+    let known = bench.try_enter(1, Until::Answered).err();
     assert!(matches!(
-        known(&bench),
+        known,
         Some(PermitAttempt::Full { retry_in }) if retry_in == 10_000 * SECOND
     ));
     bench.now += 600 * SECOND;
-    assert!(known(&bench).is_none());
+    assert!(!bench.is_known(1, Until::Answered));
 }
 
 #[test]
 fn those_who_left_are_not_asked_for_again() {
     let mut bench = Bench::new();
-    let mut callers: Vec<_> = (0..5).map(|_| bench.enter(1, Until::Granted)).collect();
-    let first = bench.ask(&callers[0]);
+    let [left @ .., _last] = bench.waiting::<5>(1);
+    let first = bench.send();
     assert_eq!(first.times, 5);
-    let last = callers.pop().unwrap();
-    for caller in callers {
-        bench.leave(&caller, None);
-    }
+    left.iter().for_each(|caller| bench.leave(caller, None));
     bench.fail(&first);
     bench.now += SECOND;
-    let again = bench.ask(&last);
+    let again = bench.send();
     assert_eq!((again.id, again.times), (first.id, 1));
 }
 
@@ -404,18 +414,39 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     let mut bench = Bench::new();
     let end = Until::Time(bench.now + SECOND / 10);
     let (mut caller, mut behind) = (bench.enter(2, end), bench.enter(1, end));
-    let request = bench.ask(&caller);
+    assert!(bench.gives_up(&caller).is_none(), "it is sent next");
+    let request = bench.send();
     let late = bench.enter(1, end);
-    let asked_for = |caller: &Caller| bench.queue.awaits_answer(caller.number);
-    assert_eq!(
-        [&caller, &behind, &late].map(asked_for),
-        [true, true, false]
-    );
     bench.now += SECOND / 2;
+    assert!(bench.gives_up(&caller).is_none() && bench.gives_up(&behind).is_none());
+    let outcome = bench.gives_up(&late);
+    assert!(matches!(outcome, Some(Err(Error::Closed))), "{outcome:?}");
     bench.granted(&request, 2, SECOND / 2);
     assert_eq!(caller.permits(), Some(2));
     // This caller gets the answer too, although it wanted fewer permits than the request.
     assert!(behind.is_refused());
+}
+
+/// While no answer is waited for, a caller whose time is over is told the last one, or the last error.
+#[test]
+fn a_wait_that_is_over_between_two_requests_ends() {
+    for fails in [true, false] {
+        let mut bench = Bench::new();
+        let [caller, mut other] = bench.waiting(1);
+        let request = bench.send();
+        if fails {
+            bench.fail(&request);
+        } else {
+            bench.full(&request, bench.now, SECOND);
+        }
+        match bench.gives_up(&caller).expect("no request is under way") {
+            Ok(PermitAttempt::Full { .. }) => assert!(!fails),
+            Err(Error::Interrupted { .. }) => assert!(fails),
+            outcome => panic!("{outcome:?}"),
+        }
+        assert!(bench.gives_up(&caller).is_none(), "it has left");
+        assert!(other.outcome().is_none());
+    }
 }
 
 /// An old permit may be of a window that is over.
@@ -423,17 +454,13 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
 fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
     for (age, then) in [(SECOND / 10, Some(1)), (SECOND / 5, None)] {
         let mut bench = Bench::new();
-        let (mut first, mut second) = (
-            bench.enter(1, Until::Granted),
-            bench.enter(1, Until::Granted),
-        );
-        let request = bench.ask(&first);
+        let [mut first, mut second] = bench.waiting(1);
+        let request = bench.send();
         bench.granted(&request, 1, SECOND);
-        let Some(Ok(PermitAttempt::Granted(permit))) = first.outcome() else {
-            panic!("it was granted");
-        };
+        let granted = first.outcome();
+        assert!(granted.is_some());
         bench.now += age;
-        bench.leave(&first, Some(permit));
+        bench.leave(&first, granted);
         assert_eq!(second.permits(), then, "{age:?}");
     }
 }
@@ -443,23 +470,20 @@ fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
 fn a_late_refusal_or_error_does_not_end_the_repeat() {
     for (is_full, is_given_up) in [(false, false), (true, false), (true, true)] {
         let mut bench = Bench::new();
-        let mut caller = bench.enter(1, Until::Granted);
-        let (sent, request) = (bench.now, bench.ask(&caller));
+        let [mut caller] = bench.waiting(1);
+        let (sent, request) = (bench.now, bench.send());
         bench.now += LIMIT;
-        let retry_at = bench.wait(&caller).unwrap();
-        bench.now = bench.start + Duration::from_millis(u64::try_from(retry_at).unwrap());
-        let again = bench.ask(&caller);
-        assert_eq!(request.id, again.id);
+        bench.give_up();
+        bench.sleep_until_the_next_step();
+        let again = bench.send();
         if is_given_up {
             bench.now += LIMIT;
-            bench.wait(&caller);
+            bench.give_up();
         }
         if is_full {
             bench.full(&request, sent, SECOND);
         } else {
-            bench
-                .queue
-                .complete(&request, sent, Err(Error::Closed), bench.tick());
+            bench.complete(&request, sent, Err(Error::Closed));
         }
         assert!(caller.outcome().is_none());
         bench.granted(&again, 1, Duration::ZERO);
@@ -467,28 +491,25 @@ fn a_late_refusal_or_error_does_not_end_the_repeat() {
     }
 }
 
-/// The first caller is never polled. However many callers have left between it and another one, that one sends the
-/// request soon after it is due.
+/// The task sleeps while the limiter is full. Who comes and goes behind the first caller does not wake it.
 #[test]
-fn callers_that_have_left_delay_no_substitute() {
+fn the_task_is_woken_only_for_another_plan() {
     let mut bench = Bench::new();
-    let _first = bench.enter(1, Until::Granted);
-    for _ in 0..10_000 {
-        let caller = bench.enter(1, Until::Granted);
-        bench.leave(&caller, None);
-    }
-    let next = bench.enter(1, Until::Granted);
-    assert_eq!(bench.wait(&next), Some(200));
-    let behind = bench.enter(1, Until::Granted);
-    assert_eq!(bench.wait(&behind), Some(210));
-    bench.now = bench.start + Duration::from_millis(210);
-    let request = bench.ask(&next);
-    // If the answer is late, a substitute finds that out too.
-    let late = Duration::from_millis(210) + LIMIT + Duration::from_millis(210);
-    assert_eq!(bench.wait(&next), Some(late.as_millis()));
-    bench.granted(&request, 0, SECOND);
-    // A second later the limiter has permits again. The first caller sends no request then.
-    let due = bench.wait(&next).unwrap();
-    bench.now = bench.start + Duration::from_millis(due.try_into().unwrap());
-    let _request = bench.ask(&next);
+    let [first] = bench.waiting(2);
+    assert!(bench.queue.has_new_plan(), "it has a caller");
+    let request = bench.send();
+    bench.wait();
+    bench.full(&request, bench.now, SECOND);
+    bench.wait();
+    let [behind, other] = bench.waiting(2);
+    bench.leave(&behind, None);
+    assert!(!bench.queue.has_new_plan());
+    let [one] = bench.waiting(1);
+    bench.leave(&first, None);
+    assert!(!bench.queue.has_new_plan());
+    bench.leave(&other, None);
+    assert!(bench.queue.has_new_plan(), "there may be one permit");
+    assert_eq!(bench.send().permits, 1);
+    bench.leave(&one, None);
+    assert!(bench.queue.has_new_plan(), "it has no caller");
 }

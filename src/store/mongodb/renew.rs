@@ -183,6 +183,7 @@ impl<'a> Renewal<'a> {
 fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     let known = request.known?;
     Some(RenewAnswer::Renewed(Grant {
+        is_awaited: false,
         fence: known.fence,
         acquired_at: known.acquired_at,
         expires_at: after(now, request.ttl),

@@ -12,6 +12,9 @@ use tokio::time::{sleep, timeout};
 use super::meter::{Meter, these};
 use crate::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, setup};
 
+/// For how long a lease serves further tasks of its process.
+const TURN: Duration = Duration::from_millis(100);
+
 #[tokio::test(start_paused = true)]
 async fn an_acquire_and_its_release() {
     let (meter, (_, leases)) = (Meter::new(), setup());
@@ -122,11 +125,10 @@ async fn waiters_come_and_go() {
         waiters.push(tokio::spawn(leases.acquire("key", TTL).into_future()));
     }
     sleep(MOMENT).await;
-    let one_place = these([
-        ("waiting_tasks", &[4.0]),
-        ("places_taken_total", &[1.0]),
-        ("places_ahead", &[0.0]),
-    ]);
+    assert_eq!(meter.moved(), these([("waiting_tasks", &[4.0])]));
+    // Until the end of the turn of this process, its lease serves the waiters.
+    sleep(TURN).await;
+    let one_place = these([("places_taken_total", &[1.0]), ("places_ahead", &[0.0])]);
     assert_eq!(meter.moved(), one_place);
     // The last waiter leaves, and the first one, behind whose place the others wait.
     for gone in [3, 0] {
@@ -191,8 +193,8 @@ async fn a_lease_that_goes_to_the_next_who_waits() {
     drop(lease);
     sleep(MOMENT).await;
     let moved = meter.moved();
-    let handed_over = "background_releases_total outcome=handed_over";
-    assert_eq!(moved.get(handed_over), Some(&vec![1.0]), "{moved:?}");
+    let from_memory = "grants_from_memory_total";
+    assert_eq!(moved.get(from_memory), Some(&vec![1.0]), "{moved:?}");
     assert_eq!(moved.get("leases_held"), None, "one less, one more");
     drop(next.await.unwrap().unwrap());
 }
@@ -383,9 +385,12 @@ async fn each_loss_counts_once() {
     let closed = leases.acquire("closed", TTL).await.unwrap();
     meter.moved();
     leases.close().await;
-    assert_eq!(meter.moved()[&loss("closed")], [1.0]);
+    let moved = meter.moved();
+    assert_eq!(moved[&loss("closed")], [1.0]);
+    assert_eq!(moved.get("leases_held"), None, "the guard is still there");
     drop(closed);
-    assert_eq!(meter.moved(), these([]));
+    let ended = these([("leases_held", &[-1.0]), ("lease_hold_seconds", &[0.0])]);
+    assert_eq!(meter.moved(), ended);
 }
 
 #[tokio::test(start_paused = true)]

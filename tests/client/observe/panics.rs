@@ -1,7 +1,7 @@
 //! A panic in the application's `tracing` subscriber, and what it does to the renewal task and to releases.
 
 use std::{
-    error::Error,
+    error::Error as _,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt, executor};
-use leasehold::{Filter, Lease, Leases, LossReason};
+use leasehold::{Error, Filter, Lease, Leases, LossReason};
 use tokio::time::{sleep, timeout};
 use tracing::{
     Event, Subscriber,
@@ -202,18 +202,39 @@ async fn in_the_event_of_a_failed_call_it_keeps_the_key_from_nobody() {
     }
 }
 
-/// A task that waits takes a place, and the event of that has this field.
+/// A task that waits takes a place, and the event of that has this field. The task waits on.
 #[tokio::test(start_paused = true)]
 async fn in_the_event_of_a_place_it_leaves_none() {
     let (store, leases) = setup();
     let held = Leases::new(store.memory.clone());
     let held = held.acquire("key", TTL).await.unwrap();
     let (default, panics) = panic_in("ahead", 1);
-    let failed = leases.acquire("key", TTL).await;
-    assert!(failed.is_err() && panics.load(Relaxed) == 0, "{failed:?}");
+    let waited = leases.acquire("key", TTL).wait_for(TTL / 2).await;
+    assert!(
+        matches!(waited, Err(Error::WaitTimedOut { .. })),
+        "{waited:?}"
+    );
+    assert_eq!(panics.load(Relaxed), 0);
     drop(default);
     sleep(MOMENT).await;
     let state = leases.inspect("key").await.unwrap().unwrap();
     assert_eq!(state.waiters, []);
     held.release().await.unwrap();
+}
+
+/// A sticky lease goes back when it was not used for a while, and the event of that has this field.
+#[tokio::test(start_paused = true)]
+async fn in_the_end_of_a_stay_it_ends_no_timer() {
+    let (store, leases) = setup();
+    for key in ["first", "second"] {
+        drop(leases.acquire(key, TTL).sticky(TTL / 3).await.unwrap());
+        sleep(MOMENT).await;
+    }
+    let (default, panics) = panic_in("at_once", 1);
+    sleep(TTL / 2).await;
+    assert_eq!(panics.load(Relaxed), 0);
+    drop(default);
+    let mut list = Leases::new(store.memory.clone()).list(Filter::new().live());
+    let left = list.next().await;
+    assert!(left.is_none(), "{left:?}");
 }

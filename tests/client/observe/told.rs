@@ -44,7 +44,8 @@ async fn an_acquire_and_its_release() {
     assert_eq!(level(&released), "DEBUG");
     assert_eq!(released["fields"]["key"], "report:42");
     assert_eq!(released["fields"]["by"], "caller");
-    assert_eq!(released["fields"]["fence"], fence.get());
+    // The lease has all fences of its block, and the guard the first.
+    assert!(released["fields"]["fence"].as_i64() >= Some(fence.get()));
     assert_eq!(span(&entries, "leasehold.release")["key"], "report:42");
 
     let acquired = event(&entries, "acquired");

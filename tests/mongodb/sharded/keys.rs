@@ -30,7 +30,7 @@ async fn a_collection_that_is_sharded_by_id_has_locks() {
         let [first, second] = [first, second].map(Leases::new);
         let lease = first.acquire("key", LONG).await.unwrap();
         let held = second.inspect("key").await.unwrap().unwrap();
-        assert_eq!(held.fence, lease.fence());
+        assert_eq!(held.holders[0].lease, lease.id());
         lease.release().await.unwrap();
         drop(second.acquire("key", LONG).await.unwrap());
     }

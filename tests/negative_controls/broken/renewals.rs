@@ -28,6 +28,7 @@ impl BrokenStore {
                     rules::renew(record.as_ref(), &asked, now).write,
                 );
                 answers.push(Ok(RenewAnswer::Renewed(Grant {
+                    is_awaited: false,
                     fence: known.fence,
                     acquired_at: known.acquired_at,
                     expires_at: now + request.ttl,
@@ -60,6 +61,7 @@ impl BrokenStore {
                     let now = self.now();
                     let fence = self.fences.lock().get(&request.lease).copied();
                     RenewAnswer::Renewed(Grant {
+                        is_awaited: false,
                         fence: fence.unwrap_or(Fence::new(1)),
                         acquired_at: now,
                         expires_at: now + request.ttl,

@@ -88,7 +88,8 @@ async fn holder_and_waiter(
         let mut process = Process::start(place, waits);
         let (what, fence, time) = process.next().await;
         if what == "refused" {
-            assert_eq!(fence, first.fence);
+            // The document has the last fence of those that the lease has taken.
+            assert!(fence >= first.fence, "{fence} under {}", first.fence);
             let second = Begun {
                 process,
                 fence,
@@ -156,7 +157,10 @@ async fn is_paused_past_the_ttl(place: &Place, store: Arc<dyn Store>, ttls: &[Du
     assert_eq!(writes, 0, "it goes on writing beside the other");
     assert_eq!(first.process.next().await.0, "refused");
     let state = patient(store).inspect("key").await.unwrap().unwrap();
-    let holders = state.holders.iter().map(|holder| holder.fence.get());
-    assert_eq!(holders.collect::<Vec<_>>(), [second_fence]);
+    let fences: Vec<_> = state.holders.iter().map(|it| it.fence.get()).collect();
+    assert!(
+        matches!(fences[..], [fence] if fence >= second_fence),
+        "{fences:?} after {second_fence}"
+    );
     true
 }

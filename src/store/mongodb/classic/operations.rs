@@ -70,8 +70,13 @@ impl Classic<'_> {
             .ok()
             .and_then(statements::utc);
         let record = LockRecord::read(&granted, &request.key, chrono::DateTime::UNIX_EPOCH)?;
-        let holder = record.and_then(|record| record.holders.into_iter().next());
+        let Some(record) = record else {
+            return Ok(None);
+        };
+        let is_awaited = !record.waiters.is_empty();
+        let holder = record.holders.into_iter().next();
         Ok(holder.map(|holder| Grant {
+            is_awaited,
             fence: holder.fence,
             acquired_at: holder.acquired_at,
             expires_at: holder.expires_at,

@@ -1,0 +1,59 @@
+//! The keys that this process wants or holds: one state for each key (`state.rs`), which is pure, and the driver around
+//! it (`keys.rs`).
+//!
+//! - `want.rs` says what a task wants, and `waiters.rs` has the tasks that wait, in one order.
+//! - `claim.rs` is a lease id of this process, from before its first request until its release is settled; `holding.rs`
+//!   is a lease that was granted, and the guards under it.
+//! - `entering.rs`, `serving.rs`, `asking.rs`, `answers.rs`, `beside.rs`, `under_claims.rs` and `settling.rs` are what happens: a task comes or goes, is
+//!   served from memory, the store is asked, it answers, a claim that nobody wants ends.
+//! - `line.rs` says when the store is asked again; `place.rs` and `pace.rs` have the place of this process among those
+//!   that wait, and how long it pauses.
+//! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` and `jobs.rs` how it does that, `requests.rs` how it
+//!   sends requests, `call.rs` who polls them, `timers.rs` when it comes back to a key, `waiting.rs` and `cell.rs` the
+//!   future of a task, `guards.rs` the guards.
+//! - `listening.rs` and `looking.rs` learn from the store which keys are free, and which are awaited; `closing.rs` is the
+//!   close of a handle.
+
+mod answers;
+mod asking;
+mod beside;
+mod call;
+mod cell;
+mod changes;
+mod claim;
+mod closing;
+mod contended;
+mod effect;
+mod entering;
+mod fences;
+mod followers;
+mod guards;
+mod holding;
+mod jobs;
+mod keys;
+mod last_answer;
+mod line;
+mod listening;
+mod looking;
+mod pace;
+mod place;
+mod requests;
+mod serving;
+mod settling;
+mod state;
+mod timer_task;
+mod timers;
+mod under_claims;
+mod waiters;
+mod waiting;
+mod want;
+
+pub(crate) use self::{
+    cell::EndReason,
+    effect::Departure,
+    followers::Follower,
+    guards::Granted,
+    keys::Keys,
+    waiting::WaitEnd,
+    want::{FromMemory, Wait, Want},
+};

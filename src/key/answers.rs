@@ -1,0 +1,301 @@
+//! What the answers of the store change.
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Claim, Phase, RequestNo},
+    effect::{Answer, Effect, Refusal, Report},
+    holding::{Grant, Holding, Terms},
+    line::Standing,
+    place::Wakes,
+    state::{Effects, KeyState},
+    waiters::{Role, Waiter, WaiterNo},
+    want::{FromMemory, Wait, Want},
+};
+use crate::{
+    model::{Error, Held, LeaseId, Mode, WaiterId},
+    retry::TRIES,
+};
+
+impl KeyState {
+    pub(super) fn answered(
+        &mut self,
+        request: RequestNo,
+        answer: Answer,
+        is_last: bool,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        let asked = |claim: &&mut Claim| claim.sent.under_way.iter().any(|it| it.number == request);
+        let Some(claim) = self.claims.iter_mut().find(asked) else {
+            return;
+        };
+        let lease = claim.lease();
+        if is_last {
+            claim.sent.end(request);
+        } else if let Some(it) = claim
+            .sent
+            .under_way
+            .iter_mut()
+            .find(|it| it.number == request)
+        {
+            // The other answer to it is not waited for.
+            it.is_overdue = true;
+        }
+        for other in &claim.sent.under_way {
+            out.push(Effect::Withdraw(other.number));
+        }
+        claim.note(&answer, is_last);
+        self.apply(lease, answer, now, out);
+    }
+
+    /// Records that a request was withdrawn, so that it has no answer.
+    pub(super) fn withdrawn(&mut self, request: RequestNo) {
+        for claim in &mut self.claims {
+            claim.sent.end(request);
+        }
+    }
+
+    fn apply(&mut self, lease: LeaseId, answer: Answer, now: Instant, out: &mut Effects) {
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        match claim.phase {
+            Phase::AsksForLine => self.apply_to_line(lease, answer, now, out),
+            Phase::AsksFor(no, _) => self.apply_beside(lease, no, answer, now, out),
+            Phase::Settling(_) | Phase::GivenAway(_) => self.apply_late(lease, &answer, now, out),
+            Phase::Releasing { .. } => self.apply_while_releasing(lease, &answer),
+            // The lease is held already, and another request for it changes nothing.
+            Phase::Held(_) => {}
+        }
+    }
+
+    fn apply_while_releasing(&mut self, lease: LeaseId, answer: &Answer) {
+        let is_granted = matches!(answer, Answer::Granted(_) | Answer::GrantedLate(..));
+        if let Some(Phase::Releasing {
+            is_granted_again, ..
+        }) = self.claim_mut(lease).map(|claim| &mut claim.phase)
+        {
+            *is_granted_again |= is_granted;
+        }
+    }
+
+    fn apply_to_line(&mut self, lease: LeaseId, answer: Answer, now: Instant, out: &mut Effects) {
+        let first = self.waiters.first().map(|(no, _)| no);
+        match answer {
+            Answer::Granted(grant) => {
+                let is_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
+                if !is_in_turn && let Some(place) = self.line.place.leave() {
+                    // The claim had the place before its terms changed. Its grant has not ended it.
+                    out.push(Effect::LeavePlace(lease, place));
+                }
+                let ended = self.line.place.granted(now);
+                out.extend(ended.map(|it| Effect::Report(Report::Turn(it))));
+                self.line.granted(now);
+                self.hold(lease, first, grant, now, out);
+            }
+            Answer::Held(held) => self.line_refused(lease, held, now, out),
+            Answer::Done(error) => {
+                self.line.end_wait();
+                if let Some(no) = first {
+                    self.refuse(no, Refusal::Failed(error), out);
+                }
+            }
+            Answer::GrantedLate(_, error) | Answer::Failed(error) => {
+                self.line_failed(lease, error, now, out);
+            }
+        }
+    }
+
+    fn line_refused(&mut self, lease: LeaseId, held: Held, now: Instant, out: &mut Effects) {
+        let Some((no, first)) = self.waiters.first() else {
+            return self.line.end_wait();
+        };
+        let (mode, standing) = (first.want.access().mode(), standing(&first.want, &held));
+        let is_over = first.want.is_over(now);
+        // The one that asked may not be the first any more.
+        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
+        self.note_others(lease, &held);
+        self.stop_staying_if_contended(lease, &held, out);
+        if let Some(first) = self.waiters.get_mut(no) {
+            first.ahead.get_or_insert(held.ahead());
+        }
+        let wakes = match (self.has_own_exclusive(), self.facts.reports_freed) {
+            (true, _) => Wakes::Here,
+            (false, true) => Wakes::ByStore,
+            (false, false) => Wakes::None,
+        };
+        let news = self
+            .line
+            .refused(held.clone(), (standing, mode, was_in_turn), wakes, now);
+        out.extend(news.map(|news| Effect::Report(Report::Place(news))));
+        if is_over {
+            return self.refuse(no, Refusal::Held(held), out);
+        }
+        out.push(Effect::Waits(no, Some(held.ahead())));
+        if self.needs_reports() {
+            out.push(Effect::Listen);
+        }
+    }
+
+    fn line_failed(&mut self, lease: LeaseId, error: Error, now: Instant, out: &mut Effects) {
+        let Some((no, first)) = self.waiters.first() else {
+            return self.line.end_wait();
+        };
+        let (is_over, since) = (first.want.is_over(now), first.want.since);
+        let takes_place = self.claim(lease).is_some_and(Claim::is_in_turn);
+        if !error.is_retryable() {
+            self.line.end_wait();
+            return self.refuse(no, Refusal::Failed(error), out);
+        }
+        let answered = self.line.answered.max(since);
+        let may_have_taken = takes_place && error.leaves_doubt();
+        let failures = self.line.failed(error.clone(), may_have_taken, now);
+        if is_over {
+            return self.refuse(no, Refusal::Failed(error), out);
+        }
+        let silence = now.saturating_duration_since(answered);
+        if silence >= self.call_timeout && failures >= TRIES {
+            self.refuse_endless(&error, now, out);
+        } else {
+            out.push(Effect::Waits(no, None));
+        }
+    }
+
+    /// Ends the waits without a limit that got nothing but errors for the whole call timeout.
+    fn refuse_endless(&mut self, error: &Error, now: Instant, out: &mut Effects) {
+        let limit = self.call_timeout;
+        let gives_up = |want: &Want| {
+            want.wait == Wait::Endless && now.saturating_duration_since(want.since) >= limit
+        };
+        let all = self.waiters.in_line().filter(|(_, it)| gives_up(&it.want));
+        for no in all.map(|(no, _)| no).collect::<Vec<_>>() {
+            self.refuse(no, Refusal::Failed(error.clone()), out);
+        }
+    }
+
+    /// Records that a claim was granted, for this waiter.
+    pub(super) fn hold(
+        &mut self,
+        lease: LeaseId,
+        waiter: Option<WaiterNo>,
+        grant: Grant,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        let is_other_serving = self.serving().is_some();
+        let (may_stay, is_closing) = (self.facts.may_stay, self.facts.is_closing);
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        let mode = claim.request.access.mode();
+        // The lease of an owner that enters again is beside others of this process.
+        let is_alone = !is_other_serving && !claim.request.reentrant;
+        let may_serve = is_alone && !is_closing && mode != Mode::Permits;
+        let terms = Terms {
+            mode,
+            fences: claim.request.fences.get(),
+            serves: may_serve && claim.memory == FromMemory::Always,
+            stays_for: claim.stays_for.filter(|_| may_serve && may_stay),
+        };
+        let stays = terms.stays_for.is_some();
+        let grant = Grant {
+            is_awaited: grant.is_awaited || claim.sent.is_contended,
+            ..grant
+        };
+        claim.phase = Phase::Held(Holding::new(terms, grant, now));
+        let request = claim.request.clone();
+        out.push(Effect::Unbind(lease));
+        if stays {
+            out.push(Effect::Keep(lease));
+            out.push(Effect::Report(Report::Stays(lease)));
+        }
+        let fits = |it: &Waiter| it.want.has_terms_of(&request);
+        if let Some(no) = waiter
+            && self.waiters.get(no).is_some_and(fits)
+        {
+            self.waiters.set_role(no, Role::Offered(lease, now));
+            out.push(Effect::Offer(no));
+        }
+    }
+
+    /// Records whether a claim was refused because of other processes.
+    pub(super) fn note_others(&mut self, lease: LeaseId, held: &Held) {
+        let is_own = |lease: LeaseId| self.claim(lease).is_some();
+        let is_contended = held.ahead() > 0 || held.holders().iter().any(|it| !is_own(it.lease));
+        if let Some(claim) = self.claim_mut(lease) {
+            claim.sent.is_contended |= is_contended;
+        }
+    }
+
+    /// If other processes use the key too, its lease does not stay here.
+    pub(super) fn stop_staying_if_contended(
+        &mut self,
+        lease: LeaseId,
+        held: &Held,
+        out: &mut Effects,
+    ) {
+        let is_behind_own = self.waiters.has_line();
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        if claim.stays_for.is_none() {
+            return;
+        }
+        // A request that is not in turn is refused behind the place of this process too.
+        let own = usize::from(is_behind_own && claim.request.turn.waiter().is_none());
+        let is_other = |owner: &str| *owner != *claim.request.owner;
+        if held.ahead() > own || held.holders().iter().any(|it| is_other(&it.owner)) {
+            claim.stays_for = None;
+            self.facts.may_stay = false;
+            out.push(Effect::Contended);
+        }
+    }
+
+    /// Records that the store reported that the key became free.
+    pub(super) fn freed(&mut self, next: Option<&[WaiterId]>, now: Instant) {
+        let Some((_, first)) = self.waiters.first() else {
+            return self.wake(now);
+        };
+        let mode = first.want.access().mode();
+        let standing = match self.line.last.outcome() {
+            Some(Ok(held)) => standing(&first.want, &held),
+            _ => standing_before(&first.want),
+        };
+        let comes_next = self.line.comes_next(next, mode, standing);
+        if standing == Standing::BeforeAll || comes_next && !self.has_own_lease() {
+            self.wake(now);
+        }
+    }
+}
+
+impl Claim {
+    /// Records what a request with this answer may have left. If it is not the last answer, the request is still under
+    /// way.
+    fn note(&mut self, answer: &Answer, is_last: bool) {
+        let (has_failed, is_unclear) = match answer {
+            Answer::Failed(error) => (true, is_last && error.leaves_doubt()),
+            Answer::GrantedLate(..) => (true, true),
+            Answer::Granted(_) | Answer::Held(_) | Answer::Done(_) => (false, false),
+        };
+        self.sent.has_failed |= has_failed;
+        self.sent.is_unclear |= is_unclear;
+    }
+}
+
+/// How a request that was refused with this answer stands to the processes that wait.
+fn standing(want: &Want, held: &Held) -> Standing {
+    match standing_before(want) {
+        Standing::InTurn if want.has_own_holder(held) => Standing::BeforeAll,
+        standing => standing,
+    }
+}
+
+/// How a request of this task stands to the processes that wait, before it is answered.
+fn standing_before(want: &Want) -> Standing {
+    if want.is_barging() || !want.waits() {
+        Standing::Outside
+    } else {
+        Standing::InTurn
+    }
+}

@@ -1,0 +1,302 @@
+//! When the store is asked, and with which terms.
+
+use std::{num::NonZeroU16, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Claim, Phase, RequestNo, SILENT, Sent, UnderWay},
+    effect::{Effect, Report},
+    fences,
+    line::{Line, NextRequest},
+    place,
+    serving::Fit,
+    state::{Effects, KeyState},
+    waiters::WaiterNo,
+    want::{FromMemory, Wait, Want},
+};
+use crate::{
+    messages::Turn,
+    model::{Access, LeaseId},
+    retry,
+};
+
+impl KeyState {
+    /// Sends the requests that are due: for the first waiter of the line, and for those beside it.
+    pub(super) fn ask(&mut self, now: Instant, out: &mut Effects) {
+        self.ask_beside(now, out);
+        let Some((no, first)) = self.waiters.first() else {
+            return self.abandon_line(now, out);
+        };
+        let serves = self.serving().is_some_and(|claim| {
+            let (fit, _) = self.fit_of(claim, &first.want, now);
+            fit == Fit::Here
+        });
+        // Whoever is offered a guard of a lease that serves no further task keeps it for as long as it likes.
+        if serves || self.waits_for_own(now) {
+            out.push(Effect::Waits(no, None));
+            if let Some(claim) = self.line.claim.filter(|_| serves) {
+                // It would keep a place in the document, behind the own lease.
+                self.settle(claim, now, out);
+            }
+            return;
+        }
+        let want = first.want.clone();
+        if want.is_barging() {
+            // It has a claim of its own, so that the others keep their place. The next one may ask too.
+            self.begin_beside_for(no, &want, out);
+            return self.ask(now, out);
+        }
+        let claim = match self.line.claim {
+            Some(claim) => claim,
+            None => self.begin_for_line((no, &want), now, out),
+        };
+        if !self.adopt(claim, &want) {
+            return self.settle_old_terms(claim, now, out);
+        }
+        let waits = self
+            .claim(claim)
+            .is_none_or(|it| self.awaits_answer(it, now));
+        // An answer to a later request has planned the next one.
+        let is_unanswered = matches!(self.line.next, NextRequest::UnderWay { .. })
+            && self.claim(claim).is_some_and(Claim::has_one_request);
+        if !waits && (is_unanswered || self.line.is_due(now)) {
+            if is_unanswered {
+                self.report_unanswered(claim, out);
+            }
+            self.send_for_line(claim, no, now, out);
+        }
+    }
+
+    /// Whether the line waits for the release, or the settlement, of another claim of this process. It does so for a
+    /// second at most, because that may hang.
+    fn waits_for_own(&self, now: Instant) -> bool {
+        self.line.claim.is_none()
+            && self.claims.iter().any(|claim| match &claim.phase {
+                Phase::Releasing { since, .. } => now < *since + retry::LONGEST_PAUSE,
+                Phase::Settling(settling) => now < settling.waited_for_until(),
+                _ => false,
+            })
+    }
+
+    fn begin_for_line(
+        &mut self,
+        (no, want): (WaiterNo, &Want),
+        now: Instant,
+        out: &mut Effects,
+    ) -> LeaseId {
+        let request = self.waiters.take_request(no, want);
+        let lease = request.lease;
+        self.claims.push(Claim {
+            request,
+            stays_for: want.stays_for,
+            memory: want.memory,
+            sent: Sent::default(),
+            phase: Phase::AsksForLine,
+        });
+        out.push(Effect::Bind(lease));
+        self.line.claim = Some(lease);
+        self.line.place.begin(lease);
+        if !self.line.is_due(now) {
+            self.line.end_pause();
+        }
+        lease
+    }
+
+    /// Gives a claim the terms of this task, if it has others and they may change. Returns whether it has them.
+    fn adopt(&mut self, claim: LeaseId, want: &Want) -> bool {
+        let may_stay = self.facts.may_stay;
+        let Some(claim) = self.claim_mut(claim) else {
+            return false;
+        };
+        let is_same = want.has_terms_of(&claim.request);
+        if claim.may_change() {
+            if !is_same {
+                let lease = claim.lease();
+                claim.request = want.request.clone();
+                Arc::make_mut(&mut claim.request).lease = lease;
+            }
+            claim.stays_for = want.stays_for.filter(|_| may_stay);
+            claim.memory = want.memory;
+        }
+        is_same || claim.may_change()
+    }
+
+    /// Whether the line waits for the answer to a request of this claim.
+    fn awaits_answer(&self, claim: &Claim, now: Instant) -> bool {
+        let mut line = self.waiters.in_line().map(|(no, _)| no);
+        let first = line.next();
+        let is_own = |of: WaiterNo| first == Some(of);
+        let others_wait =
+            line.next().is_some() || !claim.sent.under_way.iter().all(|it| is_own(it.of));
+        claim.sent.waits(others_wait, now)
+    }
+
+    /// Settles a claim whose terms nobody wants any more, after the answers to its requests.
+    fn settle_old_terms(&mut self, claim: LeaseId, now: Instant, out: &mut Effects) {
+        let waits = self
+            .claim(claim)
+            .is_some_and(|it| self.awaits_answer(it, now));
+        if !waits {
+            self.settle(claim, now, out);
+        }
+    }
+
+    /// Nobody stands in the line.
+    fn abandon_line(&mut self, now: Instant, out: &mut Effects) {
+        match self.line.claim {
+            Some(claim) => self.settle(claim, now, out),
+            None if self.line.is_used() => self.line = Line::new(now),
+            None => {}
+        }
+    }
+
+    fn send_for_line(&mut self, claim: LeaseId, no: WaiterNo, now: Instant, out: &mut Effects) {
+        let Some((_, first)) = self.waiters.first() else {
+            return;
+        };
+        let is_alone = self.waiters.in_line().nth(1).is_none();
+        let turn = if first.want.waits() {
+            Turn::InTurn(self.line.place.in_turn())
+        } else {
+            Turn::Behind
+        };
+        // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused.
+        // If the place is due to be written again, a read alone is not enough.
+        let last = self.line.last.outcome().and_then(Result::ok);
+        let likely_held =
+            last.is_some_and(|held| held.turns_ahead() > 0) && !self.line.place.is_due();
+        self.line.sent(now);
+        self.send(claim, (turn, likely_held, true), (no, is_alone), now, out);
+    }
+
+    /// Reports that a request is repeated, because it was not answered for long.
+    fn report_unanswered(&self, claim: LeaseId, out: &mut Effects) {
+        let requests = self
+            .claim(claim)
+            .map(|claim| claim.sent.under_way.as_slice());
+        if let Some([_]) = requests {
+            out.push(Effect::Report(Report::Unanswered(retry::LONGEST_PAUSE)));
+        }
+    }
+
+    fn ask_beside(&mut self, now: Instant, out: &mut Effects) {
+        let due = |claim: &Claim| match &claim.phase {
+            Phase::AsksFor(no, beside) if beside.next.is_some_and(|at| at <= now) => {
+                Some((claim.lease(), *no))
+            }
+            _ => None,
+        };
+        for (claim, no) in self.claims.iter().filter_map(due).collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get(no) else {
+                continue;
+            };
+            let request = &waiter.want.request;
+            let is_again = self.claim(claim).is_some_and(Claim::has_been_refused);
+            let turn = if waiter.want.is_barging() {
+                Turn::Barging
+            } else if is_again && waiter.want.waits() {
+                // Others see that it waits, and do not come before it again and again.
+                Turn::InTurn(place::of_owner(claim))
+            } else {
+                Turn::Behind
+            };
+            let repeats = !matches!(waiter.want.wait, Wait::No { repeats: false });
+            let said = (turn, request.likely_held, repeats);
+            if let Some(Phase::AsksFor(_, beside)) = self.claim_mut(claim).map(|it| &mut it.phase) {
+                beside.next = None;
+            }
+            self.send(claim, said, (no, true), now, out);
+        }
+    }
+
+    fn send(
+        &mut self,
+        lease: LeaseId,
+        (turn, likely_held, repeats): (Turn, bool, bool),
+        (of, may_be_inline): (WaiterNo, bool),
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        let number = self.facts.next_request;
+        self.facts.next_request = RequestNo(number.0 + 1);
+        // Later requests are sent while the future of the waiter may not be polled.
+        let by = Some(of).filter(|no| may_be_inline && self.facts.entering == Some(*no));
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        let (fences, fresh) = (claim.fences(), claim.sent.next_is_fresh());
+        let request = Arc::make_mut(&mut claim.request);
+        (request.turn, request.likely_held) = (turn, likely_held);
+        (request.fences, request.fresh) = (fences, fresh);
+        claim.sent.under_way.push(UnderWay {
+            number,
+            of,
+            at: now,
+            is_overdue: false,
+            is_inline: by.is_some(),
+        });
+        out.push(Effect::Send {
+            request: number,
+            message: claim.request.clone(),
+            repeats,
+            by,
+        });
+    }
+
+    /// Lets tasks of their own poll the requests for the line, because another task depends on them.
+    pub(super) fn spawn_requests_of_line(&mut self, out: &mut Effects) {
+        let line = self.line.claim;
+        if let Some(claim) = line.and_then(|line| self.claim_mut(line)) {
+            for request in claim.sent.under_way.iter_mut().filter(|it| it.is_inline) {
+                request.is_inline = false;
+                out.push(Effect::Spawn(request.number));
+            }
+        }
+    }
+
+    /// Deals with the requests that take long: a task of its own polls one that nobody may poll, and one that takes
+    /// longer than a call may take counts as failed.
+    pub(super) fn overdue(&mut self, now: Instant, out: &mut Effects) {
+        for claim in &mut self.claims {
+            let limit = self.call_timeout.min(claim.request.ttl);
+            for request in &mut claim.sent.under_way {
+                if request.is_inline && request.at + SILENT <= now {
+                    request.is_inline = false;
+                    out.push(Effect::Spawn(request.number));
+                }
+                let end = request.at.checked_add(limit);
+                if !request.is_overdue && end.is_some_and(|end| end <= now) {
+                    request.is_overdue = true;
+                    out.push(Effect::Withdraw(request.number));
+                    out.push(Effect::Overdue(request.number, limit));
+                }
+            }
+        }
+    }
+
+    /// The key may be free: the line asks at once, and so do owners beside it.
+    pub(super) fn wake(&mut self, now: Instant) {
+        self.line.report();
+        for claim in &mut self.claims {
+            if let Phase::AsksFor(_, beside) = &mut claim.phase
+                && let Some(next) = &mut beside.next
+                && beside.failures == 0
+            {
+                *next = now;
+            }
+        }
+    }
+}
+
+impl Claim {
+    /// How many fences its lease takes.
+    fn fences(&self) -> NonZeroU16 {
+        match (self.request.access, self.stays_for, self.memory) {
+            _ if self.request.reentrant => NonZeroU16::MIN,
+            (Access::Exclusive, Some(_), _) => fences::OF_STAY,
+            (Access::Exclusive, None, FromMemory::Always) => fences::OF_TURN,
+            _ => NonZeroU16::MIN,
+        }
+    }
+}

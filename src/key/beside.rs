@@ -1,0 +1,151 @@
+//! The answers to the requests of a claim that asks for one waiter beside the line.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Beside, Claim, Phase},
+    effect::{Answer, Effect, Refusal},
+    state::{Effects, KeyState},
+    waiters::{Role, WaiterNo},
+    want::{Wait, Want},
+};
+use crate::{
+    model::{Error, Held, LeaseId},
+    random,
+    retry::{self, TRIES},
+};
+
+impl KeyState {
+    pub(super) fn apply_beside(
+        &mut self,
+        lease: LeaseId,
+        no: WaiterNo,
+        answer: Answer,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        let Some(waiter) = self.waiters.get(no) else {
+            return;
+        };
+        let want = waiter.want.clone();
+        match answer {
+            Answer::Granted(grant) => self.hold(lease, Some(no), grant, now, out),
+            Answer::Held(held) => {
+                self.stop_staying_if_contended(lease, &held, out);
+                if let Some(waiter) = self.waiters.get_mut(no) {
+                    waiter.ahead.get_or_insert(held.ahead());
+                }
+                self.beside_refused(lease, (no, &want), held, now, out);
+            }
+            Answer::Done(error) => self.end_beside(lease, no, Refusal::Failed(error), now, out),
+            Answer::GrantedLate(_, error) | Answer::Failed(error) => {
+                self.beside_failed(lease, (no, &want), error, now, out);
+            }
+        }
+    }
+
+    fn beside_refused(
+        &mut self,
+        lease: LeaseId,
+        (no, want): (WaiterNo, &Want),
+        held: Held,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        if want.is_over(now) {
+            return self.end_beside(lease, no, Refusal::Held(held), now, out);
+        }
+        if !want.has_own_holder(&held) && !want.is_barging() {
+            // It waits as others do.
+            self.waiters.set_role(no, Role::InLine);
+            return self.settle(lease, now, out);
+        }
+        if want.is_barging() && self.serving().is_some() {
+            // It is served from memory, or the lease goes back for it.
+            self.waiters.set_role(no, Role::InLine);
+            return self.settle(lease, now, out);
+        }
+        let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
+        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
+        out.push(Effect::Waits(no, Some(held.ahead())));
+        out.push(Effect::Listen);
+        self.ask_beside_later(lease, want, expires_in, now, |beside| {
+            (beside.failures, beside.answered) = (0, Some(now));
+            beside.has_place |= was_in_turn;
+        });
+    }
+
+    fn beside_failed(
+        &mut self,
+        lease: LeaseId,
+        (no, want): (WaiterNo, &Want),
+        error: Error,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        if let Wait::No { repeats } = want.wait {
+            let pause = self.beside_mut(lease).and_then(|beside| {
+                let pause = beside.tries.pause_after(&error).filter(|_| repeats)?;
+                beside.next = Some(now + pause);
+                Some(pause)
+            });
+            if pause.is_none() {
+                self.end_beside(lease, no, Refusal::Failed(error), now, out);
+            }
+            return;
+        }
+        let limit = self.call_timeout;
+        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
+        let mut is_silent = false;
+        self.ask_beside_later(lease, want, None, now, |beside| {
+            beside.failures += 1;
+            beside.has_place |= was_in_turn;
+            let answered = beside.answered.unwrap_or(want.since);
+            let silence = now.saturating_duration_since(answered);
+            is_silent = silence >= limit && beside.failures >= TRIES;
+        });
+        let gives_up = want.wait == Wait::Endless && is_silent;
+        if !error.is_retryable() || want.is_over(now) || gives_up {
+            self.end_beside(lease, no, Refusal::Failed(error), now, out);
+        }
+    }
+
+    fn beside_mut(&mut self, lease: LeaseId) -> Option<&mut Beside> {
+        match &mut self.claim_mut(lease)?.phase {
+            Phase::AsksFor(_, beside) => Some(beside),
+            _ => None,
+        }
+    }
+
+    /// Plans the next request of an owner that may have the key.
+    fn ask_beside_later(
+        &mut self,
+        lease: LeaseId,
+        want: &Want,
+        expires_in: Option<Duration>,
+        now: Instant,
+        note: impl FnOnce(&mut Beside),
+    ) {
+        if let Some(beside) = self.beside_mut(lease) {
+            note(beside);
+            let pause = retry::pause_until_free(beside.pauses, expires_in, random::fraction());
+            beside.pauses = beside.pauses.saturating_add(1);
+            let next = now + pause;
+            beside.next = Some(want.until().map_or(next, |end| end.min(next)));
+        }
+    }
+
+    fn end_beside(
+        &mut self,
+        lease: LeaseId,
+        no: WaiterNo,
+        why: Refusal,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        self.refuse(no, why, out);
+        self.settle(lease, now, out);
+    }
+}

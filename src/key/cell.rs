@@ -1,0 +1,114 @@
+//! `Cell`: what the future of a waiter and the driver of its key share.
+
+use std::{sync::Arc, task::Waker};
+
+use parking_lot::Mutex;
+
+use super::call::Call;
+use crate::{
+    model::{Error, Held},
+    telemetry::Waiting,
+};
+
+#[derive(Default)]
+pub(super) struct Cell {
+    state: Mutex<CellState>,
+}
+
+#[derive(Default)]
+struct CellState {
+    news: News,
+    waker: Option<Waker>,
+    /// The request that the future of the waiter polls.
+    call: Option<Arc<Call>>,
+    /// Counts the task as waiting.
+    waiting: Option<Waiting>,
+}
+
+/// What the future of a waiter is to do.
+#[derive(Default)]
+pub(super) enum News {
+    #[default]
+    None,
+    /// Take the guard that it is offered.
+    Offered,
+    Ended(Ended),
+}
+
+/// How a wait ends without a guard.
+pub(super) struct Ended {
+    pub(super) why: EndReason,
+    pub(super) ahead: Option<usize>,
+    pub(super) was_behind: bool,
+}
+
+pub(crate) enum EndReason {
+    Held(Held),
+    Failed(Error),
+}
+
+impl Cell {
+    /// Takes the news, or else remembers whom to wake.
+    pub(super) fn take_news(&self) -> (News, Option<Arc<Call>>) {
+        let mut state = self.state.lock();
+        let news = std::mem::take(&mut state.news);
+        // The poll of the call may bring news, and needs no wake for them.
+        state.waker = None;
+        (news, state.call.clone())
+    }
+
+    /// Remembers whom to wake. Returns whether there are news already.
+    pub(super) fn wait(&self, waker: &Waker) -> bool {
+        let mut state = self.state.lock();
+        if !matches!(state.news, News::None) {
+            return true;
+        }
+        if !state
+            .waker
+            .as_ref()
+            .is_some_and(|known| known.will_wake(waker))
+        {
+            state.waker = Some(waker.clone());
+        }
+        false
+    }
+
+    pub(super) fn set_call(&self, call: Arc<Call>) {
+        self.state.lock().call = Some(call);
+    }
+
+    /// Whether the task counts as waiting.
+    pub(super) fn is_counted(&self) -> bool {
+        self.state.lock().waiting.is_some()
+    }
+
+    /// Forgets a call that goes on elsewhere, or has ended.
+    pub(super) fn forget_call(&self, call: &Arc<Call>) {
+        let mut state = self.state.lock();
+        state.call.take_if(|known| Arc::ptr_eq(known, call));
+    }
+
+    pub(super) fn call(&self) -> Option<Arc<Call>> {
+        self.state.lock().call.clone()
+    }
+
+    pub(super) fn tell(&self, news: News) {
+        let mut state = self.state.lock();
+        state.news = news;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Counts the task as waiting, unless it does already.
+    pub(super) fn begins_to_wait(&self, begin: impl FnOnce() -> Waiting) {
+        if self.is_counted() {
+            return;
+        }
+        // An event is code of the application, so no lock is held.
+        let waiting = begin();
+        self.state.lock().waiting = Some(waiting);
+    }
+}

@@ -1,0 +1,241 @@
+//! `Claim`: a lease id that this process owns, from before its first request until its release is settled.
+//!
+//! Invariants:
+//!
+//! - All requests with the id have the same terms, unless each request before was answered by a refusal: a live lease
+//!   with the id is granted again as it is, whatever the request says.
+//! - A claim that may be granted is asked again, held, or settled: released after each answer that may be a grant, until
+//!   no request can be granted any more.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+
+use super::{holding::Holding, waiters::WaiterNo};
+use crate::{
+    messages::AcquireRequest,
+    model::{LeaseId, WaiterId},
+    retry::{LONGEST_PAUSE, Tries},
+};
+
+/// How long the task of a waiter may leave its request unpolled before a task of its own polls the request.
+pub(super) const SILENT: Duration = Duration::from_millis(500);
+
+/// The number of a request, which no other request of the handle has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RequestNo(pub(super) u64);
+
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The terms, as the next request has them.
+    pub(super) request: Arc<AcquireRequest>,
+    /// For how long the lease stays with this process although no task uses it. `None` if it does not stay.
+    pub(super) stays_for: Option<Duration>,
+    /// Whether the lease may serve tasks from memory.
+    pub(super) memory: super::want::FromMemory,
+    pub(super) sent: Sent,
+    pub(super) phase: Phase,
+}
+
+/// The requests of a claim.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    pub(super) under_way: Vec<UnderWay>,
+    /// Whether a request may have been granted, or may still be on its way, although it has ended.
+    pub(super) is_unclear: bool,
+    /// Whether a request was refused because of other processes, which use the key too.
+    pub(super) is_contended: bool,
+    /// Whether a request has failed, so that the next one is not the only one that may have been granted.
+    pub(super) has_failed: bool,
+}
+
+/// A request without an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnderWay {
+    pub(super) number: RequestNo,
+    /// The waiter for which it was sent.
+    pub(super) of: WaiterNo,
+    pub(super) at: Instant,
+    /// Whether it has taken longer than a call may take, and counts as failed.
+    pub(super) is_overdue: bool,
+    /// Whether only the task that waits for the answer polls it.
+    pub(super) is_inline: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// It asks for the first waiter of the line.
+    AsksForLine,
+    /// It asks for one waiter beside the line.
+    AsksFor(WaiterNo, Beside),
+    /// The lease was granted.
+    Held(Holding),
+    /// The lease is released, since this instant.
+    Releasing {
+        since: Instant,
+        /// Whether a request was answered by a grant meanwhile, which may have come after the release.
+        is_granted_again: bool,
+    },
+    /// The lease, which was granted at this time, goes on without this process. Later grants are released.
+    GivenAway(DateTime<Utc>),
+    /// Nobody wants it. What is granted late is released.
+    Settling(Settlement),
+}
+
+/// When a claim beside the line asks again.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    pub(super) tries: Tries,
+    pub(super) pauses: u32,
+    /// How many requests have failed in a row.
+    pub(super) failures: u32,
+    /// When the last answer came that was no error. Before the first one, when the task began to ask.
+    pub(super) answered: Option<Instant>,
+    /// When the next request is sent. `None` while one is under way.
+    pub(super) next: Option<Instant>,
+    /// Whether a request may have taken a place.
+    pub(super) has_place: bool,
+}
+
+/// The settlement of a claim that nobody wants.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    /// The place to give up after the last answer.
+    pub(super) place: Option<WaiterId>,
+    /// The place that a late refusal takes.
+    pub(super) place_if_refused: Option<WaiterId>,
+    /// How many releases are under way.
+    pub(super) releases: u32,
+    /// Whether another release is due after them.
+    pub(super) is_due: bool,
+    /// Whether the request that gives up the place is under way.
+    pub(super) leaves: bool,
+    since: Instant,
+    /// After how long without an answer the claim is released all the same. It doubles each time.
+    limit: Duration,
+    /// When the claim is released if no answer comes before.
+    next_release: Option<Instant>,
+    /// From when on a close does not wait for it.
+    end: Option<Instant>,
+}
+
+impl Claim {
+    pub(super) fn lease(&self) -> LeaseId {
+        self.request.lease
+    }
+
+    /// Whether its last request was in turn, so that a grant ends its place.
+    pub(super) fn is_in_turn(&self) -> bool {
+        self.request.turn.waiter().is_some()
+    }
+
+    /// Whether a request beside the line was refused.
+    pub(super) fn has_been_refused(&self) -> bool {
+        matches!(&self.phase, Phase::AsksFor(_, beside) if beside.answered.is_some())
+    }
+
+    pub(super) fn holding(&self) -> Option<&Holding> {
+        match &self.phase {
+            Phase::Held(holding) => Some(holding),
+            _ => None,
+        }
+    }
+
+    pub(super) fn holding_mut(&mut self) -> Option<&mut Holding> {
+        match &mut self.phase {
+            Phase::Held(holding) => Some(holding),
+            _ => None,
+        }
+    }
+
+    /// Whether one request is under way, which has not counted as failed.
+    pub(super) fn has_one_request(&self) -> bool {
+        matches!(self.sent.under_way.as_slice(), [one] if !one.is_overdue)
+    }
+
+    /// Whether its terms may change: each request was answered by a refusal.
+    pub(super) fn may_change(&self) -> bool {
+        self.sent.under_way.is_empty() && !self.sent.is_unclear
+    }
+
+    /// When a request of this claim that is sent at this instant is overdue.
+    pub(super) fn overdue(&self, at: Instant, call_timeout: Duration) -> Option<Instant> {
+        at.checked_add(call_timeout.min(self.request.ttl))
+    }
+}
+
+impl Sent {
+    /// Whether the next request is the only one that may be granted.
+    pub(super) fn next_is_fresh(&self) -> bool {
+        !self.has_failed && self.under_way.is_empty()
+    }
+
+    /// Whether a request is under way whose answer is waited for. If other tasks than the one that it was sent for wait
+    /// for the answer too, the request is repeated once after a second, because it may be lost.
+    pub(super) fn waits(&self, others_wait: bool, now: Instant) -> bool {
+        let is_repeated = self.under_way.len() > 1;
+        let is_awaited = |it: &UnderWay| {
+            !it.is_overdue && (is_repeated || !others_wait || now < it.at + LONGEST_PAUSE)
+        };
+        self.under_way.iter().any(is_awaited)
+    }
+
+    /// Records that a request has ended. Returns it, unless it is not known.
+    pub(super) fn end(&mut self, number: RequestNo) -> Option<UnderWay> {
+        let at = self.under_way.iter().position(|it| it.number == number)?;
+        Some(self.under_way.swap_remove(at))
+    }
+}
+
+impl Settlement {
+    /// The settlement of a claim that nobody wants from now on.
+    pub(super) fn begin(
+        place: Option<WaiterId>,
+        place_if_refused: Option<WaiterId>,
+        (call_timeout, ttl): (Duration, Duration),
+        now: Instant,
+    ) -> Self {
+        Self {
+            place,
+            place_if_refused,
+            releases: 0,
+            is_due: false,
+            leaves: false,
+            since: now,
+            limit: call_timeout,
+            next_release: now.checked_add(call_timeout),
+            end: now.checked_add(call_timeout.saturating_add(ttl)),
+        }
+    }
+
+    /// When it has something to do without an answer. `waits` says whether requests are under way.
+    pub(super) fn times(&self, waits: bool) -> [Option<Instant>; 2] {
+        [self.next_release.filter(|_| waits), self.end]
+    }
+
+    /// Whether the claim is to be released although no answer came: the server may have granted it, and the connection
+    /// may be dead without an error. So the release is repeated, after pauses that double, until a lease that was granted
+    /// would have expired.
+    pub(super) fn take_timed_release(&mut self, now: Instant) -> bool {
+        let is_due = self.next_release.is_some_and(|at| now >= at);
+        if is_due {
+            self.limit = self.limit.saturating_mul(2);
+            self.next_release = match self.end {
+                Some(end) if now < end => now.checked_add(self.limit),
+                _ => None,
+            };
+        }
+        is_due
+    }
+
+    /// Whether a close does not wait for it from now on.
+    pub(super) fn take_end(&mut self, now: Instant) -> bool {
+        self.end.take_if(|end| now >= *end).is_some()
+    }
+
+    /// Until when a new claim of this process waits for this one.
+    pub(super) fn waited_for_until(&self) -> Instant {
+        self.since + LONGEST_PAUSE
+    }
+}

@@ -1,0 +1,324 @@
+//! How tasks come and go: what a task gets at once, where it waits otherwise, and what ends its wait.
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Beside, Claim, Phase, Sent},
+    effect::{Effect, Refusal, Refused},
+    line::NextRequest,
+    serving::Fit,
+    state::{Effects, KeyState},
+    waiters::{Role, WaiterNo},
+    want::{FromMemory, Wait, Want},
+};
+use crate::{
+    model::{LeaseId, Mode},
+    telemetry::StayEndReason,
+};
+
+impl KeyState {
+    pub(super) fn enter(&mut self, no: WaiterNo, want: Want, now: Instant, out: &mut Effects) {
+        if self.facts.is_closing {
+            self.waiters.push(no, want, Role::InLine);
+            return self.refuse(no, Refusal::Closed, out);
+        }
+        // Who leaves an offer untaken keeps nobody waiting.
+        for silent in self.waiters.silent(now) {
+            self.waiters.pass_over(silent, now);
+        }
+        if let Some(claim) = self.entered_by(&want, now) {
+            return self.offer_to_new(no, want, claim, now, out);
+        }
+        if want.request.reentrant {
+            return self.ask_as_owner(no, want, out);
+        }
+        if want.waits() {
+            let depends = self.waiters.has_line();
+            self.waiters.push(no, want, Role::InLine);
+            if depends {
+                self.spawn_requests_of_line(out);
+                out.push(Effect::Waits(no, None));
+            }
+            return;
+        }
+        self.attempt(no, want, now, out);
+    }
+
+    fn offer_to_new(
+        &mut self,
+        no: WaiterNo,
+        want: Want,
+        claim: LeaseId,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        self.waiters.push(no, want, Role::Offered(claim, now));
+        out.push(Effect::Offer(no));
+    }
+
+    /// The claim under which an owner that enters again has a guard.
+    fn entered_by(&self, want: &Want, now: Instant) -> Option<LeaseId> {
+        let request = &want.request;
+        if !request.reentrant || want.memory == FromMemory::Never {
+            return None;
+        }
+        let enters = |claim: &&Claim| {
+            let holding = claim.holding();
+            claim.request.owner == request.owner
+                && holding.is_some_and(|it| it.entered(want.access().mode(), now).is_some())
+        };
+        self.claims.iter().find(enters).map(Claim::lease)
+    }
+
+    /// An owner that may have the key waits for nobody of this process, because others may wait for it.
+    fn ask_as_owner(&mut self, no: WaiterNo, want: Want, out: &mut Effects) {
+        out.push(Effect::Contended);
+        self.stop_serving(None, StayEndReason::DocumentNeeded, out);
+        self.begin_beside(no, want, out);
+    }
+
+    /// A task that does not wait gets what is there, or is refused, or asks the store.
+    fn attempt(&mut self, no: WaiterNo, want: Want, now: Instant, out: &mut Effects) {
+        let is_first = !self.waiters.has_patient_line() || want.is_barging();
+        for at in 0..self.claims.len() {
+            let Some(claim) = self.claims.get(at) else {
+                continue;
+            };
+            let lease = claim.lease();
+            let (fit, can_enter) = self.fit_of(claim, &want, now);
+            if fit == Fit::Here && can_enter && is_first {
+                return self.offer_to_new(no, want, lease, now, out);
+            }
+            match &claim.phase {
+                Phase::Held(holding) if holding.is_live(now) => {
+                    if !want.conflicts_with(claim.request.access.mode()) {
+                        continue;
+                    }
+                    if !holding.guards.is_empty() || self.waiters.offered(lease).next().is_some() {
+                        self.waiters.push(no, want, Role::InLine);
+                        return self.refuse(no, Refusal::HeldHere(lease), out);
+                    }
+                    // It stays here, and the store would refuse the task because of it.
+                    self.stop_serving(Some(lease), StayEndReason::DocumentNeeded, out);
+                    return self.waiters.push(no, want, Role::AfterRelease(lease));
+                }
+                Phase::Releasing { .. } if want.conflicts_with(claim.request.access.mode()) => {
+                    return self.waiters.push(no, want, Role::AfterRelease(lease));
+                }
+                _ => {}
+            }
+        }
+        if !is_first && let Some(Ok(held)) = self.line.last.outcome() {
+            self.waiters.push(no, want, Role::InLine);
+            return self.refuse(no, Refusal::Held(held), out);
+        }
+        self.begin_beside(no, want, out);
+    }
+
+    /// Lets a new waiter ask beside the line.
+    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: Want, out: &mut Effects) {
+        self.waiters.push(no, want.clone(), Role::InLine);
+        self.begin_beside_for(no, &want, out);
+    }
+
+    /// Makes a claim for one waiter beside the line.
+    pub(super) fn begin_beside_for(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
+        let request = self.waiters.take_request(no, want);
+        let lease = request.lease;
+        self.claims.push(Claim {
+            request,
+            stays_for: want.stays_for.filter(|_| self.facts.may_stay),
+            memory: want.memory,
+            sent: Sent::default(),
+            phase: Phase::AsksFor(
+                no,
+                Beside {
+                    next: Some(want.since),
+                    ..Beside::default()
+                },
+            ),
+        });
+        out.push(Effect::Bind(lease));
+        self.waiters.set_role(no, Role::Beside(lease));
+    }
+
+    /// A task does not want the key any more.
+    pub(super) fn leave(&mut self, no: WaiterNo, now: Instant, out: &mut Effects) {
+        let before = self
+            .waiters
+            .first()
+            .map(|(_, first)| first.want.access().mode());
+        let Some(waiter) = self.waiters.remove(no) else {
+            return;
+        };
+        match waiter.role {
+            Role::Beside(claim) => self.settle(claim, now, out),
+            Role::InLine => {
+                self.spawn_requests_of_line(out);
+                self.follow_first(before);
+            }
+            Role::Offered(..) | Role::AfterRelease(_) => {}
+        }
+    }
+
+    /// Plans the next request, if another waiter is the first now: it may be granted the key although the one before
+    /// was refused.
+    pub(super) fn follow_first(&mut self, before: Option<Mode>) {
+        let Some((_, first)) = self.waiters.first() else {
+            return;
+        };
+        let mode = first.want.access().mode();
+        let may_be_granted = match mode {
+            Mode::Shared | Mode::Permits => self.line.last.is_refusal_by(mode),
+            // It may have been refused because of the processes ahead.
+            Mode::Exclusive => first.want.is_barging() && self.line.last.ahead() > 0,
+        };
+        if (Some(mode) != before || first.want.is_barging()) && may_be_granted {
+            self.line.end_pause();
+        }
+    }
+
+    /// Ends the wait of a task without a guard.
+    pub(super) fn refuse(&mut self, no: WaiterNo, why: Refusal, out: &mut Effects) {
+        let is_first = self.waiters.first().is_some_and(|(first, _)| first == no);
+        let before = self
+            .waiters
+            .first()
+            .map(|(_, first)| first.want.access().mode());
+        let Some(waiter) = self.waiters.remove(no) else {
+            return;
+        };
+        let was_behind = waiter.role == Role::InLine && !is_first;
+        if is_first {
+            self.follow_first(before);
+        }
+        out.push(Effect::Refuse(
+            no,
+            Refused {
+                why,
+                ahead: waiter.ahead,
+                was_behind,
+            },
+        ));
+    }
+
+    /// The handle closes: nobody waits, and nothing is served.
+    pub(super) fn close(&mut self, now: Instant, out: &mut Effects) {
+        for no in self.waiters.numbers() {
+            let role = self.waiters.get(no).map(|it| it.role);
+            self.refuse(no, Refusal::Closed, out);
+            if let Some(Role::Beside(claim)) = role {
+                self.settle(claim, now, out);
+            }
+        }
+        self.stop_serving(None, StayEndReason::Closed, out);
+        for lease in self.claims.iter().map(Claim::lease).collect::<Vec<_>>() {
+            self.send_back(lease, now, out);
+        }
+    }
+
+    /// Does what is due by time alone.
+    pub(super) fn pass_time(&mut self, now: Instant, out: &mut Effects) {
+        let has_line = self.waiters.has_line();
+        for no in self.waiters.silent(now) {
+            if has_line {
+                self.waiters.pass_over(no, now);
+            }
+        }
+        for no in self.waiters.over(now) {
+            self.time_is_over(no, now, out);
+        }
+        self.overdue(now, out);
+        self.release_waited_for_too_long(now, out);
+    }
+
+    /// Ends the wait of a task whose time is over. The first of the line gets the answer to one more request.
+    fn time_is_over(&mut self, no: WaiterNo, now: Instant, out: &mut Effects) {
+        let Some(waiter) = self.waiters.get(no) else {
+            return;
+        };
+        if waiter.role != Role::InLine {
+            // Its own claim has an answer soon, or counts as failed.
+            return;
+        }
+        let is_first = self.waiters.first().is_some_and(|(first, _)| first == no);
+        let has_others = self.waiters.in_line().nth(1).is_some();
+        let is_served = self.claims.iter().any(|claim| {
+            let (fit, _) = self.fit_of(claim, &waiter.want, now);
+            fit == Fit::Here
+        });
+        let asks_once_more =
+            is_first && !is_served && !self.line.can_skip_last_request(has_others, now);
+        if !asks_once_more {
+            let why = self.refusal_of_line();
+            return self.refuse(no, why, out);
+        }
+        if !matches!(self.line.next, NextRequest::UnderWay { .. }) {
+            self.line.next = NextRequest::AtOnce;
+        }
+    }
+
+    /// Why a task of the line is refused whose time is over.
+    pub(super) fn refusal_of_line(&self) -> Refusal {
+        match self.line.last.outcome() {
+            Some(Ok(held)) => Refusal::Held(held),
+            Some(Err(error)) => Refusal::Failed(error),
+            None => {
+                let held = |claim: &&Claim| claim.holding().is_some();
+                match self.claims.iter().find(held) {
+                    Some(claim) => Refusal::HeldHere(claim.lease()),
+                    None => Refusal::TimedOut,
+                }
+            }
+        }
+    }
+
+    /// Lets those ask that have waited for the release of a lease for as long as a call may take.
+    fn release_waited_for_too_long(&mut self, now: Instant, out: &mut Effects) {
+        let is_over = |claim: &&Claim| match claim.phase {
+            Phase::Releasing { since, .. } => {
+                let end = since.checked_add(self.call_timeout);
+                end.is_some_and(|at| at <= now)
+            }
+            _ => false,
+        };
+        let over: Vec<_> = self
+            .claims
+            .iter()
+            .filter(is_over)
+            .map(Claim::lease)
+            .collect();
+        let waited = |claim: LeaseId| self.waiters.after_release_of(claim);
+        let over: Vec<_> = over.into_iter().flat_map(waited).collect();
+        for no in over {
+            if let Some(waiter) = self.waiters.remove(no) {
+                self.begin_beside(no, waiter.want, out);
+            }
+        }
+    }
+
+    /// Lets those try again that have waited for the release of this lease.
+    pub(super) fn attempt_after_release(
+        &mut self,
+        claim: LeaseId,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        for no in self.waiters.after_release_of(claim) {
+            if let Some(waiter) = self.waiters.remove(no) {
+                self.attempt(no, waiter.want, now, out);
+            }
+        }
+    }
+}
+
+impl Want {
+    /// Whether the time of a task that waits is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        match self.wait {
+            Wait::No { .. } => true,
+            Wait::Until(until) => now >= until,
+            Wait::Endless => false,
+        }
+    }
+}

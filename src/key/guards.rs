@@ -1,0 +1,358 @@
+//! The guards of the tasks: how a task takes one, and how it goes, and how a lease goes back with its last guard.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    effect::{Departed, Departure, Effect, Event, GiveBack, Resumed},
+    holding::{Conversion, Grant},
+    jobs::Job,
+    keys::Keys,
+    waiters::WaiterNo,
+    want::Want,
+};
+use crate::{
+    lease_state::{
+        BackingLease, EndReason as HowEnded, Ended, EndedBefore, LeaseNumber, LeaseState,
+    },
+    model::{Error, Held, Key, LeaseId, LossReason, Mode},
+    release::{PendingRelease, Released},
+    runtime::{inline_task::InlineTask, suspension},
+    telemetry::StayEndReason,
+};
+
+/// A guard that a task has got.
+pub(crate) struct Granted {
+    pub(crate) state: Arc<LeaseState>,
+    /// Whether it is the first under its lease.
+    pub(crate) is_first: bool,
+}
+
+impl Keys {
+    /// Takes the guard that a waiter is offered. `None` if it is offered none any more.
+    pub(super) fn take(
+        &self,
+        key: &Key,
+        no: WaiterNo,
+        want: &Want,
+    ) -> Option<(Granted, Option<usize>)> {
+        let number = LeaseNumber::next();
+        let taken = self.update(key, |entry, now, out| {
+            let taken = entry.state.take(no, number, now, out)?;
+            entry.cells.remove(&no);
+            let behind = entry.leases.get(&taken.claim)?;
+            let mut request = want.request.clone();
+            if request.lease != taken.claim {
+                Arc::make_mut(&mut request).lease = taken.claim;
+            }
+            let of = (behind.clone(), taken.fence, taken.is_first);
+            let state = LeaseState::guard(of, request, number, now);
+            Some((state, taken))
+        });
+        let (state, taken) = taken.flatten()?;
+        let is_first = taken.is_first;
+        Some((Granted { state, is_first }, taken.ahead))
+    }
+
+    /// Adds the lease of a ticket, and takes its only guard.
+    pub(crate) fn resume(&self, lease: LeaseState) -> Result<Granted, Error> {
+        let (lease, number) = (Arc::new(lease), LeaseNumber::next());
+        lease.set_without_guard();
+        let key = lease.key().clone();
+        let changed = self.change(&key, true, |entry, now, _| {
+            if entry.state.facts.is_closing {
+                return None;
+            }
+            let grant = Grant {
+                fence: lease.fence(),
+                acquired_at: lease.acquired_at(),
+                deadline: lease.deadline(),
+                is_awaited: false,
+            };
+            let request = lease.shared_request();
+            let resumed = Resumed {
+                request: request.clone(),
+                grant,
+            };
+            let claim = entry.state.resume(&resumed, number, now)?;
+            let known = entry
+                .leases
+                .get(&claim)
+                .filter(|it| !it.lease().has_ended());
+            let behind = match known {
+                Some(known) => known.clone(),
+                None => BackingLease::new(lease.clone(), suspension::total()),
+            };
+            entry.leases.insert(claim, behind.clone());
+            let (mode, fence) = lease.mode_and_fence();
+            let guard = LeaseState::guard((behind, fence, true), request, number, now);
+            guard.converted_to(mode, fence);
+            Some(guard)
+        });
+        let state = self
+            .carry_out(&key, changed)
+            .flatten()
+            .ok_or(Error::Closed)?;
+        let is_first = true;
+        Ok(Granted { state, is_first })
+    }
+
+    /// Keeps a guard, and the lease that it is under, alive.
+    pub(crate) fn keep(&self, guard: &Arc<LeaseState>) -> Result<(), Error> {
+        let stored = guard.stored();
+        if !stored.is_kept() {
+            self.renewals.keep(stored)?;
+        }
+        self.extend(guard, true)
+    }
+
+    /// Extends a guard by its ttl, or keeps it alive for as long as its lease.
+    ///
+    /// The lock makes sure that a guard which has outlived its ttl, so that others may have the key, is not revived.
+    pub(crate) fn extend(&self, guard: &Arc<LeaseState>, keeps_alive: bool) -> Result<(), Error> {
+        let now = Instant::now();
+        let is_extended = self.update(guard.key(), |entry, now, _| {
+            let is_there = entry.state.has_guard(guard.id(), guard.number());
+            is_there
+                && if keeps_alive {
+                    guard.keep_guard(now)
+                } else {
+                    guard.extend(now)
+                }
+        });
+        if is_extended == Some(true) {
+            return Ok(());
+        }
+        let reason = guard.loss(now).unwrap_or(LossReason::Expired);
+        Err(guard.lost_error(guard.lose(reason)))
+    }
+
+    /// Does not keep a guard alive any more. It ends after its ttl.
+    pub(crate) fn keep_no_longer(&self, guard: &Arc<LeaseState>) {
+        guard.keep(false);
+        guard.shorten(Instant::now());
+        if !self.stays(guard) {
+            guard.stored().keep(false);
+            self.renewals.forget(guard.stored().number());
+        }
+    }
+
+    /// Whether the lease of a guard stays with this process.
+    pub(crate) fn stays(&self, guard: &LeaseState) -> bool {
+        let stays = self.update(guard.key(), |entry, _, _| entry.state.stays(guard.id()));
+        stays.unwrap_or(false)
+    }
+
+    /// Whether the lease of a guard was granted to stay with this process.
+    pub(crate) fn is_looked_at(&self, guard: &LeaseState) -> bool {
+        let looked_at = self.update(guard.key(), |entry, _, _| {
+            entry.state.is_looked_at(guard.id())
+        });
+        looked_at.unwrap_or(false)
+    }
+
+    /// Sets the maximum hold of a guard, counted from this instant. A lease that does not stay has it too, and is not
+    /// renewed beyond it.
+    pub(crate) fn set_max_hold(&self, guard: &Arc<LeaseState>, max_hold: Duration, from: Instant) {
+        guard.set_max_hold(Some(max_hold), from);
+        if !self.stays(guard) {
+            guard.stored().set_max_hold(Some(max_hold), from);
+        }
+        self.look_at_times(guard.key());
+    }
+
+    /// Gives up a guard. If its lease goes back with it, `begin` begins the release, before any event is made.
+    pub(crate) fn depart<T>(
+        &self,
+        guard: &Arc<LeaseState>,
+        how: Departure,
+        now: Instant,
+        begin: impl FnOnce(PendingRelease) -> T,
+    ) -> (Departed, Result<Option<T>, EndedBefore>) {
+        let key = guard.key();
+        let changed = self.change(key, false, |entry, now, out| {
+            let of = (guard.id(), guard.number());
+            if entry.state.has_guard(of.0, of.1) {
+                if let Departure::Done(done) = how {
+                    // Not before: a close that releases the lease does not write the tick as done.
+                    guard.set_done(done);
+                }
+                guard.pass_release_terms();
+            }
+            entry.state.depart(of, how, now, out)
+        });
+        let Some((departed, mut jobs)) = changed else {
+            let departed = Departed {
+                was_there: false,
+                detaches: false,
+            };
+            return (departed, Ok(None));
+        };
+        let goes_back = |job: &Job| matches!(job, Job::GiveBack(lease, GiveBack::Release) if lease.id() == guard.id());
+        let at = jobs.iter().position(goes_back);
+        let begun = match at.map(|at| jobs.remove(at)) {
+            Some(Job::GiveBack(lease, _)) => {
+                let ended = self.end(&lease, now);
+                ended.map(|(pending, ended)| Some((begin(pending), lease, ended)))
+            }
+            _ => Ok(None),
+        };
+        self.carry_out(key, Some(((), jobs)));
+        let begun = begun.map(|begun| {
+            begun.map(|(release, lease, ended)| {
+                lease.report_end(ended);
+                release
+            })
+        });
+        (departed, begun)
+    }
+
+    /// Ends the turn, or the stay, of the lease that a guard is under.
+    pub(crate) fn stop_serving(&self, guard: &Arc<LeaseState>, why: StayEndReason) {
+        self.step(guard.key(), Event::StopServing(Some(guard.id()), why));
+    }
+
+    /// Records that the lease of a guard is about to be converted. From now on it serves nobody. Returns the other guards
+    /// that are under it.
+    pub(crate) fn begin_to_convert(&self, guard: &Arc<LeaseState>) -> Option<Held> {
+        self.record_conversion(guard, Conversion::Begun);
+        self.stop_serving(guard, StayEndReason::DocumentNeeded);
+        self.others(guard)
+    }
+
+    /// Records that the store is asked to convert the lease of a guard.
+    pub(crate) fn conversion_sent(&self, guard: &Arc<LeaseState>) {
+        self.record_conversion(guard, Conversion::Sent);
+    }
+
+    fn record_conversion(&self, guard: &Arc<LeaseState>, conversion: Conversion) {
+        let key = guard.key();
+        self.update(key, |entry, _, _| {
+            entry.state.convert(guard.id(), conversion)
+        });
+    }
+
+    /// Whether the lease of a guard may have another mode than the guard, because the store was asked to convert it.
+    pub(crate) fn may_be_converted(&self, guard: &Arc<LeaseState>) -> bool {
+        let key = guard.key();
+        let converted = self.update(key, |entry, _, _| entry.state.may_be_converted(guard.id()));
+        converted.unwrap_or(false)
+    }
+
+    /// Records that the lease is shared, and with it all guards under it.
+    pub(crate) fn make_shared(&self, stored: &LeaseState) {
+        self.update(stored.key(), |entry, _, _| {
+            entry.state.make_shared(stored.id())
+        });
+        for guard in stored.guards() {
+            guard.converted_to(Mode::Shared, guard.fence());
+        }
+    }
+
+    /// The other guards than this one that are under its lease. `None` if there are none.
+    pub(crate) fn others(&self, guard: &Arc<LeaseState>) -> Option<Held> {
+        let now = Instant::now();
+        let stored = guard.stored();
+        let at = stored.server_time(now);
+        let others = stored.guards().into_iter();
+        let others =
+            others.filter(|it| it.number() != guard.number() && it.is_live(now) && !it.has_ended());
+        let holders: Vec<_> = others.map(|it| it.shown(at, now)).collect();
+        (!holders.is_empty()).then(|| Held::new(guard.key().clone(), holders, at))
+    }
+
+    /// Ends leases that somebody has taken away in the store: the one with this id, or any of the key.
+    pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
+        let ended = self.update(key, |entry, _, out| {
+            out.push(Effect::Contended);
+            let leases = entry.leases.values().map(|it| it.lease().clone());
+            let stays = |it: &Arc<LeaseState>| entry.state.is_looked_at(it.id());
+            let leases = leases.map(|it| (stays(&it), it));
+            leases
+                .filter(|(_, it)| lease.is_none_or(|lease| it.id() == lease))
+                .collect::<Vec<_>>()
+        });
+        for (stays, stored) in ended.into_iter().flatten() {
+            // The guards of other leases learn of it by their next renewal.
+            if lease.is_some() && stays {
+                stored.lose(LossReason::TakenOver);
+            }
+            self.step(
+                key,
+                Event::StopServing(Some(stored.id()), StayEndReason::Evicted),
+            );
+        }
+    }
+
+    /// Records that the key is free, or can be shared, by something that this process has done.
+    pub(crate) fn freed_here(&self, key: &Key) {
+        self.step(key, Event::FreedHere);
+        self.streams.followers.tell(key);
+    }
+
+    /// Ends a lease. The caller carries out its release, and reports its end when the release has begun. Fails if another
+    /// call has ended it.
+    pub(super) fn end(
+        &self,
+        lease: &Arc<LeaseState>,
+        now: Instant,
+    ) -> Result<(PendingRelease, Ended), EndedBefore> {
+        // A close waits until the token is dropped.
+        let at_work = self.lifecycle.register_operation();
+        if lease.is_kept() {
+            self.renewals.forget(lease.number());
+        }
+        let ended = lease.end(HowEnded::Released, now)?;
+        let pending = PendingRelease::new(lease.clone(), self.releaser.clone(), at_work);
+        Ok((pending, ended))
+    }
+
+    /// Releases a lease in the background.
+    pub(super) fn abandon(&self, lease: &Arc<LeaseState>) {
+        match self.end(lease, Instant::now()) {
+            Ok((pending, ended)) => {
+                self.renewals.release(pending);
+                lease.report_end(ended);
+            }
+            // Another call has ended it, and nothing is left to release.
+            Err(EndedBefore) => self.step(lease.key(), Event::Released(lease.id())),
+        }
+    }
+
+    /// Gives up a lease without a release.
+    pub(super) fn detach(&self, lease: &LeaseState) {
+        if lease.is_kept() {
+            self.renewals.forget(lease.number());
+        }
+        if let Ok(ended) = lease.end(HowEnded::Detached, Instant::now()) {
+            lease.report_end(ended);
+        }
+    }
+
+    /// Carries out a release, whose outcome the caller waits for. If the returned future is dropped, the release goes on
+    /// in the background.
+    pub(crate) fn release(
+        &self,
+        pending: PendingRelease,
+        now: Instant,
+    ) -> impl Future<Output = Result<Released, Error>> {
+        let (reply, outcome) = oneshot::channel();
+        let begun = match InlineTask::new() {
+            Ok(task) => {
+                let releaser = self.releaser.clone();
+                let releasing = self.renewals.release_with_caller(pending, releaser, reply);
+                Ok((task, releasing))
+            }
+            Err(error) => {
+                self.renewals.release(pending);
+                Err(error)
+            }
+        };
+        async move {
+            let (task, releasing) = begun?;
+            let released = self.lifecycle.wait_for(task, now, releasing, outcome);
+            released.await?
+        }
+    }
+}

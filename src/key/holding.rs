@@ -1,0 +1,301 @@
+//! `Holding`: a lease that was granted to this process, the guards under it, and for how long it serves further tasks
+//! from memory. Pure: times come in as arguments.
+//!
+//! Invariants:
+//!
+//! - The guards under a lease exclude each other as the store would have it.
+//! - Fences rise in the order of the grants. Only a guard of an owner that enters again has the fence of the guard that
+//!   it enters. The guards of a shared lease show its fence.
+//! - A lease that does not serve any more serves nobody but an owner that enters again. It goes back when no guard is
+//!   left.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+
+use super::fences::Fences;
+use crate::{
+    lease_state::LeaseNumber,
+    model::{Fence, Mode},
+};
+
+/// For how long after its grant an exclusive lease serves further tasks.
+const TURN: Duration = Duration::from_millis(100);
+/// For how long after its grant a shared lease serves further readers.
+const SHARED_TURN: Duration = Duration::from_millis(30);
+/// For how long, and how many tasks, an exclusive lease serves while other processes wait. A process with few tasks, each
+/// of which works for a moment, would otherwise wait for many turns of one with more tasks.
+const TURN_IF_AWAITED: Duration = Duration::from_millis(10);
+const MOST_IF_AWAITED: u32 = 32;
+
+/// A lease that was granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    /// The newest of its fences.
+    pub(crate) fence: Fence,
+    /// When the lease was granted, on the server's clock.
+    pub(crate) acquired_at: DateTime<Utc>,
+    /// When its holder cannot count on it any more.
+    pub(crate) deadline: Instant,
+    /// Whether other processes wait.
+    pub(crate) is_awaited: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub(super) guards: Vec<Guard>,
+    pub(super) serving: Serving,
+    /// The fences of an exclusive lease. A shared one has one.
+    fences: HeldFences,
+    pub(super) acquired_at: DateTime<Utc>,
+    /// When the holders of the lease cannot count on it any more, as far as it was renewed. The past if it is lost.
+    pub(super) deadline: Instant,
+    pub(super) at_end: AtEnd,
+    pub(super) conversion: Conversion,
+    /// Whether a guard was ever taken.
+    pub(super) was_taken: bool,
+    /// Whether it was granted to stay, so that a task looks whether it is still there, also after the stay.
+    pub(super) is_looked_at: bool,
+}
+
+/// A guard under the lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guard {
+    pub(super) number: LeaseNumber,
+    pub(super) mode: Mode,
+    fence: Fence,
+    /// When the guard outlives its own ttl.
+    pub(super) expires: Instant,
+}
+
+#[derive(Debug)]
+enum HeldFences {
+    Block(Fences),
+    One(Fence),
+}
+
+/// For how long the lease serves further tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Serving {
+    /// Until this instant, and this many.
+    Turn {
+        until: Instant,
+        left: u32,
+    },
+    /// Until another process waits, or no task has used the key for this long.
+    Stays {
+        idle: Duration,
+        since: Instant,
+    },
+    Over,
+}
+
+/// What becomes of the lease when no guard is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtEnd {
+    Release,
+    /// It is not released: it was given away, or detached.
+    GiveAway,
+}
+
+/// Whether a conversion of the lease has begun. From then on its mode is not known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Conversion {
+    None,
+    Begun,
+    /// The store was asked, so the lease may have another mode than its guard says.
+    Sent,
+}
+
+/// The terms of a lease on which it depends whom it serves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) mode: Mode,
+    /// How many fences the grant took.
+    pub(super) fences: u16,
+    /// Whether it may serve others than the task that it was granted for.
+    pub(super) serves: bool,
+    pub(super) stays_for: Option<Duration>,
+}
+
+impl Holding {
+    pub(super) fn new(terms: Terms, grant: Grant, now: Instant) -> Self {
+        let is_shared = terms.mode == Mode::Shared;
+        let serving = match terms.stays_for {
+            Some(idle) => Serving::Stays { idle, since: now },
+            None if terms.serves => {
+                let (time, left) = match (is_shared, grant.is_awaited) {
+                    (true, _) => (SHARED_TURN, u32::MAX),
+                    (false, true) => (TURN_IF_AWAITED, MOST_IF_AWAITED),
+                    (false, false) => (TURN, u32::MAX),
+                };
+                Serving::Turn {
+                    until: now + time,
+                    left,
+                }
+            }
+            None => Serving::Over,
+        };
+        let fences = match terms.mode {
+            Mode::Exclusive if terms.fences > 1 => {
+                HeldFences::Block(Fences::of_grant(grant.fence, terms.fences))
+            }
+            _ => HeldFences::One(grant.fence),
+        };
+        Self {
+            guards: Vec::new(),
+            serving,
+            fences,
+            acquired_at: grant.acquired_at,
+            deadline: grant.deadline,
+            at_end: AtEnd::Release,
+            conversion: Conversion::None,
+            was_taken: false,
+            is_looked_at: terms.stays_for.is_some(),
+        }
+    }
+
+    /// Records until when the holders of the lease, and each guard under it, can count on it.
+    pub(super) fn refresh(
+        &mut self,
+        deadline: Instant,
+        expiry: impl Fn(LeaseNumber) -> Option<Instant>,
+    ) {
+        self.deadline = deadline;
+        for guard in &mut self.guards {
+            guard.expires = expiry(guard.number).unwrap_or(guard.expires);
+        }
+    }
+
+    pub(super) fn is_live(&self, now: Instant) -> bool {
+        now < self.deadline
+    }
+
+    pub(super) fn stays(&self) -> bool {
+        matches!(self.serving, Serving::Stays { .. })
+    }
+
+    /// Whether it may serve one more task, with this ttl, now or after the present guards.
+    pub(super) fn serves(&self, ttl: Duration, now: Instant) -> bool {
+        let left = self.deadline.saturating_duration_since(now);
+        let has_time = match self.serving {
+            Serving::Turn { until, left: more } => now < until && more > 0 && left >= ttl / 10 * 9,
+            Serving::Stays { .. } => left >= ttl / 2,
+            Serving::Over => false,
+        };
+        has_time && self.is_live(now) && self.conversion == Conversion::None
+    }
+
+    /// Whether a task that wants this mode can have a guard beside those that there are, and those that are offered.
+    pub(super) fn has_room(&self, wants: Mode, mut offered: impl Iterator<Item = Mode>) -> bool {
+        let is_shared = |mode: Mode| mode == Mode::Shared;
+        if is_shared(wants) {
+            self.guards.iter().all(|guard| is_shared(guard.mode)) && offered.all(is_shared)
+        } else {
+            self.guards.is_empty() && offered.next().is_none()
+        }
+    }
+
+    /// Gives a guard the next fence. `None` if there is no fence left.
+    pub(super) fn take(
+        &mut self,
+        number: LeaseNumber,
+        mode: Mode,
+        expires: Instant,
+    ) -> Option<Fence> {
+        let fence = match &mut self.fences {
+            HeldFences::Block(fences) => fences.take()?,
+            HeldFences::One(fence) => *fence,
+        };
+        if let Serving::Turn { left, .. } = &mut self.serving {
+            *left = left.saturating_sub(1);
+        }
+        self.push(number, mode, fence, expires);
+        Some(fence)
+    }
+
+    /// Gives an owner that enters again a guard with the fence of the newest one. `None` if no guard is left to enter.
+    pub(super) fn reenter(
+        &mut self,
+        number: LeaseNumber,
+        mode: Mode,
+        expires: Instant,
+        now: Instant,
+    ) -> Option<Fence> {
+        let fence = self.entered(mode, now)?.fence;
+        self.push(number, mode, fence, expires);
+        Some(fence)
+    }
+
+    fn push(&mut self, number: LeaseNumber, mode: Mode, fence: Fence, expires: Instant) {
+        self.was_taken = true;
+        self.guards.push(Guard {
+            number,
+            mode,
+            fence,
+            expires,
+        });
+    }
+
+    /// The newest guard that an owner which wants this mode enters. After the turn the store is asked, beside the lease:
+    /// nobody looks whether it is still there.
+    pub(super) fn entered(&self, mode: Mode, now: Instant) -> Option<&Guard> {
+        let is_known = match self.serving {
+            Serving::Turn { until, .. } => now < until,
+            Serving::Stays { .. } | Serving::Over => self.is_looked_at,
+        };
+        if self.conversion != Conversion::None || !self.is_live(now) || !is_known {
+            return None;
+        }
+        let newest = self.guards.iter().rev().find(|it| now < it.expires)?;
+        let covers = newest.mode == Mode::Exclusive || mode == newest.mode;
+        (covers && mode != Mode::Permits).then_some(newest)
+    }
+
+    /// Removes a guard. Returns whether it was there.
+    pub(super) fn leave(&mut self, number: LeaseNumber, now: Instant) -> bool {
+        let before = self.guards.len();
+        self.guards.retain(|guard| guard.number != number);
+        let was_there = self.guards.len() < before;
+        if was_there {
+            self.note_idle(now);
+        }
+        was_there
+    }
+
+    /// Removes the guards that have outlived their own ttl, and returns them. While the lease is live, others can have
+    /// the key.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<LeaseNumber> {
+        if !self.is_live(now) {
+            return Vec::new();
+        }
+        let expired = self.guards.extract_if(.., |guard| guard.expires <= now);
+        let expired: Vec<_> = expired.map(|guard| guard.number).collect();
+        if !expired.is_empty() {
+            self.note_idle(now);
+        }
+        expired
+    }
+
+    fn note_idle(&mut self, now: Instant) {
+        if let Serving::Stays { since, .. } = &mut self.serving {
+            *since = now;
+        }
+    }
+
+    /// When something changes by time alone. `has_line` says whether tasks wait.
+    pub(super) fn times(&self, has_line: bool, is_offered: bool) -> [Option<Instant>; 3] {
+        let of_serving = match self.serving {
+            Serving::Turn { until, .. } => has_line.then_some(until),
+            Serving::Stays { idle, since } => {
+                let is_idle = self.guards.is_empty() && !is_offered;
+                is_idle.then(|| since + idle)
+            }
+            Serving::Over => None,
+        };
+        let of_lease = self.stays().then_some(self.deadline);
+        let of_guards = self.guards.iter().map(|guard| guard.expires);
+        [of_serving, of_lease, of_guards.min()]
+    }
+}

@@ -1,0 +1,189 @@
+//! `Keys`: the keys that this process wants or holds. `changes.rs` has how they change.
+//!
+//! Invariant: a call that was sent is never dropped. The task that waits for its answer polls it, or a task of its own.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::{
+    call::Call,
+    cell::Cell,
+    claim::RequestNo,
+    contended::ContendedKeys,
+    effect::Event,
+    followers::Followers,
+    state::{Facts, KeyState},
+    timers::Timers,
+    waiters::WaiterNo,
+};
+use crate::{
+    coalescer::Coalescer,
+    lease_state::BackingLease,
+    model::{Error, Key, LeaseId},
+    release::Releaser,
+    renewal::RenewalHandle,
+    runtime::{lifecycle::Lifecycle, listener::ListenerSlot},
+    store::Store,
+    telemetry,
+};
+
+/// The keys of a handle, and what all of its operations need.
+pub(crate) struct Keys {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) call_timeout: Duration,
+    pub(crate) clock_margin: Duration,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) renewals: RenewalHandle,
+    pub(crate) releaser: Releaser,
+    pub(super) coalescer: Arc<Coalescer>,
+    pub(super) map: Mutex<KeyMap>,
+    pub(super) streams: Streams,
+    pub(super) timers: Timers,
+    pub(super) this: Weak<Keys>,
+    next_waiter: AtomicU64,
+}
+
+/// The streams of the store, and who listens to them.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// The keys that other processes free.
+    pub(super) freed: ListenerSlot,
+    /// The keys that other processes wait for.
+    pub(super) awaited: ListenerSlot,
+    pub(super) followers: Arc<Followers>,
+}
+
+#[derive(Default)]
+pub(super) struct KeyMap {
+    pub(super) entries: BTreeMap<Key, Entry>,
+    /// When the next time comes for each key that has one.
+    pub(super) times: BTreeSet<(Instant, Key)>,
+    pub(super) contended: ContendedKeys,
+    pub(super) next_request: u64,
+    /// Whether a task looks at the leases that stay.
+    pub(super) has_look_task: bool,
+}
+
+/// A key, and what belongs to its waiters, claims and requests.
+pub(super) struct Entry {
+    pub(super) state: KeyState,
+    pub(super) leases: BTreeMap<LeaseId, BackingLease>,
+    pub(super) cells: BTreeMap<WaiterNo, Arc<Cell>>,
+    pub(super) calls: BTreeMap<RequestNo, Arc<Call>>,
+    /// A close waits for these claims.
+    pub(super) at_work: BTreeMap<LeaseId, TaskTrackerToken>,
+    pub(super) time: Option<Instant>,
+}
+
+impl Keys {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        coalescer: Arc<Coalescer>,
+        (call_timeout, clock_margin): (Duration, Duration),
+        late: Arc<watch::Sender<bool>>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| {
+            let told = this.clone();
+            let released = move |key: &Key, lease: LeaseId| {
+                if let Some(keys) = told.upgrade() {
+                    keys.step(key, Event::Released(lease));
+                    keys.streams.followers.tell(key);
+                }
+            };
+            let releaser = Releaser::new(coalescer.clone(), call_timeout, Arc::new(released));
+            let lifecycle = Arc::<Lifecycle>::default();
+            let closing = lifecycle.closing().clone();
+            Self {
+                renewals: RenewalHandle::new(store.clone(), releaser.clone(), late, closing),
+                store,
+                call_timeout,
+                clock_margin,
+                lifecycle,
+                releaser,
+                coalescer,
+                map: Mutex::default(),
+                streams: Streams::default(),
+                timers: Timers::default(),
+                this: this.clone(),
+                next_waiter: AtomicU64::new(0),
+            }
+        })
+    }
+
+    /// Starts what runs in the background, unless it runs. Fails outside of a tokio runtime.
+    pub(crate) fn ensure_running(&self) -> Result<(), Error> {
+        self.renewals.ensure_running()?;
+        self.timers.ensure_running(&self.this)
+    }
+
+    pub(super) fn next_waiter(&self) -> WaiterNo {
+        WaiterNo(self.next_waiter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether tasks of this process wait for the key.
+    pub(crate) fn has_waiters(&self, key: &Key) -> bool {
+        let map = self.map.lock();
+        map.entries
+            .get(key)
+            .is_some_and(|entry| entry.state.has_waiters())
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        // What stays is not used by anybody any more.
+        let entries = std::mem::take(&mut self.map.lock().entries);
+        let leases = entries.values().flat_map(|entry| entry.leases.values());
+        telemetry::for_each(leases, |behind| self.abandon(behind.lease()));
+        self.timers.end();
+    }
+}
+
+impl Entry {
+    pub(super) fn new(state: KeyState) -> Self {
+        Self {
+            state,
+            leases: BTreeMap::new(),
+            cells: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            at_work: BTreeMap::new(),
+            time: None,
+        }
+    }
+
+    /// Tells the state what its leases have left.
+    pub(super) fn refresh(&mut self, facts: Facts, now: Instant) {
+        self.state.set_facts(facts);
+        for (claim, holding) in self.state.holdings() {
+            let Some(behind) = self.leases.get(&claim) else {
+                continue;
+            };
+            let guards = behind.lease().guards();
+            let expiry = |number| {
+                let mut guards = guards.iter();
+                let guard = guards.find(|guard| guard.number() == number)?;
+                Some(now + guard.own_remaining(now))
+            };
+            holding.refresh(now + behind.remaining(now), expiry);
+        }
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,284 @@
+//! `Line`: when the first waiter of a key asks the store again, and what the answers so far say. Pure: times come in as
+//! arguments.
+//!
+//! Invariants:
+//!
+//! - One claim asks for the first waiter, one request at a time, unless a request is overdue.
+//! - A report says that the key may be free: a release in this process, or a store that reports freed keys, causes it.
+//!   A report that comes while a request is under way may be newer than the answer to the request. So the report is
+//!   kept, and decides when the next request is sent after a refusal.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    last_answer::LastAnswer,
+    pace::{self, Ahead},
+    place::{OwnPlace, PlaceNews, Refusal, Wakes},
+};
+use crate::{
+    model::{Error, Held, LeaseId, Mode, WaiterId},
+    random, retry,
+};
+
+/// The requests for the first waiter.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// The claim that asks for the first waiter.
+    pub(super) claim: Option<LeaseId>,
+    pub(super) next: NextRequest,
+    pub(super) last: LastAnswer,
+    /// The place of this process among the processes that wait.
+    pub(super) place: OwnPlace,
+    /// When the last request was sent.
+    asked: Instant,
+    /// When the last answer came. Before the first answer, when the first waiter came.
+    pub(super) answered: Instant,
+    /// How many pauses there were since the key was last seen to become free or to change hands.
+    pauses: u32,
+    freed: Freed,
+    /// Whether the first waiter needs the store's reports of freed keys: see [`pace::needs_reports`].
+    pub(super) needs_reports: bool,
+}
+
+/// When the next request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextRequest {
+    /// After a pause, which ends at this instant. The key is not known to be free.
+    Paused(Instant),
+    /// At once: the key may have become free since the last one.
+    AtOnce,
+    /// A request is under way.
+    UnderWay {
+        /// Whether the key was reported to be free since the request was sent.
+        is_reported: bool,
+    },
+}
+
+/// What the store has reported since the last request, while the first waiter waits for permits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Freed {
+    /// How many releases.
+    releases: usize,
+    /// How many processes come next before this one, as the last report said that named this one.
+    ahead: Option<usize>,
+}
+
+/// How a request that was refused stands to the processes that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It comes in turn, in the place of its process.
+    InTurn,
+    /// It comes before all of them, because its owner has the key already. It takes the place of its process too.
+    BeforeAll,
+    /// It competes with them, and takes no place.
+    Outside,
+}
+
+impl Line {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            claim: None,
+            next: NextRequest::AtOnce,
+            last: LastAnswer::Unknown,
+            place: OwnPlace::new(),
+            asked: now,
+            answered: now,
+            pauses: 0,
+            freed: Freed::default(),
+            needs_reports: false,
+        }
+    }
+
+    /// Whether the next request is due now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        match self.next {
+            NextRequest::Paused(until) => now >= until,
+            NextRequest::AtOnce => true,
+            NextRequest::UnderWay { .. } => false,
+        }
+    }
+
+    /// Records that a request is sent.
+    pub(super) fn sent(&mut self, now: Instant) {
+        self.next = NextRequest::UnderWay { is_reported: false };
+        (self.asked, self.freed) = (now, Freed::default());
+    }
+
+    /// Records that the key may be free. The next request is sent at once, or after the answer to the one under way.
+    pub(super) fn report(&mut self) {
+        self.pauses = 0;
+        match &mut self.next {
+            NextRequest::UnderWay { is_reported } => *is_reported = true,
+            next => *next = NextRequest::AtOnce,
+        }
+    }
+
+    /// Ends the pause, because another waiter is the first, who may be granted the key although the one before was
+    /// refused.
+    pub(super) fn end_pause(&mut self) {
+        if let NextRequest::Paused(_) = self.next {
+            self.next = NextRequest::AtOnce;
+        }
+    }
+
+    /// Records that what was asked is not wanted any more. Whoever comes next asks at once.
+    pub(super) fn end_wait(&mut self) {
+        self.next = NextRequest::AtOnce;
+    }
+
+    /// Whether anything was asked, or answered, for the waiters that there were.
+    pub(super) fn is_used(&self) -> bool {
+        self.next != NextRequest::AtOnce || !matches!(self.last, LastAnswer::Unknown)
+    }
+
+    /// Plans the next request after an answer: at once if the key was reported to be free meanwhile, or else at this
+    /// instant.
+    fn pause_until(&mut self, at: Instant) {
+        self.next = match self.next {
+            NextRequest::UnderWay { is_reported: true } | NextRequest::AtOnce => {
+                NextRequest::AtOnce
+            }
+            NextRequest::UnderWay { is_reported: false } | NextRequest::Paused(_) => {
+                NextRequest::Paused(at)
+            }
+        };
+    }
+
+    /// Records that the store reported that the key became free. `next` are the processes that come next, if the store
+    /// names them. Returns whether the first waiter asks now: all processes would ask at the same moment otherwise, and
+    /// be refused.
+    ///
+    /// Of the processes that wait for permits, the store names all that are next to each other in the queue. As many of
+    /// them send a request as there is room for after this release and those before it.
+    pub(super) fn comes_next(
+        &mut self,
+        next: Option<&[WaiterId]>,
+        mode: Mode,
+        standing: Standing,
+    ) -> bool {
+        let ahead = self.last.ahead();
+        match (standing, mode) {
+            (Standing::Outside | Standing::BeforeAll, _) => true,
+            (Standing::InTurn, Mode::Permits) => {
+                self.freed.releases = self.freed.releases.saturating_add(1);
+                // The store names the processes only if they are not the same as at the release before.
+                if next.is_some() {
+                    self.freed.ahead = self.place.ahead_in(next);
+                }
+                let room = self.last.room_after(self.freed.releases);
+                match self.freed.ahead {
+                    Some(ahead) => ahead < room,
+                    None => self.place.comes_next(next, ahead),
+                }
+            }
+            (Standing::InTurn, _) => self.place.comes_next(next, ahead),
+        }
+    }
+
+    /// Records that the request of the first waiter was refused, and plans the next one. Returns what the refusal says
+    /// about the place for the first time.
+    pub(super) fn refused(
+        &mut self,
+        held: Held,
+        (standing, mode, was_in_turn): (Standing, Mode, bool),
+        wakes: Wakes,
+        now: Instant,
+    ) -> Option<PlaceNews> {
+        self.answered = now;
+        // If the holder is not the same as at the last refusal, the key was free in between, and may soon be free
+        // again. So the pauses start again with the shortest one.
+        let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
+        if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
+            self.pauses = 0;
+        }
+        let news = was_in_turn
+            .then(|| self.place.refused(&held, now))
+            .flatten();
+        let ahead = match standing {
+            Standing::InTurn => Ahead::others(&held),
+            Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
+        };
+        let pause = self.pause_after(&held, (ahead, mode), wakes, now);
+        self.last = LastAnswer::Held(held);
+        self.pause_until(now + pause);
+        news
+    }
+
+    fn pause_after(
+        &mut self,
+        held: &Held,
+        (ahead, mode): (Ahead, Mode),
+        wakes: Wakes,
+        now: Instant,
+    ) -> Duration {
+        let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
+        let least = match wakes {
+            Wakes::None => 0,
+            Wakes::ByStore | Wakes::Here => retry::PAUSES_TO_LONGEST,
+        };
+        let unreported = retry::pause_until_free(self.pauses, expires_in, 1.0);
+        // Only one process is the first. It needs no jitter, and asks no more than once a second.
+        let is_slow_first = ahead.is_first() && self.pauses.max(least) >= retry::PAUSES_TO_LONGEST;
+        let chance = if is_slow_first {
+            1.0
+        } else {
+            random::fraction()
+        };
+        let refusal = Refusal {
+            held,
+            ahead,
+            otherwise: self.count_pause(least, expires_in, chance),
+            wakes,
+            took: now.saturating_duration_since(self.asked),
+        };
+        let pause = self.place.pause(refusal, now, random::fraction());
+        let by_refusals = if self.place.pauses_by_pace() {
+            Duration::ZERO
+        } else {
+            unreported
+        };
+        self.needs_reports = pace::needs_reports(held, ahead, by_refusals, mode == Mode::Permits);
+        if self.place.holders_leave() {
+            // This pause is shorter than the planned one, which does not count.
+            self.pauses = self.pauses.saturating_sub(1);
+        }
+        pause
+    }
+
+    /// Records that a request failed, and plans the next one. Returns how many have failed in a row.
+    pub(super) fn failed(&mut self, error: Error, may_have_taken_place: bool, now: Instant) -> u32 {
+        if may_have_taken_place {
+            self.place.set_taken();
+        }
+        let times = self.last.fail(error);
+        let pause = self.count_pause(0, None, random::fraction());
+        self.pause_until(now + pause);
+        times
+    }
+
+    /// Records that the claim was granted. The next waiter has another claim.
+    pub(super) fn granted(&mut self, now: Instant) {
+        (self.answered, self.pauses) = (now, 0);
+        self.last = LastAnswer::Unknown;
+        self.claim = None;
+        self.next = NextRequest::AtOnce;
+        self.needs_reports = false;
+    }
+
+    fn count_pause(&mut self, least: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
+        let pauses = self.pauses.max(least);
+        self.pauses = self.pauses.saturating_add(1);
+        retry::pause_until_free(pauses, expires_in, chance)
+    }
+
+    /// Whether the first waiter, whose time is over, can give up without a last request: the last answer is recent, no
+    /// report says that the key became free since, and another waiter will send the next request.
+    pub(super) fn can_skip_last_request(&self, has_others: bool, now: Instant) -> bool {
+        has_others
+            && matches!(self.next, NextRequest::Paused(_))
+            && matches!(self.last, LastAnswer::Held(_))
+            && now.saturating_duration_since(self.answered) < retry::LONGEST_PAUSE / 2
+    }
+}

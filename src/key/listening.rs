@@ -1,0 +1,93 @@
+//! The listener for the keys that become free. It runs while this process has followers, or waiters that need it.
+
+use std::sync::{Arc, Weak};
+
+use futures::FutureExt;
+
+use super::{effect::Event, followers::Follower, keys::Keys};
+use crate::{
+    model::Key,
+    runtime::listener::{Listener, Opening, listen},
+    store::FreedKey,
+    telemetry::KeyStream,
+};
+
+impl Keys {
+    /// Follows a key until the follower is dropped.
+    pub(crate) fn follow(&self, key: &Key) -> Follower {
+        self.streams.followers.follow(key)
+    }
+
+    /// Starts the listener, unless it runs already or the store cannot report freed keys. The waiter or the follower
+    /// that needs it must be there already, so that a listener which ends meanwhile finds it.
+    pub(crate) fn listen(&self) {
+        if let Some(permit) = self.streams.freed.permit() {
+            let listener = FreedListener(self.this.clone());
+            // Without a runtime the permit is dropped here, so that a later waiter can start a listener.
+            self.spawn(listen(listener, permit, self.lifecycle.closing().clone()));
+        }
+    }
+
+    /// Whether a waiter or a follower needs the store's reports of freed keys.
+    fn needs_reports(&self) -> bool {
+        let map = self.map.lock();
+        let waiters_need = map
+            .entries
+            .values()
+            .any(|entry| entry.state.needs_reports());
+        drop(map);
+        waiters_need || !self.streams.followers.is_empty()
+    }
+
+    /// Records that the store begins or ceases to report freed keys, so that waiters may miss the report of a key. The
+    /// first waiter of each key asks once, and each follower reads its key once.
+    fn wake_all(&self) {
+        let keys: Vec<_> = self.map.lock().entries.keys().cloned().collect();
+        keys.iter().for_each(|key| self.step(key, Event::MayBeFree));
+        self.streams.followers.tell_all();
+    }
+}
+
+/// Wakes the waiters and the followers of the keys that the store reports.
+struct FreedListener(Weak<Keys>);
+
+impl Listener for FreedListener {
+    type Key = FreedKey;
+    const STREAM: KeyStream = KeyStream::Freed;
+    const OPERATION: &'static str = "wake-ups";
+
+    fn open(&self) -> Option<Opening<FreedKey>> {
+        let store = self.0.upgrade()?.store.clone();
+        Some(async move { store.freed().await }.boxed())
+    }
+
+    fn store_name(&self) -> String {
+        let keys: Option<Arc<Keys>> = self.0.upgrade();
+        keys.map_or_else(|| "the store".to_owned(), |keys| keys.store.name())
+    }
+
+    fn is_needed(&self) -> bool {
+        self.0.upgrade().is_some_and(|keys| keys.needs_reports())
+    }
+
+    fn opened(&self) {
+        self.ended();
+    }
+
+    fn ended(&self) {
+        // A waiter that has no need of reports may pause for longer all the same while there are some.
+        if let Some(keys) = self.0.upgrade() {
+            keys.wake_all();
+        }
+    }
+
+    fn receive(&self, freed: Vec<FreedKey>) {
+        let Some(keys) = self.0.upgrade() else {
+            return;
+        };
+        for FreedKey { key, next } in freed {
+            keys.step(&key, Event::Freed(next));
+            keys.streams.followers.tell(&key);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The leases that stay with this process: a task looks at them twice a second, and learns which keys other processes
+//! wait for, and which leases are gone. A store that reports awaited keys is listened to as well.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::time::{Instant, sleep};
+
+use super::{effect::Event, keys::Keys};
+use crate::{
+    lease_state::LeaseState,
+    messages::{LookAnswer, LookRequest, MAX_RENEWALS, renewal_left_out},
+    model::{Cause, Error, Key, LeaseId},
+    runtime::{
+        self,
+        listener::{Listener, Opening, listen},
+        suspension::SentAt,
+    },
+    telemetry::{KeyStream, StayEndReason},
+};
+
+/// How often the task looks. Another process waits for this long at most until it is seen, and an answer more.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// After this many looks in a row have failed, for this long, the leases do not stay: nobody would see who waits.
+const FAILURES: u32 = 3;
+const FAILING: Duration = Duration::from_secs(3);
+
+/// The most keys that stay. If there are more, the key that was not used for the longest time goes back first.
+const MAX_KEYS: usize = 4_096;
+
+impl Keys {
+    /// Sees to it that the leases that stay are looked at.
+    pub(super) fn look_after(&self) {
+        let mut map = self.map.lock();
+        if !std::mem::replace(&mut map.has_look_task, true) {
+            drop(map);
+            let task = LookTask(self.this.clone());
+            self.spawn(task.run());
+        } else {
+            drop(map);
+        }
+        if let Some(permit) = self.streams.awaited.permit() {
+            let listener = AwaitedListener(self.this.clone());
+            self.spawn(listen(listener, permit, self.lifecycle.closing().clone()));
+        }
+    }
+
+    /// The leases that stay, and those that did and are in use.
+    fn looked_at(&self) -> Vec<Arc<LeaseState>> {
+        let map = self.map.lock();
+        let mut all = Vec::new();
+        for entry in map.entries.values() {
+            let looked_at = |claim: &&LeaseId| entry.state.is_looked_at(**claim);
+            let claims = entry.leases.keys().filter(looked_at);
+            let leases = claims.filter_map(|claim| entry.leases.get(claim));
+            all.extend(leases.map(|behind| behind.lease().clone()));
+        }
+        all
+    }
+
+    /// The leases that stay.
+    fn staying(&self) -> Vec<Arc<LeaseState>> {
+        let map = self.map.lock();
+        let mut all = Vec::new();
+        for entry in map.entries.values() {
+            let staying = entry.state.held().filter(|(_, stays)| *stays);
+            let leases = staying.filter_map(|(claim, _)| entry.leases.get(&claim));
+            all.extend(leases.map(|behind| behind.lease().clone()));
+        }
+        all
+    }
+
+    /// Another process waits for this key.
+    fn recall(&self, key: &Key) {
+        let stays = self.update(key, |entry, _, out| {
+            let stays = entry.state.held().any(|(_, stays)| stays);
+            // The look does not tell whose place it has seen.
+            let stays = stays && !entry.state.may_have_place();
+            if stays {
+                out.push(super::effect::Effect::Contended);
+            }
+            stays
+        });
+        if stays == Some(true) {
+            self.step(key, Event::StopServing(None, StayEndReason::WaitedFor));
+        }
+    }
+
+    /// Sends the leases back that have not been used for the longest time, if too many stay.
+    pub(super) fn bound_stays(&self, newest: LeaseId) {
+        let map = self.map.lock();
+        let staying = || {
+            map.entries.iter().flat_map(|(key, entry)| {
+                let staying = entry.state.held().filter(|(_, stays)| *stays);
+                staying.map(move |(claim, _)| (key, entry, claim))
+            })
+        };
+        if staying().count() <= MAX_KEYS {
+            return;
+        }
+        let idle = staying().filter_map(|(key, entry, claim)| {
+            let since = entry.state.idle_since(claim)?;
+            Some((since, key.clone(), claim))
+        });
+        let oldest = idle.filter(|(_, _, claim)| *claim != newest).min();
+        // If all keys are in use, the new one stays only until it is not used any more.
+        let chosen = oldest.map(|(_, key, claim)| (key, claim)).or_else(|| {
+            let mut all = staying();
+            all.find(|(_, _, claim)| *claim == newest)
+                .map(|(key, _, claim)| (key.clone(), claim))
+        });
+        drop(map);
+        if let Some((key, claim)) = chosen {
+            self.step(
+                &key,
+                Event::StopServing(Some(claim), StayEndReason::TooMany),
+            );
+        }
+    }
+}
+
+/// Looks at the leases that stay until there are none.
+struct LookTask(Weak<Keys>);
+
+impl LookTask {
+    async fn run(self) {
+        let mut failures = 0;
+        let mut answered = Instant::now();
+        loop {
+            sleep(INTERVAL).await;
+            let Some(keys) = self.0.upgrade() else {
+                return;
+            };
+            let staying = keys.looked_at();
+            if staying.is_empty() {
+                let mut map = keys.map.lock();
+                map.has_look_task = false;
+                return;
+            }
+            staying.iter().for_each(|lease| lease.check_guards());
+            let asked = Instant::now();
+            match look(&keys, &staying).await {
+                Ok(()) => (failures, answered) = (0, asked),
+                Err(_) => failures += 1,
+            }
+            if failures >= FAILURES && answered.elapsed() >= FAILING {
+                (failures, answered) = (0, asked);
+                for lease in keys.staying() {
+                    let event = Event::StopServing(Some(lease.id()), StayEndReason::NotTold);
+                    keys.step(lease.key(), event);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for LookTask {
+    fn drop(&mut self) {
+        if let Some(keys) = self.0.upgrade() {
+            keys.map.lock().has_look_task = false;
+        }
+    }
+}
+
+async fn look(keys: &Keys, staying: &[Arc<LeaseState>]) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    for some in staying.chunks(MAX_RENEWALS) {
+        match look_at(keys, some).await {
+            Ok(answers) => {
+                let mut gone = Vec::new();
+                for (lease, answer) in some.iter().zip(answers) {
+                    if answer.is_waited_for {
+                        keys.recall(lease.key());
+                    }
+                    if !answer.is_held && !lease.has_ended() {
+                        gone.push(lease.clone());
+                    }
+                }
+                renew(keys, gone).await;
+            }
+            Err(error) => outcome = Err(error),
+        }
+    }
+    outcome
+}
+
+async fn look_at(keys: &Keys, leases: &[Arc<LeaseState>]) -> Result<Vec<LookAnswer>, Error> {
+    let request = |lease: &Arc<LeaseState>| LookRequest::new(lease.key().clone(), lease.id());
+    let requests: Vec<_> = leases.iter().map(request).collect();
+    let asked = keys.store.clone();
+    let looked = async move { runtime::caught(asked.look(&requests)).await };
+    let name = || keys.store.name();
+    let answers = runtime::call("look", keys.call_timeout, name, looked).await?;
+    if answers.len() == leases.len() {
+        return Ok(answers);
+    }
+    Err(Error::Interrupted {
+        store: "the store",
+        source: Cause::text("its answers to a look do not match the requests"),
+    })
+}
+
+/// Renews leases that a look did not find: the answer tells whether, and why, they are gone.
+async fn renew(keys: &Keys, leases: Vec<Arc<LeaseState>>) {
+    if leases.is_empty() {
+        return;
+    }
+    let asked = keys.store.clone();
+    let renewed = leases.clone();
+    let renewing = async move {
+        let requests: Vec<_> = renewed.iter().map(|it| it.begin_renewal()).collect();
+        let sent = SentAt::now();
+        let mut answers = runtime::caught(asked.renew(&requests)).await?.into_iter();
+        for lease in renewed {
+            let answer = answers.next().unwrap_or_else(|| Err(renewal_left_out()));
+            // A loss is the outcome, and the guards learn of it.
+            let _ = lease.apply_renewal(sent, answer);
+        }
+        Ok(())
+    };
+    let name = || keys.store.name();
+    let _ = runtime::call("renew", keys.call_timeout, name, renewing).await;
+    for lease in leases
+        .iter()
+        .filter(|lease| lease.loss(Instant::now()).is_some())
+    {
+        let event = Event::StopServing(Some(lease.id()), StayEndReason::Evicted);
+        keys.step(lease.key(), event);
+    }
+}
+
+/// Sends back the leases of the keys that the store reports.
+struct AwaitedListener(Weak<Keys>);
+
+impl Listener for AwaitedListener {
+    type Key = Key;
+    const STREAM: KeyStream = KeyStream::Awaited;
+    const OPERATION: &'static str = "awaited";
+
+    fn open(&self) -> Option<Opening<Key>> {
+        let store = self.0.upgrade()?.store.clone();
+        Some(async move { store.awaited().await }.boxed())
+    }
+
+    fn store_name(&self) -> String {
+        let keys = self.0.upgrade();
+        keys.map_or_else(|| "the store".to_owned(), |keys| keys.store.name())
+    }
+
+    fn is_needed(&self) -> bool {
+        self.0
+            .upgrade()
+            .is_some_and(|keys| !keys.staying().is_empty())
+    }
+
+    fn receive(&self, awaited: Vec<Key>) {
+        if let Some(keys) = self.0.upgrade() {
+            awaited.iter().for_each(|key| keys.recall(key));
+        }
+    }
+}

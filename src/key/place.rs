@@ -1,0 +1,206 @@
+//! `OwnPlace`: the place of this process among the processes that wait for a key. The document of the key has these
+//! places. This decides what a request says about the place, and when the next request is due. `place/report.rs` has
+//! what telemetry is told. Pure: times come in as arguments.
+//!
+//! Invariants:
+//!
+//! - A place has the id of the claim that waits in it. The grant of that claim ends it, and so does its leave.
+//! - The next request reaches the store before the place of the last request expires, if its answer takes no longer
+//!   than the last answer plus [`SLACK`].
+
+mod report;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::report::PlaceReport;
+pub(super) use self::report::{EndedTurn, PlaceNews};
+use super::pace::{self, Ahead, Pace};
+use crate::{
+    messages::{InTurn, KnownPlace},
+    model::{Held, LeaseId, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
+    retry,
+    rules::turn::{WORTH_A_WRITE, long_enough},
+};
+
+/// A place counts for at least this much longer than the pause before the next request.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// The place of this process.
+#[derive(Debug)]
+pub(super) struct OwnPlace {
+    waiter: WaiterId,
+    /// What the next request says about the place. A request may have taken it, unless this is [`KnownPlace::None`].
+    known: KnownPlace,
+    /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
+    counts_for: Duration,
+    /// How fast the queue moves.
+    pace: Pace,
+    /// What telemetry is told about the place.
+    report: PlaceReport,
+}
+
+/// What wakes the first waiter when the key becomes free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wakes {
+    /// Nothing: it asks again and again.
+    None,
+    /// The store reports freed keys.
+    ByStore,
+    /// A lease of this process has the key, whose end wakes it.
+    Here,
+}
+
+/// A refusal, and what the pause after it depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal<'a> {
+    pub(super) held: &'a Held,
+    pub(super) ahead: Ahead,
+    /// The pause if no other process waits for the key.
+    pub(super) otherwise: Duration,
+    pub(super) wakes: Wakes,
+    /// How long the answer took.
+    pub(super) took: Duration,
+}
+
+impl OwnPlace {
+    pub(super) fn new() -> Self {
+        Self {
+            waiter: WaiterId::random(),
+            known: KnownPlace::None,
+            counts_for: for_pause(retry::LONGEST_PAUSE),
+            pace: Pace::default(),
+            report: PlaceReport::default(),
+        }
+    }
+
+    /// From now on the place is that of this claim. No request of it was sent yet.
+    pub(super) fn begin(&mut self, claim: LeaseId) {
+        self.waiter = claim.into();
+        self.known = KnownPlace::None;
+    }
+
+    /// What the next request says about the place.
+    pub(super) fn in_turn(&self) -> InTurn {
+        let mut turn = InTurn::new(self.waiter, self.counts_for);
+        turn.known = self.known;
+        turn
+    }
+
+    /// Whether a request may have taken the place.
+    pub(super) fn may_be_taken(&self) -> bool {
+        self.known != KnownPlace::None
+    }
+
+    /// Whether a refusal is going to write the place again.
+    pub(super) fn is_due(&self) -> bool {
+        self.known == KnownPlace::Due
+    }
+
+    /// Records that a request may have taken the place.
+    pub(super) fn set_taken(&mut self) {
+        if self.known == KnownPlace::None {
+            self.known = KnownPlace::Taken;
+        }
+    }
+
+    /// Records that the claim was granted, which has ended its place. If a refusal had taken the place, returns what
+    /// telemetry reports about it.
+    pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
+        self.known = KnownPlace::None;
+        self.report.granted(now)
+    }
+
+    /// Records that a request in turn was refused. The refusal has taken the place, if there was room for one.
+    pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
+        if held.ahead() < MAX_PLACES {
+            self.set_taken();
+        }
+        self.report.refused(held, now)
+    }
+
+    /// Whether this process may be granted the key after the store reported that it became free. `next` are the
+    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
+    /// `ahead` at the last refusal. Otherwise all processes without a place would send a request at the same moment.
+    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
+        match next {
+            Some(_) => self.ahead_in(next).is_some(),
+            None => ahead == 0,
+        }
+    }
+
+    /// How many processes come next before this one; `None` if this one does not come next.
+    pub(super) fn ahead_in(&self, next: Option<&[WaiterId]>) -> Option<usize> {
+        next?.iter().position(|next| *next == self.waiter)
+    }
+
+    /// Whether holders of a shared key have begun to leave: see [`Pace::holders_leave`].
+    pub(super) fn holders_leave(&self) -> bool {
+        self.pace.holders_leave()
+    }
+
+    /// Whether the pauses go by the speed of the queue, and not by the number of refusals.
+    pub(super) fn pauses_by_pace(&self) -> bool {
+        self.pace.had_others_ahead()
+    }
+
+    /// Leaves the place, because its claim ends without a grant. If a request may have taken the place, returns it, so
+    /// that it is given up.
+    pub(super) fn leave(&mut self) -> Option<WaiterId> {
+        let waiter = self.may_be_taken().then_some(self.waiter);
+        *self = Self::new();
+        waiter
+    }
+
+    /// The pause after this refusal. `chance` is a random number from 0 to 1.
+    pub(super) fn pause(&mut self, refusal: Refusal<'_>, now: Instant, chance: f64) -> Duration {
+        let Refusal {
+            held,
+            ahead,
+            otherwise,
+            wakes,
+            took,
+        } = refusal;
+        self.pace.see(held, ahead.turns, took, now);
+        let reports_freed = wakes == Wakes::ByStore;
+        let wanted = if wakes == Wakes::Here {
+            otherwise
+        } else if self.pace.had_others_ahead() {
+            self.pace.pause(held, ahead, reports_freed, chance)
+        } else if self.pace.holders_leave() && !reports_freed {
+            otherwise.min(self.pace.until_more_leave(held))
+        } else {
+            otherwise
+        };
+        let pause = if held.ahead() < MAX_PLACES {
+            // If the place would expire before the wanted pause ends, the next request is sent earlier, and takes the
+            // place for longer.
+            wanted.min(long_enough(self.counts_for).saturating_sub(SLACK + took))
+        } else {
+            wanted
+        };
+        // The next request may be the one that takes a place, after a long pause without one. A place that counts for
+        // as long would delay others if this process died.
+        self.counts_for = for_pause(wanted.clamp(SLACK, pace::MAX_PAUSE) + took);
+        if self.may_be_taken() {
+            self.known = if pause >= WORTH_A_WRITE {
+                // The next request has to write the place again.
+                KnownPlace::Due
+            } else {
+                KnownPlace::Taken
+            };
+        }
+        pause
+    }
+}
+
+/// What the request of an owner that may have the key says about its place. It asks once a second at least.
+pub(super) fn of_owner(claim: LeaseId) -> InTurn {
+    InTurn::new(claim.into(), for_pause(retry::LONGEST_PAUSE))
+}
+
+/// For how long a place must count if the next request comes after this pause and does not write the place again.
+fn for_pause(pause: Duration) -> Duration {
+    (pause + SLACK * 2).min(MAX_PLACE_TIME)
+}

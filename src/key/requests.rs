@@ -1,0 +1,252 @@
+//! How the requests of claims are sent, and how their answers come back.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use tokio::time::Instant;
+
+use super::{
+    call::Call,
+    claim::{Phase, RequestNo},
+    effect::{Answer, Event},
+    holding::Grant,
+    keys::{Entry, Keys},
+    state::Effects,
+};
+use crate::{
+    coalescer::Repeats,
+    lease_state::{BackingLease, GrantTerms, LeaseState},
+    messages::{AcquireAnswer, AcquireRequest},
+    model::{Error, Key, LeaseId, WaiterId},
+    release::ReleaseJob,
+    rules,
+    runtime::{self, in_flight::InFlight, outside, suspension},
+    telemetry,
+};
+
+/// A request that is under way. If it is dropped with its runtime, the request has failed.
+struct Sent {
+    keys: Arc<Keys>,
+    message: Arc<AcquireRequest>,
+    number: RequestNo,
+    /// How long the machine had been suspended in all when it was sent.
+    suspended: Duration,
+    is_over: bool,
+}
+
+impl Keys {
+    /// Sends a request, which the caller, or a task, polls.
+    pub(super) fn send(
+        &self,
+        call: &Arc<Call>,
+        number: RequestNo,
+        message: Arc<AcquireRequest>,
+        repeats: bool,
+    ) {
+        let Some(keys) = self.this.upgrade() else {
+            return;
+        };
+        let repeats = if repeats {
+            Repeats::Once
+        } else {
+            Repeats::Never
+        };
+        let mut sent = Sent {
+            keys,
+            message: message.clone(),
+            number,
+            suspended: suspension::total(),
+            is_over: false,
+        };
+        let asked = self.coalescer.acquire(message, repeats);
+        let withdraw = asked.withdraw;
+        let mut answer = asked.answer;
+        let work = async move {
+            loop {
+                let ((at, answered), rest) = answer.await;
+                let is_last = rest.is_none();
+                sent.answered(at, answered, is_last);
+                match rest {
+                    Some(rest) => answer = rest.answer,
+                    None => return,
+                }
+            }
+        };
+        // A subscriber of the application that panics in an event must not end the task of the caller.
+        let work = AssertUnwindSafe(work).catch_unwind().map(drop);
+        call.begin(Box::pin(work), withdraw);
+    }
+
+    /// Lets a task of its own poll a call.
+    pub(super) fn leave(&self, call: &Call) {
+        if let Some(home) = self.timers.home() {
+            call.leave(&home);
+        }
+    }
+
+    /// Spawns work on the runtime of this handle.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(home) = self.timers.home() {
+            outside::spawn(&home, work);
+        }
+    }
+
+    /// Releases what a claim that nobody wants may have left.
+    pub(super) fn settle(&self, job: ReleaseJob) {
+        let Some(keys) = self.this.upgrade() else {
+            return;
+        };
+        let (key, lease) = (job.key.clone(), job.lease);
+        let done = OnDrop(Some(move || keys.step(&key, Event::Settled(lease))));
+        let releaser = self.releaser.clone();
+        self.spawn(async move {
+            let mut calls = InFlight::new();
+            releaser
+                .release_until_confirmed(&job, None, &mut calls)
+                .await;
+            drop(done);
+            calls.finish().await;
+        });
+    }
+
+    /// Gives up a place. After an error this does not try again, because the place expires soon.
+    pub(super) fn leave_place(&self, key: &Key, claim: LeaseId, place: WaiterId) {
+        let Some(keys) = self.this.upgrade() else {
+            return;
+        };
+        let (store, of, limit) = (self.store.clone(), key.clone(), self.call_timeout);
+        let named = (store.clone(), key.clone());
+        let done = OnDrop(Some({
+            let key = key.clone();
+            move || keys.step(&key, Event::PlaceLeft(claim))
+        }));
+        self.spawn(async move {
+            let leaving = async move { store.leave(&of, place).await };
+            let left = runtime::call("leave", limit, || named.0.name(), leaving).await;
+            drop(done);
+            telemetry::place_given_up(&named.1, left.as_ref().err());
+        });
+    }
+}
+
+impl Sent {
+    /// Applies an answer to the claim.
+    fn answered(&mut self, at: Instant, answered: Result<AcquireAnswer, Error>, is_last: bool) {
+        self.is_over = is_last;
+        let error = answered.as_ref().err().cloned();
+        let (keys, key) = (self.keys.clone(), self.message.key.clone());
+        keys.update(&key, |entry, now, out| {
+            let answer = self.answer(entry, at, answered);
+            if is_last {
+                entry.calls.remove(&self.number);
+            }
+            entry.answered(self.number, answer, is_last, now, out);
+        });
+        // The subscriber of the application may panic.
+        if let Some(error) = error {
+            let about = (&self.message.key, self.message.lease);
+            telemetry::harmless_in_a_panic(|| {
+                telemetry::store_failed("acquire", Some(about), &error);
+            });
+        }
+    }
+
+    /// What this answer means. If it is a grant that somebody waits for, the lease is held from now on.
+    fn answer(
+        &self,
+        entry: &mut Entry,
+        at: Instant,
+        answered: Result<AcquireAnswer, Error>,
+    ) -> Answer {
+        let message = &self.message;
+        let grant = match answered {
+            Ok(AcquireAnswer::Granted(grant)) => grant,
+            Ok(AcquireAnswer::Held(held)) => return Answer::Held(held),
+            Ok(AcquireAnswer::Done(done)) => {
+                let tick = message.tick;
+                let error = tick.and_then(|tick| rules::not_due(&done, tick, &message.key));
+                // A store that keeps the rules refuses no other request for this reason.
+                return Answer::Done(error.unwrap_or(Error::Done(done)));
+            }
+            Err(error) => return Answer::Failed(error),
+        };
+        let (asks, is_unclear, is_only) = entry.asked(message.lease);
+        let terms = GrantTerms {
+            request: message.clone(),
+            clock_margin: self.keys.clock_margin,
+            asked_once: message.fresh && is_only && !is_unclear,
+        };
+        let limit = self.keys.call_timeout.min(message.ttl);
+        let Some(lease) = LeaseState::new(terms, &grant, at) else {
+            let error = Error::TimedOut {
+                store: self.keys.store.name(),
+                operation: "acquire",
+                limit,
+            };
+            return Answer::GrantedLate(grant.acquired_at, error);
+        };
+        let granted = Grant {
+            fence: grant.fence,
+            acquired_at: grant.acquired_at,
+            deadline: lease.deadline(),
+            is_awaited: grant.is_awaited,
+        };
+        if asks {
+            lease.set_without_guard();
+            if is_unclear {
+                lease.set_maybe_in_flight();
+            }
+            let behind = BackingLease::new(Arc::new(lease), self.suspended);
+            entry.leases.insert(message.lease, behind);
+        }
+        Answer::Granted(granted)
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.answered(Instant::now(), Err(runtime::ended()), true);
+        }
+    }
+}
+
+impl Entry {
+    fn answered(
+        &mut self,
+        request: RequestNo,
+        answer: Answer,
+        is_last: bool,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        let event = Event::Answered {
+            request,
+            answer,
+            is_last,
+        };
+        self.state.step(event, now, out);
+    }
+
+    /// Whether a claim asks for somebody, whether an earlier request may have been granted, and whether its request is
+    /// the only one that is under way.
+    fn asked(&self, claim: LeaseId) -> (bool, bool, bool) {
+        let Some(claim) = self.state.claim(claim) else {
+            return (false, false, false);
+        };
+        let asks = matches!(claim.phase, Phase::AsksForLine | Phase::AsksFor(..));
+        let is_only = claim.sent.under_way.len() <= 1;
+        (asks, claim.sent.is_unclear, is_only)
+    }
+}
+
+/// Does something when it is dropped, also with its runtime.
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(f) = self.0.take() {
+            f();
+        }
+    }
+}

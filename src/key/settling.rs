@@ -1,0 +1,194 @@
+//! How a claim ends that nobody wants: what its requests may have been granted is released, and then its place is given
+//! up.
+//!
+//! A release that the server carries out before an acquire request does not undo that request. So there is a release
+//! after each answer that may be a grant, and again if no answer came in time.
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Phase, Settlement},
+    effect::{Answer, Effect},
+    state::{Effects, KeyState},
+};
+use crate::model::LeaseId;
+
+impl KeyState {
+    /// Nobody wants this claim any more.
+    pub(super) fn settle(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
+        let place = if self.line.claim == Some(lease) {
+            self.line.claim = None;
+            self.line.end_wait();
+            self.line.place.leave()
+        } else {
+            None
+        };
+        let call_timeout = self.call_timeout;
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        let limits = (call_timeout, claim.request.ttl);
+        let if_refused = claim.request.turn.waiter();
+        // A request that may still be carried out may take the place.
+        let has_place = match &claim.phase {
+            Phase::AsksFor(_, beside) => beside.has_place,
+            _ => false,
+        };
+        let place = place.or(if_refused.filter(|_| claim.sent.is_unclear || has_place));
+        claim.phase = Phase::Settling(Settlement::begin(place, if_refused, limits, now));
+        for request in &mut claim.sent.under_way {
+            out.push(Effect::Withdraw(request.number));
+            if request.is_inline {
+                request.is_inline = false;
+                out.push(Effect::Spawn(request.number));
+            }
+        }
+        if claim.sent.is_unclear {
+            self.release_for_settlement(lease, true, out);
+        }
+    }
+
+    /// Applies the late answer to a request of a claim that nobody wants, or whose lease was given away.
+    pub(super) fn apply_late(
+        &mut self,
+        lease: LeaseId,
+        answer: &Answer,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        if let Phase::GivenAway(at) = claim.phase {
+            // A later grant than that of the lease came after the lease has expired, and nobody has it. The fence does
+            // not tell them apart, because an upgrade gives the lease another one.
+            let granted_at = match answer {
+                Answer::Granted(grant) => Some(grant.acquired_at),
+                Answer::GrantedLate(granted_at, _) => Some(*granted_at),
+                Answer::Held(_) | Answer::Done(_) | Answer::Failed(_) => None,
+            };
+            if granted_at.is_some_and(|granted_at| granted_at > at) {
+                self.settle(lease, now, out);
+                self.release_for_settlement(lease, false, out);
+            }
+            return;
+        }
+        let (is_granted, leaves_doubt, is_refused) = match answer {
+            Answer::Granted(_) | Answer::GrantedLate(..) => (true, false, false),
+            Answer::Failed(error) => (false, error.leaves_doubt(), false),
+            Answer::Held(_) => (false, false, true),
+            Answer::Done(_) => (false, false, false),
+        };
+        if let Phase::Settling(settling) = &mut claim.phase
+            && (leaves_doubt || is_refused)
+        {
+            settling.place = settling.place.or(settling.place_if_refused);
+        }
+        if is_granted || leaves_doubt {
+            self.release_for_settlement(lease, leaves_doubt, out);
+        }
+    }
+
+    /// Releases what a claim may have left.
+    fn release_for_settlement(&mut self, lease: LeaseId, maybe_in_flight: bool, out: &mut Effects) {
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        let request = claim.request.clone();
+        if let Phase::Settling(settling) = &mut claim.phase {
+            settling.releases += 1;
+            out.push(Effect::Settle {
+                claim: request,
+                maybe_in_flight,
+            });
+        }
+    }
+
+    /// A release for a settlement is done, or was given up.
+    pub(super) fn settled(&mut self, lease: LeaseId, out: &mut Effects) {
+        let Some(Phase::Settling(settling)) = self.claim_mut(lease).map(|claim| &mut claim.phase)
+        else {
+            return;
+        };
+        settling.releases = settling.releases.saturating_sub(1);
+        if settling.releases == 0 && std::mem::take(&mut settling.is_due) {
+            self.release_for_settlement(lease, true, out);
+        }
+    }
+
+    /// The place of a claim was given up.
+    pub(super) fn place_left(&mut self, lease: LeaseId, out: &mut Effects) {
+        let is_over = self.claim(lease).is_some_and(
+            |claim| matches!(&claim.phase, Phase::Settling(settling) if settling.leaves),
+        );
+        if is_over {
+            self.forget(lease, out);
+        }
+    }
+
+    /// The release of a lease is done, or was given up.
+    pub(super) fn released(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
+        // The release for a settlement frees the key too.
+        self.wake(now);
+        let Some(claim) = self.claim_mut(lease) else {
+            return;
+        };
+        let Phase::Releasing {
+            is_granted_again, ..
+        } = claim.phase
+        else {
+            return;
+        };
+        if claim.sent.under_way.is_empty() && !is_granted_again {
+            self.forget(lease, out);
+        } else {
+            out.push(Effect::Bind(lease));
+            self.settle(lease, now, out);
+        }
+        if is_granted_again {
+            self.release_for_settlement(lease, false, out);
+        }
+        self.attempt_after_release(lease, now, out);
+    }
+
+    /// Takes the next steps of the settlements.
+    pub(super) fn settle_due(&mut self, now: Instant, out: &mut Effects) {
+        let (mut released, mut gone) = (Vec::new(), Vec::new());
+        for claim in &mut self.claims {
+            let lease = claim.lease();
+            let has_requests = !claim.sent.under_way.is_empty();
+            match &mut claim.phase {
+                Phase::Settling(settling) => {
+                    if settling.take_end(now) {
+                        out.push(Effect::Unbind(lease));
+                    }
+                    if has_requests && settling.take_timed_release(now) {
+                        // More releases at the same time would only make a slow server slower.
+                        if settling.releases == 0 {
+                            released.push(lease);
+                        } else {
+                            settling.is_due = true;
+                        }
+                    }
+                    if !has_requests && settling.releases == 0 && !settling.leaves {
+                        match settling.place.take() {
+                            Some(place) => {
+                                settling.leaves = true;
+                                out.push(Effect::LeavePlace(lease, place));
+                            }
+                            None => gone.push(lease),
+                        }
+                    }
+                }
+                Phase::GivenAway(_) if !has_requests => gone.push(lease),
+                _ => {}
+            }
+        }
+        for lease in released {
+            self.release_for_settlement(lease, true, out);
+        }
+        for lease in gone {
+            self.forget(lease, out);
+        }
+    }
+}

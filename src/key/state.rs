@@ -1,0 +1,304 @@
+//! `KeyState`: the state of one key in this process. Pure: no clock, no lock, no future; times come in.
+//!
+//! `CONTRIBUTING.md` has the states of a claim on a page. `answers.rs` has what the answers of the store change,
+//! `serving.rs` which task gets a guard from memory, `asking.rs` when the store is asked, and `settling.rs` how a claim
+//! ends that nobody wants.
+//!
+//! Invariants:
+//!
+//! - A waiter is offered a guard, has a claim that asks for it, or stands behind others.
+//! - At most one claim serves further tasks, and at most one asks for the line.
+//! - An answer is applied to the request that it answers.
+//! - The state is whole before any effect is carried out.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Claim, Phase, RequestNo, SILENT},
+    effect::{Effect, Event, Report},
+    holding::{Conversion, Holding, Serving},
+    line::Line,
+    waiters::{WaiterNo, Waiters},
+};
+use crate::{
+    lease_state::LeaseNumber,
+    model::{LeaseId, Mode},
+    retry,
+    telemetry::StayEndReason,
+};
+
+pub(crate) type Effects = Vec<Effect>;
+
+#[derive(Debug)]
+pub(crate) struct KeyState {
+    pub(super) waiters: Waiters,
+    pub(super) claims: Vec<Claim>,
+    pub(super) line: Line,
+    pub(super) call_timeout: Duration,
+    pub(super) facts: Facts,
+}
+
+/// What the driver knows when something happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// The number of the next request.
+    pub(super) next_request: RequestNo,
+    /// Whether the store reports freed keys.
+    pub(super) reports_freed: bool,
+    /// Whether the handle closes.
+    pub(super) is_closing: bool,
+    /// Whether leases of this key may stay with this process.
+    pub(super) may_stay: bool,
+    /// The waiter that comes now. Its future is about to be polled.
+    pub(super) entering: Option<WaiterNo>,
+}
+
+impl KeyState {
+    pub(crate) fn new(call_timeout: Duration, facts: Facts, now: Instant) -> Self {
+        Self {
+            waiters: Waiters::default(),
+            claims: Vec::new(),
+            line: Line::new(now),
+            call_timeout,
+            facts,
+        }
+    }
+
+    /// Whether nobody wants the key, and no lease of this process is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.claims.is_empty()
+    }
+
+    /// Applies what happens, and adds what the driver is to do.
+    pub(crate) fn step(&mut self, event: Event, now: Instant, out: &mut Effects) {
+        match event {
+            Event::Enter(no, want) => {
+                self.facts.entering = Some(no);
+                self.enter(no, want, now, out);
+            }
+            Event::Leave(no) => self.leave(no, now, out),
+            Event::Answered {
+                request,
+                answer,
+                is_last,
+            } => self.answered(request, answer, is_last, now, out),
+            Event::Withdrawn(request) => self.withdrawn(request),
+            Event::Released(claim) => self.released(claim, now, out),
+            Event::Settled(claim) => self.settled(claim, out),
+            Event::PlaceLeft(claim) => self.place_left(claim, out),
+            Event::Freed(next) => self.freed(next.as_deref(), now),
+            Event::MayBeFree if self.has_own_lease() => {}
+            Event::MayBeFree | Event::FreedHere => self.wake(now),
+            Event::StopServing(which, why) => self.stop_serving(which, why, out),
+            Event::Close => self.close(now, out),
+            Event::Timer => self.pass_time(now, out),
+        }
+        self.advance(now, out);
+    }
+
+    /// Serves, asks and gives back what is due.
+    pub(super) fn advance(&mut self, now: Instant, out: &mut Effects) {
+        self.drop_expired(now, out);
+        self.serve(now, out);
+        self.give_back(now, out);
+        self.settle_due(now, out);
+        self.ask(now, out);
+        self.settle_due(now, out);
+    }
+
+    /// Whether the store was asked to convert the lease.
+    pub(crate) fn may_be_converted(&self, claim: LeaseId) -> bool {
+        let holding = self.claim(claim).and_then(Claim::holding);
+        holding.is_some_and(|it| it.conversion == Conversion::Sent)
+    }
+
+    /// Records that the lease is shared, and with it all guards under it.
+    pub(crate) fn make_shared(&mut self, claim: LeaseId) {
+        if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
+            holding
+                .guards
+                .iter_mut()
+                .for_each(|it| it.mode = Mode::Shared);
+        }
+    }
+
+    /// The leases that are held.
+    pub(super) fn holdings(&mut self) -> impl Iterator<Item = (LeaseId, &mut Holding)> {
+        let all = self.claims.iter_mut();
+        all.filter_map(|claim| Some((claim.lease(), claim.holding_mut()?)))
+    }
+
+    pub(crate) fn set_facts(&mut self, facts: Facts) {
+        self.facts = facts;
+    }
+
+    /// The leases that are held, and whether each stays.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (LeaseId, bool)> {
+        let held = |claim: &Claim| Some((claim.lease(), claim.holding()?.stays()));
+        self.claims.iter().filter_map(held)
+    }
+
+    /// Whether tasks of this process wait for the key.
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Whether the first waiter needs the store's reports of freed keys.
+    pub(crate) fn needs_reports(&self) -> bool {
+        let of_line = self.line.needs_reports && self.waiters.has_line();
+        of_line && !self.has_own_exclusive() || self.claims.iter().any(Claim::has_been_refused)
+    }
+
+    pub(crate) fn has_guard(&self, claim: LeaseId, guard: LeaseNumber) -> bool {
+        let holding = self.claim(claim).and_then(Claim::holding);
+        holding.is_some_and(|it| it.guards.iter().any(|it| it.number == guard))
+    }
+
+    pub(crate) fn stays(&self, claim: LeaseId) -> bool {
+        self.claim(claim)
+            .and_then(Claim::holding)
+            .is_some_and(Holding::stays)
+    }
+
+    /// Whether a lease is held that was granted to stay, so that a task looks whether it is still there.
+    pub(crate) fn is_looked_at(&self, claim: LeaseId) -> bool {
+        let holding = self.claim(claim).and_then(Claim::holding);
+        holding.is_some_and(|it| it.is_looked_at)
+    }
+
+    /// Whether a place in the document may be that of this process.
+    pub(crate) fn may_have_place(&self) -> bool {
+        let is_left = |claim: &Claim| match &claim.phase {
+            Phase::Settling(settling) => settling.place.is_some() || settling.leaves,
+            Phase::AsksFor(_, beside) => beside.has_place,
+            _ => false,
+        };
+        self.line.place.may_be_taken() || self.claims.iter().any(is_left)
+    }
+
+    /// Since when no task has used a lease that stays. `None` while one does.
+    pub(crate) fn idle_since(&self, claim: LeaseId) -> Option<Instant> {
+        let holding = self.claim(claim)?.holding()?;
+        match holding.serving {
+            Serving::Stays { since, .. } if holding.guards.is_empty() => Some(since),
+            _ => None,
+        }
+    }
+
+    pub(super) fn claim(&self, lease: LeaseId) -> Option<&Claim> {
+        self.claims.iter().find(|claim| claim.lease() == lease)
+    }
+
+    pub(super) fn claim_mut(&mut self, lease: LeaseId) -> Option<&mut Claim> {
+        self.claims.iter_mut().find(|claim| claim.lease() == lease)
+    }
+
+    /// Removes a claim that is settled.
+    pub(super) fn forget(&mut self, lease: LeaseId, out: &mut Effects) {
+        self.claims.retain(|claim| claim.lease() != lease);
+        out.push(Effect::Unbind(lease));
+        out.push(Effect::Forget(lease));
+    }
+
+    /// Whether a lease of this process, except of permits, holds the key: its end wakes the line, and reports of the
+    /// store do not. (A release elsewhere may free a permit while this process has others.)
+    pub(super) fn has_own_lease(&self) -> bool {
+        let holds = |claim: &Claim| {
+            claim.request.access.mode() != Mode::Permits
+                && matches!(claim.phase, Phase::Held(_) | Phase::Releasing { .. })
+        };
+        self.claims.iter().any(holds)
+    }
+
+    pub(super) fn has_own_exclusive(&self) -> bool {
+        let holds = |claim: &Claim| {
+            claim.request.access.mode() == Mode::Exclusive && claim.holding().is_some()
+        };
+        self.claims.iter().any(holds)
+    }
+
+    /// Ends the turns and stays of these leases.
+    pub(super) fn stop_serving(
+        &mut self,
+        which: Option<LeaseId>,
+        why: StayEndReason,
+        out: &mut Effects,
+    ) {
+        for claim in &mut self.claims {
+            let lease = claim.lease();
+            if which.is_some_and(|which| which != lease) {
+                continue;
+            }
+            let Some(holding) = claim.holding_mut() else {
+                continue;
+            };
+            if holding.stays() {
+                let at_once = holding.guards.is_empty();
+                out.push(Effect::Report(Report::StayEnded {
+                    claim: lease,
+                    why,
+                    at_once,
+                }));
+            }
+            holding.serving = Serving::Over;
+        }
+    }
+
+    /// When the next time comes of which the driver tells this state by [`Event::Timer`].
+    /// All that is due at `now` was done by the last event.
+    pub(crate) fn next_timer(&self, now: Instant) -> Option<Instant> {
+        let has_line = self.waiters.has_line();
+        let of_claims = self
+            .claims
+            .iter()
+            .flat_map(|claim| self.times_of(claim, has_line));
+        let of_line = match self.line.next {
+            super::line::NextRequest::Paused(until) if has_line => Some(until),
+            _ => None,
+        };
+        let of_waiters = [
+            self.waiters.next_end(),
+            self.waiters.next_silent().filter(|_| has_line),
+            of_line,
+        ];
+        of_claims
+            .chain(of_waiters.into_iter().flatten())
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    /// The times that matter for a claim.
+    fn times_of(&self, claim: &Claim, has_line: bool) -> impl Iterator<Item = Instant> {
+        let of_requests = claim.sent.under_way.iter().flat_map(|it| {
+            let silent = it.is_inline.then(|| it.at + SILENT);
+            let overdue = claim.overdue(it.at, self.call_timeout);
+            let again = (claim.sent.under_way.len() == 1).then(|| it.at + retry::LONGEST_PAUSE);
+            [silent, overdue.filter(|_| !it.is_overdue), again]
+        });
+        let of_phase = match &claim.phase {
+            Phase::AsksForLine | Phase::GivenAway(_) => [None; 3],
+            Phase::AsksFor(_, beside) => [beside.next, None, None],
+            Phase::Held(holding) => {
+                let is_offered = self.waiters.offered(claim.lease()).next().is_some();
+                holding.times(has_line, is_offered)
+            }
+            Phase::Releasing { since, .. } => {
+                let of_line = has_line.then(|| *since + retry::LONGEST_PAUSE);
+                let of_others = since.checked_add(self.call_timeout);
+                [
+                    of_line,
+                    of_others.filter(|_| !self.waiters.is_empty()),
+                    None,
+                ]
+            }
+            Phase::Settling(settling) => {
+                let of_line = has_line.then(|| settling.waited_for_until());
+                let [release, end] = settling.times(!claim.sent.under_way.is_empty());
+                [of_line, release, end]
+            }
+        };
+        of_requests.flatten().chain(of_phase.into_iter().flatten())
+    }
+}

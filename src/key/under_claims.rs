@@ -1,0 +1,153 @@
+//! How guards come and go under the claims of a key: a waiter takes what it is offered, a guard is given up, converted,
+//! or made from a ticket.
+
+use tokio::time::Instant;
+
+use super::{
+    claim::{Claim, Phase, Sent},
+    effect::{Departed, Departure, Resumed, Taken},
+    holding::{AtEnd, Conversion, Holding, Terms},
+    state::{Effects, KeyState},
+    waiters::{Role, WaiterNo},
+    want::FromMemory,
+};
+use crate::{lease_state::LeaseNumber, model::LeaseId, telemetry::StayEndReason};
+
+impl KeyState {
+    /// Gives a waiter the guard that it is offered. `None` if it is offered none any more: it waits on.
+    pub(crate) fn take(
+        &mut self,
+        no: WaiterNo,
+        number: LeaseNumber,
+        now: Instant,
+        out: &mut Effects,
+    ) -> Option<Taken> {
+        // Its future is polled, so it stands where it stood if it was passed over.
+        self.waiters.take_back(no);
+        let waiter = self.waiters.get(no)?;
+        let mode = waiter.want.access().mode();
+        let Role::Offered(claim, _) = waiter.role else {
+            self.advance(now, out);
+            return None;
+        };
+        let (expires, ahead) = (now + waiter.want.request.ttl, waiter.ahead);
+        let enters = waiter.want.request.reentrant;
+        let holding = self.claim_mut(claim).and_then(Claim::holding_mut);
+        let taken = holding.and_then(|holding| {
+            let is_first = !holding.was_taken;
+            let entered = enters.then(|| holding.reenter(number, mode, expires, now));
+            let fence = match entered.flatten() {
+                Some(fence) => fence,
+                None if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
+                None => return None,
+            };
+            Some(Taken {
+                claim,
+                fence,
+                is_first,
+                ahead,
+            })
+        });
+        if taken.is_some() {
+            self.waiters.remove(no);
+        } else {
+            // No fence is left, so the store is asked again.
+            self.waiters.set_role(no, Role::InLine);
+            self.stop_serving(Some(claim), StayEndReason::DocumentNeeded, out);
+        }
+        self.advance(now, out);
+        taken
+    }
+
+    /// Records that a guard is given up.
+    pub(crate) fn depart(
+        &mut self,
+        (claim, guard): (LeaseId, LeaseNumber),
+        how: Departure,
+        now: Instant,
+        out: &mut Effects,
+    ) -> Departed {
+        let is_closing = self.facts.is_closing;
+        let mut departed = Departed {
+            was_there: false,
+            detaches: false,
+        };
+        if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
+            departed.was_there = holding.leave(guard, now);
+            let is_alone = holding.guards.is_empty();
+            let wants = match how {
+                Departure::Released | Departure::Done(_) => false,
+                Departure::Detached => true,
+                Departure::Ticketed => is_alone,
+            };
+            departed.detaches = wants && departed.was_there && !is_closing;
+            if departed.detaches {
+                holding.at_end = AtEnd::GiveAway;
+            }
+        }
+        if departed.detaches {
+            self.stop_serving(Some(claim), StayEndReason::Detached, out);
+        }
+        self.advance(now, out);
+        departed
+    }
+
+    /// Records that a guard is converted, or that the store is asked to convert its lease.
+    pub(crate) fn convert(&mut self, claim: LeaseId, conversion: Conversion) {
+        // Who was offered a guard under it waits on.
+        let offered: Vec<_> = self.waiters.offered(claim).map(|(no, _)| no).collect();
+        for no in offered {
+            self.waiters.set_role(no, Role::InLine);
+        }
+        if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
+            holding.conversion = holding.conversion.max(conversion);
+        }
+    }
+
+    /// Adds a lease that a ticket continues, with its only guard. Returns its id; `None` if this process is about to
+    /// release that lease.
+    pub(crate) fn resume(
+        &mut self,
+        resumed: &Resumed,
+        guard: LeaseNumber,
+        now: Instant,
+    ) -> Option<LeaseId> {
+        let lease = resumed.request.lease;
+        let terms = Terms {
+            mode: resumed.request.access.mode(),
+            fences: 1,
+            serves: false,
+            stays_for: None,
+        };
+        let at = self.claims.iter().position(|claim| claim.lease() == lease);
+        let known = at.map(|at| self.claims.remove(at));
+        let (mut holding, sent) = match known {
+            None => (Holding::new(terms, resumed.grant, now), Sent::default()),
+            // The ticket comes back to the process that made it.
+            Some(Claim {
+                phase: Phase::GivenAway(_),
+                sent,
+                ..
+            }) => (Holding::new(terms, resumed.grant, now), sent),
+            // The ticket is resumed twice.
+            Some(Claim {
+                phase: Phase::Held(holding),
+                sent,
+                ..
+            }) => (holding, sent),
+            Some(claim) => {
+                self.claims.push(claim);
+                return None;
+            }
+        };
+        holding.take(guard, terms.mode, now + resumed.request.ttl)?;
+        self.claims.push(Claim {
+            request: resumed.request.clone(),
+            stays_for: None,
+            memory: FromMemory::Never,
+            sent,
+            phase: Phase::Held(holding),
+        });
+        Some(lease)
+    }
+}

@@ -1,0 +1,247 @@
+//! `Waiters`: the tasks of this process that wait for one key, in the order in which they are served.
+//!
+//! Invariants:
+//!
+//! - Each waiter is in one [role](Role): in the line, offered a guard, or beside the line with a claim of its own.
+//! - The line has the order in which the tasks began to ask. Who barges is before all others. Who was passed over,
+//!   because it did not take what it was offered, is behind all others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::want::Want;
+use crate::{messages::AcquireRequest, model::LeaseId};
+
+/// How long a waiter may leave an offer untaken before others are served. Its future is not polled any more.
+pub(super) const UNCLAIMED: Duration = Duration::from_millis(500);
+
+/// The number of a waiter, which no other waiter of the handle has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaiterNo(pub(super) u64);
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) want: Want,
+    pub(super) role: Role,
+    /// How many waiting processes came first when a request for this waiter was first refused.
+    pub(super) ahead: Option<usize>,
+    rank: Rank,
+    /// Whether a claim has the lease id of what it wants.
+    has_asked: bool,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Its turn in the line.
+    InLine,
+    /// Its task, which has been offered a guard under this claim since this instant.
+    Offered(LeaseId, Instant),
+    /// The answer to a claim of its own.
+    Beside(LeaseId),
+    /// The release of this claim. After that it asks the store, once.
+    AfterRelease(LeaseId),
+}
+
+/// Where a waiter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Barging(Instant),
+    InOrder(Instant),
+    PassedOver(Instant),
+}
+
+impl Rank {
+    fn of(want: &Want) -> Self {
+        if want.is_barging() {
+            Self::Barging(want.since)
+        } else {
+            Self::InOrder(want.since)
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    all: BTreeMap<WaiterNo, Waiter>,
+    line: BTreeSet<(Rank, WaiterNo)>,
+    /// When the times of those in the line are over.
+    ends: BTreeSet<(Instant, WaiterNo)>,
+    /// Since when guards are offered.
+    offers: BTreeSet<(Instant, WaiterNo)>,
+}
+
+impl Waiters {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn get(&self, no: WaiterNo) -> Option<&Waiter> {
+        self.all.get(&no)
+    }
+
+    pub(super) fn get_mut(&mut self, no: WaiterNo) -> Option<&mut Waiter> {
+        self.all.get_mut(&no)
+    }
+
+    pub(super) fn numbers(&self) -> Vec<WaiterNo> {
+        self.all.keys().copied().collect()
+    }
+
+    /// The first in the line.
+    pub(super) fn first(&self) -> Option<(WaiterNo, &Waiter)> {
+        let (_, no) = self.line.first()?;
+        Some((*no, self.all.get(no)?))
+    }
+
+    /// Those in the line, the first one first.
+    pub(super) fn in_line(&self) -> impl Iterator<Item = (WaiterNo, &Waiter)> {
+        let all = &self.all;
+        self.line
+            .iter()
+            .filter_map(|(_, no)| Some((*no, all.get(no)?)))
+    }
+
+    pub(super) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Whether somebody stands in the line who was not passed over.
+    pub(super) fn has_patient_line(&self) -> bool {
+        let first = self.line.first();
+        first.is_some_and(|(rank, _)| !matches!(rank, Rank::PassedOver(_)))
+    }
+
+    /// How many have been offered a guard under this claim.
+    pub(super) fn offered(&self, claim: LeaseId) -> impl Iterator<Item = (WaiterNo, &Waiter)> {
+        let offered = self
+            .offers
+            .iter()
+            .filter_map(|(_, no)| Some((*no, self.all.get(no)?)));
+        offered.filter(move |(_, it)| matches!(it.role, Role::Offered(of, _) if of == claim))
+    }
+
+    pub(super) fn after_release_of(&self, claim: LeaseId) -> Vec<WaiterNo> {
+        let waits = |it: &&Waiter| it.role == Role::AfterRelease(claim);
+        let all = self.all.iter().filter(|(_, it)| waits(it));
+        all.map(|(no, _)| *no).collect()
+    }
+
+    pub(super) fn push(&mut self, no: WaiterNo, want: Want, role: Role) {
+        let rank = Rank::of(&want);
+        let waiter = Waiter {
+            want,
+            role,
+            ahead: None,
+            rank,
+            has_asked: false,
+        };
+        self.index(no, &waiter);
+        self.all.insert(no, waiter);
+    }
+
+    /// The terms of a new claim for a waiter. No other claim has its lease id.
+    pub(super) fn take_request(&mut self, no: WaiterNo, want: &Want) -> Arc<AcquireRequest> {
+        let mut request = want.request.clone();
+        let has_asked = self.all.get_mut(&no).map(|it| &mut it.has_asked);
+        if has_asked.is_none_or(|has_asked| std::mem::replace(has_asked, true)) {
+            Arc::make_mut(&mut request).lease = LeaseId::random();
+        }
+        request
+    }
+
+    /// Gives a waiter another role.
+    pub(super) fn set_role(&mut self, no: WaiterNo, role: Role) {
+        let Some(mut waiter) = self.remove(no) else {
+            return;
+        };
+        waiter.role = role;
+        self.index(no, &waiter);
+        self.all.insert(no, waiter);
+    }
+
+    /// Puts a waiter behind all others, because it does not take what it is offered.
+    pub(super) fn pass_over(&mut self, no: WaiterNo, now: Instant) {
+        let Some(mut waiter) = self.remove(no) else {
+            return;
+        };
+        (waiter.role, waiter.rank) = (Role::InLine, Rank::PassedOver(now));
+        self.index(no, &waiter);
+        self.all.insert(no, waiter);
+    }
+
+    /// Puts a waiter that was passed over where it stood before, because its future is polled again.
+    pub(super) fn take_back(&mut self, no: WaiterNo) {
+        if let Some(mut waiter) = self.remove(no) {
+            waiter.rank = Rank::of(&waiter.want);
+            self.index(no, &waiter);
+            self.all.insert(no, waiter);
+        }
+    }
+
+    pub(super) fn remove(&mut self, no: WaiterNo) -> Option<Waiter> {
+        let waiter = self.all.remove(&no)?;
+        match waiter.role {
+            Role::InLine => {
+                self.line.remove(&(waiter.rank, no));
+            }
+            Role::Offered(_, at) => {
+                self.offers.remove(&(at, no));
+            }
+            Role::Beside(_) | Role::AfterRelease(_) => {}
+        }
+        if let Some(until) = waiter.want.until() {
+            self.ends.remove(&(until, no));
+        }
+        Some(waiter)
+    }
+
+    fn index(&mut self, no: WaiterNo, waiter: &Waiter) {
+        match waiter.role {
+            Role::InLine => {
+                self.line.insert((waiter.rank, no));
+            }
+            Role::Offered(_, at) => {
+                self.offers.insert((at, no));
+            }
+            Role::Beside(_) | Role::AfterRelease(_) => {}
+        }
+        // What is offered is the waiter's, whatever the time.
+        if let (Some(until), false) = (
+            waiter.want.until(),
+            matches!(waiter.role, Role::Offered(..)),
+        ) {
+            self.ends.insert((until, no));
+        }
+    }
+
+    /// Those whose time is over.
+    pub(super) fn over(&self, now: Instant) -> Vec<WaiterNo> {
+        let over = self.ends.iter().take_while(|(at, _)| *at <= now);
+        over.map(|(_, no)| *no).collect()
+    }
+
+    /// Those that have left an offer untaken for too long.
+    pub(super) fn silent(&self, now: Instant) -> Vec<WaiterNo> {
+        let silent = self
+            .offers
+            .iter()
+            .take_while(|(at, _)| *at + UNCLAIMED <= now);
+        silent.map(|(_, no)| *no).collect()
+    }
+
+    /// When the time of the next waiter is over.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.ends.first().map(|(at, _)| *at)
+    }
+
+    /// When the first offer has been untaken for too long.
+    pub(super) fn next_silent(&self) -> Option<Instant> {
+        self.offers.first().map(|(at, _)| *at + UNCLAIMED)
+    }
+}

@@ -1,0 +1,170 @@
+//! `Waiting`: the future of a task that wants a key.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    time::{Instant, Sleep, sleep},
+};
+
+use super::{
+    call::Polled,
+    cell::{Cell, EndReason, Ended, News},
+    effect::Event,
+    guards::Granted,
+    keys::Keys,
+    waiters::WaiterNo,
+    want::Want,
+};
+use crate::{model::Key, runtime::outside};
+
+/// A task that wants a key. Its drop leaves the key to others.
+pub(crate) struct Waiting {
+    keys: Arc<Keys>,
+    key: Key,
+    want: Want,
+    no: WaiterNo,
+    cell: Arc<Cell>,
+    /// Looks from time to time whether the timers of the handle run: their runtime may not be driven any more.
+    watch: Option<Pin<Box<Sleep>>>,
+    /// Whether it has waited, so that it was woken and may have woken others.
+    is_resumed: bool,
+    is_over: bool,
+}
+
+/// How often a waiter looks whether the timers run.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// How the wait of a task ends.
+pub(crate) struct WaitEnd {
+    pub(crate) outcome: Result<Granted, EndReason>,
+    /// How many waiting processes came first when a request was first refused.
+    pub(crate) ahead: Option<usize>,
+    /// Whether others were served before this one until the end, so that no request was sent for it.
+    pub(crate) was_behind: bool,
+}
+
+impl Keys {
+    /// Lets a task want a key from now on.
+    pub(crate) fn enter(self: &Arc<Self>, want: Want) -> Waiting {
+        let (key, no) = (want.request.key.clone(), self.next_waiter());
+        let cell = Arc::<Cell>::default();
+        let waiting = Waiting {
+            keys: self.clone(),
+            key: key.clone(),
+            want: want.clone(),
+            no,
+            cell: cell.clone(),
+            watch: None,
+            is_resumed: false,
+            is_over: false,
+        };
+        let entered = self.change(&key, true, |entry, now, out| {
+            entry.cells.insert(no, cell);
+            entry.state.step(Event::Enter(no, want), now, out);
+        });
+        self.carry_out(&key, entered);
+        waiting
+    }
+}
+
+impl Waiting {
+    /// Waits for the guard, or for why there is none. Cancel safe: a task that is dropped takes nothing with it.
+    pub(crate) async fn end(mut self) -> WaitEnd {
+        let end = poll_fn(|cx| {
+            let end = self.poll(cx);
+            self.is_resumed |= end.is_pending();
+            end
+        })
+        .await;
+        self.is_over = true;
+        end
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<WaitEnd> {
+        loop {
+            let (news, call) = self.cell.take_news();
+            match news {
+                News::None => {}
+                News::Offered => {
+                    if let Some((granted, ahead)) = self.keys.take(&self.key, self.no, &self.want) {
+                        return Poll::Ready(WaitEnd {
+                            outcome: Ok(granted),
+                            ahead,
+                            was_behind: false,
+                        });
+                    }
+                    continue;
+                }
+                News::Ended(Ended {
+                    why,
+                    ahead,
+                    was_behind,
+                }) => {
+                    return Poll::Ready(WaitEnd {
+                        outcome: Err(why),
+                        ahead,
+                        was_behind,
+                    });
+                }
+            }
+            // While it polls a request, its answer wakes it.
+            let mut is_awake = false;
+            if let Some(call) = call {
+                is_awake = call.poll_here(cx) == Polled::Here;
+                if !is_awake {
+                    self.cell.forget_call(&call);
+                    if self.is_resumed && runs_beside_others() {
+                        // The answer may have woken a task that all requests need, for example the one that has the
+                        // connections of a driver. No other worker takes that task while this one computes, so it runs
+                        // before this one takes the guard.
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            }
+            let has_news = self.cell.wait(cx.waker());
+            if !has_news && (is_awake || self.watch_timers(cx).is_pending()) {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// Lets this runtime have the timers, if theirs is not driven any more. Ready if the key is to be looked at again.
+    fn watch_timers(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let keys = &self.keys;
+        let watch = self.watch.get_or_insert_with(|| Box::pin(sleep(WATCH)));
+        ready!(watch.as_mut().poll(cx));
+        watch.as_mut().reset(Instant::now() + WATCH);
+        keys.take_over_timers();
+        Poll::Ready(())
+    }
+}
+
+/// Whether this task runs on a runtime with several workers.
+fn runs_beside_others() -> bool {
+    Handle::try_current().is_ok_and(|here| outside::is_used_for(&here))
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(call) = self.cell.call() {
+            self.keys.leave(&call);
+        }
+        if !self.is_over {
+            let (keys, no) = (&self.keys, self.no);
+            keys.update(&self.key, |entry, now, out| {
+                entry.cells.remove(&no);
+                entry.state.step(Event::Leave(no), now, out);
+            });
+        }
+    }
+}
