@@ -47,8 +47,6 @@ pub enum Wrong {
     ForgetsDone,
     /// A release reports a tick as done without writing it.
     WritesNoDone,
-    /// A grant takes one fence, however many it should take.
-    TakesOneFence,
     /// A renewal of a lease that stays with its process is answered, and not carried out. So the process grants the key
     /// from memory after it has lost it.
     RenewsNothing,
@@ -63,7 +61,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    pub const EACH: [Self; 16] = [
+    pub const EACH: [Self; 15] = [
         Self::OneMemberAcknowledges,
         Self::AsksRouters,
         Self::ClientClock,
@@ -77,7 +75,6 @@ impl Wrong {
         Self::ReadersOvertake,
         Self::ForgetsDone,
         Self::WritesNoDone,
-        Self::TakesOneFence,
         Self::RenewsNothing,
         Self::HearsNoRecall,
     ];
@@ -104,7 +101,7 @@ impl Wrong {
             Self::TakesOverEarly | Self::AsksRouters => &[Kind::Exclusion],
             Self::RenewsNothing => &[Kind::Exclusion],
             Self::HearsNoRecall => &[Kind::Recall],
-            Self::FenceRestarts | Self::TakesOneFence => &[Kind::Fences],
+            Self::FenceRestarts => &[Kind::Fences],
             Self::CountsAlone => &[Kind::Permits],
             Self::LooksAtNoFence => &[Kind::LostWrite],
             Self::GuardComparesNothing => &[Kind::Guarded],
@@ -137,7 +134,6 @@ impl Wrong {
             Self::ReadersOvertake => "readers are granted a key before earlier waiters",
             Self::ForgetsDone => "an acquire for a tick does not check which ticks are done",
             Self::WritesNoDone => "a release reports a tick as done without writing it",
-            Self::TakesOneFence => "a grant takes one fence, however many it should take",
             Self::RenewsNothing => {
                 "a renewal of a lease that stays with its process is answered, and not carried out"
             }
@@ -193,9 +189,6 @@ impl Broken {
         let mut request = request.clone();
         if self.wrong == Wrong::ForgetsDone {
             request.tick = None;
-        }
-        if self.wrong == Wrong::TakesOneFence {
-            request.fences = NonZeroU16::MIN;
         }
         if overtakes {
             request.turn(Turn::Barging)

@@ -237,8 +237,9 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
     violations
 }
 
-/// All grants have different fences, except that the readers of a process may share a lease and its fence. A grant that was requested after another fence was known has a greater fence. And
-/// if one holder worked after another one, it has the greater fence.
+/// All grants have different fences, except that the readers of a process may share a lease and its fence. A grant that
+/// was requested after another fence was known has a greater fence. And if one holder worked after another one, it has
+/// the greater fence.
 fn fences(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
     let shows_fence = |grant: &&Grant| grant.fence != NO_FENCE;
     let mut shared = HashSet::new();
@@ -354,20 +355,28 @@ fn read_after_release<'a>(
     helds: &'a BTreeMap<&str, Vec<Told>>,
 ) -> impl Iterator<Item = (&'a str, i64, bool)> {
     let mut releases = HashMap::new();
+    let mut left = HashMap::new();
     let mut risks = Vec::new();
     let blocks = Blocks::of(events);
     for event in events {
         match event {
+            // Readers of one process may be under one lease, which goes back with the last of them.
+            Event::Granted { key, fence, .. } => *left.entry((key, *fence)).or_insert(0) += 1,
             // A grant from memory that had the last fence of its block was released, and the store still names that
             // fence.
             Event::Released { key, fence, .. } if blocks.ending(key, *fence).is_some() => {}
             Event::Released { key, fence, got } => {
-                releases.insert((key.clone(), *fence), *got);
+                if let Some(left) = left.get_mut(&(key, *fence)) {
+                    *left -= 1;
+                }
+                let last = releases.entry((key.clone(), *fence)).or_insert(*got);
+                *last = (*last).max(*got);
             }
             Event::ReleasesAtRisk { from, to, ttl } => risks.push((*from, *to, *ttl)),
             _ => {}
         }
     }
+    releases.retain(|(key, fence), _| left.get(&(key, *fence)).is_none_or(|left| *left <= 0));
     let tolds = helds
         .iter()
         .flat_map(|(key, helds)| helds.iter().map(move |told| (*key, told)));

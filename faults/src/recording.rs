@@ -137,6 +137,14 @@ impl Store for Recording {
             },
             got,
         });
+        if let AcquireAnswer::Held(held) = &answer {
+            self.recorder.saw(Event::Held {
+                key: request.key.to_string(),
+                fences: held.holders().iter().map(|it| it.fence.get()).collect(),
+                sent,
+                got,
+            });
+        }
         Ok(answer)
     }
 

@@ -41,12 +41,8 @@ impl Worker {
             Ok(OnceAttempt::Done(done) | OnceAttempt::Superseded { done, .. }) => {
                 self.told_done(tick, &done, sent).await
             }
-            Ok(OnceAttempt::Held(held)) => {
-                if waits {
-                    self.recorder.saw(Event::Operations(1));
-                } else {
-                    self.saw_held(&held, sent);
-                }
+            Ok(OnceAttempt::Held(_)) => {
+                self.recorder.saw(Event::Operations(1));
                 sleep(LOOK * 10).await;
             }
             Err(error) => self.pass_over(error).await?,

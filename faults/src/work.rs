@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fastrand::Rng;
-use leasehold::{Attempt, Error, Held, Lease, Leases, PermitAttempt};
+use leasehold::{Attempt, Error, Lease, Leases, PermitAttempt};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
@@ -153,8 +153,10 @@ impl Worker {
     ) -> Result<()> {
         match asked {
             Ok(Attempt::Acquired(lease)) => self.hold(key, claim, sent, lease).await?,
-            Ok(Attempt::Held(held)) => self.saw_held(&held, sent),
-            Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
+            // What the store has told of the holders was recorded there. This may be an earlier answer.
+            Ok(Attempt::Held(_)) | Err(Error::WaitTimedOut { .. }) => {
+                self.recorder.saw(Event::Operations(1));
+            }
             Err(error) => self.pass_over(error).await?,
         }
         Ok(())
@@ -253,17 +255,6 @@ impl Worker {
             _ => Duration::from_millis(self.random.u64(..2_000)),
         };
         ask.wait_for(patience).await.map(Attempt::Acquired)
-    }
-
-    pub(crate) fn saw_held(&self, held: &Held, sent: Time) {
-        let got = self.recorder.clock.now();
-        let fences = held.holders().iter().map(|it| it.fence.get()).collect();
-        self.recorder.saw(Event::Held {
-            key: held.key().to_string(),
-            fences,
-            sent,
-            got,
-        });
     }
 
     async fn hold(&mut self, key: &str, claim: Claim, sent: Time, lease: Lease) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::{
     course::{CALL_TIMEOUT, MARGIN},
     guard::{Guard, Held},
     judge::Judge,
-    task::{CALL, Task},
+    task::{CALL, LONGEST_TTL, Task},
 };
 
 /// For how long a task keeps a lease at most.
@@ -216,7 +216,8 @@ impl Task {
                 let _ = timeout(self.millis(30), lease.release()).await;
             }
             88..=90 => {
-                self.ledger.excuse(&key, left, true);
+                // Other guards under the lease may keep it alive meanwhile.
+                self.ledger.excuse(&key, left + lease.ttl(), true);
                 self.say(|| format!("detaches {key}"));
                 let _ = lease.detach();
                 self.ledger.count("detached");
@@ -246,20 +247,29 @@ impl Task {
         let resumed = self
             .within(CALL, self.leases.resume(&ticket).into_future())
             .await;
-        if let Ok(Resumed::Live(lease)) = resumed {
-            let held = Held::Lease(lease);
-            let guard = Guard::new(
-                self.client,
-                held,
-                is_reentrant,
-                Duration::ZERO,
-                Instant::now(),
-            );
-            guard.may_be_shared.set(is_shared);
-            let guard = Rc::new(guard);
-            self.say(|| format!("has resumed {}", guard.describe()));
-            self.ledger.resumed(&guard);
-            self.holds(guard).await;
+        match resumed {
+            Ok(Resumed::Live(lease)) => {
+                let held = Held::Lease(lease);
+                let guard = Guard::new(
+                    self.client,
+                    held,
+                    is_reentrant,
+                    Duration::ZERO,
+                    Instant::now(),
+                );
+                guard.may_be_shared.set(is_shared);
+                let guard = Rc::new(guard);
+                self.say(|| format!("has resumed {}", guard.describe()));
+                self.ledger.resumed(&guard);
+                self.holds(guard).await;
+            }
+            Ok(_) => {}
+            Err(_) => {
+                // A renewal that arrives late keeps the lease, which nobody has.
+                let trouble = self.server.state().trouble;
+                let left = trouble.saturating_duration_since(Instant::now()) + CALL + LONGEST_TTL;
+                self.ledger.excuse(ticket.key(), left, true);
+            }
         }
     }
 }

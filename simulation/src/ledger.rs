@@ -23,7 +23,8 @@ use crate::{
 
 /// After an eviction a lease from memory may be granted for this long, if no request fails: until the next look.
 const LOOK: Duration = Duration::from_secs(2);
-/// A task that may be granted a key together with one before it hears of it within this time.
+/// A task that may be granted a key together with one before it hears of it within this time, and that of a request: a
+/// lease whose answer was late is renewed before its guard is handed out.
 const TOGETHER: Duration = Duration::from_millis(2);
 /// A task that is not polled is passed over after this long, and may miss what another one was offered meanwhile, which
 /// that one takes within this long.
@@ -49,6 +50,8 @@ pub struct Wait {
     pub turns: usize,
     /// Which other client had the last turn.
     pub last_turn: Option<usize>,
+    /// How often a task of its client that asked later was granted the key before it.
+    pub passed: usize,
 }
 
 /// A task that was passed by one which asked later.
@@ -102,8 +105,8 @@ struct Inner {
     free: BTreeMap<Key, Instant>,
     /// Since when a document keeps a lease that nobody has or waits for.
     kept: BTreeMap<Key, Instant>,
-    /// Since when nobody of a client waits for a key.
-    not_waiting: BTreeMap<(usize, Key), Instant>,
+    /// Since when a client has more places for a key than tasks that wait for it.
+    surplus: BTreeMap<(usize, Key), Instant>,
     permits: u64,
     tally: Tally,
 }
@@ -164,14 +167,7 @@ impl Ledger {
 
     /// A task does not wait any more.
     pub fn waited(&self, wait: u64) -> Option<Wait> {
-        let mut inner = self.inner.borrow_mut();
-        let wait = inner.waits.remove(&wait)?;
-        for key in &wait.keys {
-            inner
-                .not_waiting
-                .insert((wait.client, key.clone()), Instant::now());
-        }
-        Some(wait)
+        self.inner.borrow_mut().waits.remove(&wait)
     }
 
     /// Records that a document may keep a lease without a guard.
@@ -205,6 +201,11 @@ impl Ledger {
         inner.guards.push(Rc::downgrade(guard));
         if let Some(wait) = wait {
             let passed = inner.passed_by(wait, guard);
+            for it in &passed {
+                if let Some(wait) = inner.waits.get_mut(&it.wait) {
+                    wait.passed += 1;
+                }
+            }
             inner.passed.extend(passed);
             if wait.is_in_turn {
                 inner.has_a_turn(guard);
@@ -310,15 +311,18 @@ impl Ledger {
         let is_there = |it: &&Rc<Guard>| it.is_live() && !inner.gone.contains(&it.client);
         let live: Vec<_> = all.iter().filter(is_there).collect();
         let now = Instant::now();
+        let together = TOGETHER + Duration::from_millis(self.course.way) * 2;
+        // A task that was granted the key, and could not renew its lease in time, waits again.
+        let most = if self.course.faults.any() { 3 } else { 0 };
         let slept = {
             let Inner { passed, waits, .. } = &mut *inner;
             let due = passed.iter().find(|it| {
-                let wait = waits.get(&it.wait);
+                let wait = waits.get(&it.wait).filter(|wait| wait.passed > most);
                 let polled = wait.and_then(|wait| wait.polled_since);
-                now > it.at + TOGETHER && polled.is_some_and(|since| since + PASSED_OVER <= it.at)
+                now > it.at + together && polled.is_some_and(|since| since + PASSED_OVER <= it.at)
             });
             let text = due.map(|it| it.text.clone());
-            passed.retain(|it| waits.contains_key(&it.wait) && now <= it.at + TOGETHER);
+            passed.retain(|it| waits.contains_key(&it.wait) && now <= it.at + together);
             text
         };
         drop(inner);

@@ -66,8 +66,6 @@ pub struct State {
     pub evictions: usize,
     /// The client of each id in a place.
     pub waiters: BTreeMap<WaiterId, usize>,
-    /// In which place each client waits for each key, and since when.
-    pub places: BTreeMap<(usize, Key), (WaiterId, Instant)>,
     /// The permits that were granted in each window.
     windows: BTreeMap<(Series, i64), u32>,
     /// The grants of permits that were counted. After its window a repeated request gets a new one.
@@ -102,7 +100,6 @@ impl Server {
             evicted: BTreeMap::new(),
             evictions: 0,
             waiters: BTreeMap::new(),
-            places: BTreeMap::new(),
             windows: BTreeMap::new(),
             permits: BTreeSet::new(),
             permits_granted: 0,
@@ -172,14 +169,9 @@ impl State {
         }
     }
 
-    /// A client waits in this place from now on, and in no other.
-    pub fn waits_in(&mut self, client: usize, key: &Key, waiter: WaiterId) {
+    /// A client waits in this place.
+    pub fn waits_in(&mut self, client: usize, waiter: WaiterId) {
         self.waiters.insert(waiter, client);
-        let place = self.places.entry((client, key.clone()));
-        let place = place.or_insert((waiter, Instant::now()));
-        if place.0 != waiter {
-            *place = (waiter, Instant::now());
-        }
     }
 
     /// A fault has an effect until then.

@@ -23,8 +23,10 @@ const TTLS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(4),
     Duration::from_secs(20),
-    Duration::from_secs(600),
+    LONGEST_TTL,
 ];
+/// The longest ttl of a lease.
+pub const LONGEST_TTL: Duration = Duration::from_secs(600);
 const IDLE: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_secs(2),
@@ -200,7 +202,10 @@ impl Task {
             acquire = acquire.barging();
         }
         let wait = Wait {
-            is_in_turn: !asked.is_barging && !asked.is_reentrant,
+            // Who waits for no time takes no turn.
+            is_in_turn: !asked.is_barging
+                && !asked.is_reentrant
+                && asked.wait_for != Some(Duration::ZERO),
             is_shared: asked.is_shared,
             ..self.wait(&[asked.key])
         };

@@ -9,7 +9,7 @@ use tokio::{
     runtime::{self, Handle, Runtime},
     sync::Notify,
     task::{JoinHandle, LocalSet},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
@@ -23,6 +23,9 @@ use crate::{
     task::{CALL, Task},
     trace::{Trace, Who},
 };
+
+/// Longer than anything goes on after the last fault.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// The tickets that tasks leave for each other; of each, whether it is reentrant, and whether it may be shared.
 #[derive(Default)]
@@ -303,7 +306,12 @@ impl World {
         }
         // What hangs still is given up, and what is sent again arrives.
         self.server.state().faults_left = 0;
-        sleep(Duration::from_secs(60)).await;
+        let mut quiet = Instant::now() + QUIET;
+        while Instant::now() < quiet {
+            sleep_until(quiet).await;
+            // A request that makes the server stand still may itself have waited for it.
+            quiet = quiet.max(self.server.state().trouble + QUIET);
+        }
         self.ledger.look();
         if has_killed {
             return;

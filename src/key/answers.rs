@@ -15,6 +15,7 @@ use super::{
 use crate::{
     model::{Error, Held, LeaseId, Mode, WaiterId},
     retry::TRIES,
+    telemetry::StayEndReason,
 };
 
 impl KeyState {
@@ -46,6 +47,9 @@ impl KeyState {
             out.push(Effect::Withdraw(other.number));
         }
         claim.note(&answer, is_last);
+        if let Answer::Held(held) = &answer {
+            self.release_leftovers(held, out);
+        }
         self.apply(lease, answer, now, out);
     }
 
@@ -65,7 +69,8 @@ impl KeyState {
             Phase::AsksFor(no, _) => self.apply_beside(lease, no, answer, now, out),
             Phase::Settling(_) | Phase::GivenAway(_) => self.apply_late(lease, &answer, now, out),
             Phase::Releasing { .. } => self.apply_while_releasing(lease, &answer),
-            // The lease is held already, and another request for it changes nothing.
+            // The lease is held already, and another request for it changes nothing else.
+            Phase::Held(_) if claim.sent.is_unclear => out.push(Effect::MayBeGrantedAgain(lease)),
             Phase::Held(_) => {}
         }
     }
@@ -117,6 +122,10 @@ impl KeyState {
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         self.note_others(lease, &held);
         self.stop_staying_if_contended(lease, &held, out);
+        if held.ahead() > 0 {
+            // This process keeps a lease, beside which the first waiter asks, from a process that comes before it.
+            self.recall(out);
+        }
         if let Some(first) = self.waiters.get_mut(no) {
             first.ahead.get_or_insert(held.ahead());
         }
@@ -206,6 +215,9 @@ impl KeyState {
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
         let request = claim.request.clone();
         out.push(Effect::Unbind(lease));
+        if claim.sent.is_unclear {
+            out.push(Effect::MayBeGrantedAgain(lease));
+        }
         if stays {
             out.push(Effect::Keep(lease));
             out.push(Effect::Report(Report::Stays(lease)));
@@ -252,6 +264,14 @@ impl KeyState {
         }
     }
 
+    /// Other processes wait for the key: no lease stays here.
+    fn recall(&mut self, out: &mut Effects) {
+        let stays = |(lease, stays): (LeaseId, bool)| stays.then_some(lease);
+        for lease in self.held().filter_map(stays).collect::<Vec<_>>() {
+            self.stop_serving(Some(lease), StayEndReason::WaitedFor, out);
+        }
+    }
+
     /// Records that the store reported that the key became free.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>, now: Instant) {
         let Some((_, first)) = self.waiters.first() else {
@@ -293,7 +313,7 @@ fn standing(want: &Want, held: &Held) -> Standing {
 
 /// How a request of this task stands to the processes that wait, before it is answered.
 fn standing_before(want: &Want) -> Standing {
-    if want.is_barging() || !want.waits() {
+    if want.is_barging() {
         Standing::Outside
     } else {
         Standing::InTurn

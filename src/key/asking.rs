@@ -152,15 +152,8 @@ impl KeyState {
     }
 
     fn send_for_line(&mut self, claim: LeaseId, no: WaiterNo, now: Instant, out: &mut Effects) {
-        let Some((_, first)) = self.waiters.first() else {
-            return;
-        };
         let is_alone = self.waiters.in_line().nth(1).is_none();
-        let turn = if first.want.waits() {
-            Turn::InTurn(self.line.place.in_turn())
-        } else {
-            Turn::Behind
-        };
+        let turn = Turn::InTurn(self.line.place.in_turn());
         // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused.
         // If the place is due to be written again, a read alone is not enough.
         let last = self.line.last.outcome().and_then(Result::ok);
@@ -268,7 +261,7 @@ impl KeyState {
                 let end = request.at.checked_add(limit);
                 if !request.is_overdue && end.is_some_and(|end| end <= now) {
                     request.is_overdue = true;
-                    out.push(Effect::Withdraw(request.number));
+                    // Its failure withdraws it. A request that is withdrawn before has no answer to wait for.
                     out.push(Effect::Overdue(request.number, limit));
                 }
             }

@@ -30,6 +30,11 @@ impl KeyState {
             return;
         };
         let want = waiter.want.clone();
+        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
+        if let Some(beside) = self.beside_mut(lease) {
+            // Only a grant takes no place.
+            beside.has_place |= was_in_turn;
+        }
         match answer {
             Answer::Granted(grant) => self.hold(lease, Some(no), grant, now, out),
             Answer::Held(held) => {
@@ -68,12 +73,10 @@ impl KeyState {
             return self.settle(lease, now, out);
         }
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
-        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         out.push(Effect::Waits(no, Some(held.ahead())));
         out.push(Effect::Listen);
         self.ask_beside_later(lease, want, expires_in, now, |beside| {
             (beside.failures, beside.answered) = (0, Some(now));
-            beside.has_place |= was_in_turn;
         });
     }
 
@@ -97,11 +100,9 @@ impl KeyState {
             return;
         }
         let limit = self.call_timeout;
-        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         let mut is_silent = false;
         self.ask_beside_later(lease, want, None, now, |beside| {
             beside.failures += 1;
-            beside.has_place |= was_in_turn;
             let answered = beside.answered.unwrap_or(want.since);
             let silence = now.saturating_duration_since(answered);
             is_silent = silence >= limit && beside.failures >= TRIES;

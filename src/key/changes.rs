@@ -84,7 +84,7 @@ impl Keys {
         let (mut jobs, mut reports): (Vec<_>, Vec<_>) = jobs.partition(|job| !job.is_report());
         jobs.append(&mut reports);
         let is_empty = entry.state.is_empty();
-        let time = entry.state.next_timer(now).filter(|_| !is_empty);
+        let time = entry.state.next_timer().filter(|_| !is_empty);
         let before = std::mem::replace(&mut entry.time, time);
         if is_empty {
             jobs.extend(

@@ -83,6 +83,8 @@ pub(crate) enum Effect {
     Overdue(RequestNo, Duration),
     /// Keeps a lease alive.
     Keep(LeaseId),
+    /// A request for a lease may be carried out after its release, so that the release is to be repeated.
+    MayBeGrantedAgain(LeaseId),
     /// Wakes a waiter, which takes the guard that it is offered.
     Offer(WaiterNo),
     /// Ends the wait of a task.

@@ -23,9 +23,7 @@ impl KeyState {
             return self.refuse(no, Refusal::Closed, out);
         }
         // Who leaves an offer untaken keeps nobody waiting.
-        for silent in self.waiters.silent(now) {
-            self.waiters.pass_over(silent, now);
-        }
+        self.pass_over_silent(now, out);
         if let Some(claim) = self.entered_by(&want, now) {
             return self.offer_to_new(no, want, claim, now, out);
         }
@@ -102,7 +100,10 @@ impl KeyState {
                     self.stop_serving(Some(lease), StayEndReason::DocumentNeeded, out);
                     return self.waiters.push(no, want, Role::AfterRelease(lease));
                 }
-                Phase::Releasing { .. } if want.conflicts_with(claim.request.access.mode()) => {
+                Phase::Releasing { since, .. }
+                    if want.conflicts_with(claim.request.access.mode())
+                        && !self.takes_too_long(*since, now) =>
+                {
                     return self.waiters.push(no, want, Role::AfterRelease(lease));
                 }
                 _ => {}
@@ -219,17 +220,19 @@ impl KeyState {
 
     /// Does what is due by time alone.
     pub(super) fn pass_time(&mut self, now: Instant, out: &mut Effects) {
-        let has_line = self.waiters.has_line();
-        for no in self.waiters.silent(now) {
-            if has_line {
-                self.waiters.pass_over(no, now);
-            }
-        }
-        for no in self.waiters.over(now) {
-            self.time_is_over(no, now, out);
+        if self.waiters.has_line() {
+            self.pass_over_silent(now, out);
         }
         self.overdue(now, out);
         self.release_waited_for_too_long(now, out);
+        self.passed = now;
+    }
+
+    /// Ends the waits of those whose time is over.
+    pub(super) fn end_waits(&mut self, now: Instant, out: &mut Effects) {
+        for no in self.waiters.over(now) {
+            self.time_is_over(no, now, out);
+        }
     }
 
     /// Ends the wait of a task whose time is over. The first of the line gets the answer to one more request.
@@ -273,13 +276,16 @@ impl KeyState {
         }
     }
 
+    /// Whether a release that began at this instant takes longer than a call may take. Nobody waits for it then.
+    fn takes_too_long(&self, since: Instant, now: Instant) -> bool {
+        let end = since.checked_add(self.call_timeout);
+        end.is_some_and(|end| end <= now)
+    }
+
     /// Lets those ask that have waited for the release of a lease for as long as a call may take.
     fn release_waited_for_too_long(&mut self, now: Instant, out: &mut Effects) {
         let is_over = |claim: &&Claim| match claim.phase {
-            Phase::Releasing { since, .. } => {
-                let end = since.checked_add(self.call_timeout);
-                end.is_some_and(|at| at <= now)
-            }
+            Phase::Releasing { since, .. } => self.takes_too_long(since, now),
             _ => false,
         };
         let over: Vec<_> = self

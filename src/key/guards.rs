@@ -208,9 +208,14 @@ impl Keys {
         (departed, begun)
     }
 
-    /// Ends the turn, or the stay, of the lease that a guard is under.
+    /// Ends the turn, or the stay, of the lease that a guard is under. A guard that is lost is under none.
     pub(crate) fn stop_serving(&self, guard: &Arc<LeaseState>, why: StayEndReason) {
-        self.step(guard.key(), Event::StopServing(Some(guard.id()), why));
+        self.update(guard.key(), |entry, now, out| {
+            if entry.state.has_guard(guard.id(), guard.number()) {
+                let event = Event::StopServing(Some(guard.id()), why);
+                entry.state.step(event, now, out);
+            }
+        });
     }
 
     /// Records that the lease of a guard is about to be converted. From now on it serves nobody. Returns the other guards
@@ -228,8 +233,8 @@ impl Keys {
 
     fn record_conversion(&self, guard: &Arc<LeaseState>, conversion: Conversion) {
         let key = guard.key();
-        self.update(key, |entry, _, _| {
-            entry.state.convert(guard.id(), conversion)
+        self.update(key, |entry, _, out| {
+            entry.state.convert(guard.id(), conversion, out);
         });
     }
 

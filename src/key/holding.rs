@@ -97,6 +97,8 @@ pub(super) enum AtEnd {
     Release,
     /// It is not released: it was given away, or detached.
     GiveAway,
+    /// As [`GiveAway`](Self::GiveAway), until this instant: a guard was detached beside others, and outlives its ttl then.
+    GiveAwayUntil(Instant),
 }
 
 /// Whether a conversion of the lease has begun. From then on its mode is not known here.
@@ -251,6 +253,21 @@ impl Holding {
         let newest = self.guards.iter().rev().find(|it| now < it.expires)?;
         let covers = newest.mode == Mode::Exclusive || mode == newest.mode;
         (covers && mode != Mode::Permits).then_some(newest)
+    }
+
+    /// When a guard outlives its ttl. `None` if it is not there.
+    pub(super) fn expires(&self, number: LeaseNumber) -> Option<Instant> {
+        let guard = self.guards.iter().find(|guard| guard.number == number)?;
+        Some(guard.expires)
+    }
+
+    /// Records that the lease of a guard that has just left is not released. `expires` is when that one outlives its ttl.
+    pub(super) fn give_away(&mut self, expires: Instant) {
+        self.at_end = match self.at_end {
+            _ if self.guards.is_empty() => AtEnd::GiveAway,
+            AtEnd::GiveAwayUntil(until) => AtEnd::GiveAwayUntil(until.max(expires)),
+            AtEnd::Release | AtEnd::GiveAway => AtEnd::GiveAwayUntil(expires),
+        };
     }
 
     /// Removes a guard. Returns whether it was there.

@@ -94,6 +94,10 @@ impl Keys {
                 Job::ReportUnanswered(self.timed_out(limit))
             }
             Effect::Keep(claim) => Job::Keep(stored(&claim)?),
+            Effect::MayBeGrantedAgain(claim) => {
+                stored(&claim)?.set_maybe_in_flight();
+                return None;
+            }
             Effect::Offer(no) => Job::Tell(entry.cells.get(&no)?.clone(), News::Offered),
             Effect::Refuse(no, refused) => {
                 let ended = self.ended(entry, refused, now);

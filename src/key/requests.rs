@@ -193,9 +193,6 @@ impl Sent {
         };
         if asks {
             lease.set_without_guard();
-            if is_unclear {
-                lease.set_maybe_in_flight();
-            }
             let behind = BackingLease::new(Arc::new(lease), self.suspended);
             entry.leases.insert(message.lease, behind);
         }

@@ -128,14 +128,19 @@ impl KeyState {
             return;
         };
         let (phase, how) = match holding.at_end {
-            AtEnd::Release => (
-                Phase::Releasing {
+            AtEnd::GiveAway => (Phase::GivenAway(holding.acquired_at), GiveBack::Detach),
+            AtEnd::GiveAwayUntil(until) if now < until => {
+                (Phase::GivenAway(holding.acquired_at), GiveBack::Detach)
+            }
+            AtEnd::Release | AtEnd::GiveAwayUntil(_) => {
+                // The release knows of what was unclear before it, and is repeated.
+                claim.sent.is_unclear = false;
+                let phase = Phase::Releasing {
                     since: now,
                     is_granted_again: false,
-                },
-                GiveBack::Release,
-            ),
-            AtEnd::GiveAway => (Phase::GivenAway(holding.acquired_at), GiveBack::Detach),
+                };
+                (phase, GiveBack::Release)
+            }
         };
         claim.phase = phase;
         out.push(Effect::GiveBack(lease, how));

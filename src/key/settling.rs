@@ -7,11 +7,11 @@
 use tokio::time::Instant;
 
 use super::{
-    claim::{Phase, Settlement},
+    claim::{Claim, Phase, Settlement},
     effect::{Answer, Effect},
     state::{Effects, KeyState},
 };
-use crate::model::LeaseId;
+use crate::model::{Held, LeaseId};
 
 impl KeyState {
     /// Nobody wants this claim any more.
@@ -89,6 +89,19 @@ impl KeyState {
         }
     }
 
+    /// Releases the leases that keep a task of this process from the key, and that nobody of it wants: a request that was
+    /// late was granted them.
+    pub(super) fn release_leftovers(&mut self, held: &Held, out: &mut Effects) {
+        for holder in held.holders() {
+            // One more release beside one that waits until no request is late any more.
+            let is_left =
+                |claim: &Claim| matches!(&claim.phase, Phase::Settling(it) if it.releases <= 1);
+            if self.claim(holder.lease).is_some_and(is_left) {
+                self.release_for_settlement(holder.lease, false, out);
+            }
+        }
+    }
+
     /// Releases what a claim may have left.
     fn release_for_settlement(&mut self, lease: LeaseId, maybe_in_flight: bool, out: &mut Effects) {
         let Some(claim) = self.claim_mut(lease) else {
@@ -117,13 +130,12 @@ impl KeyState {
     }
 
     /// The place of a claim was given up.
-    pub(super) fn place_left(&mut self, lease: LeaseId, out: &mut Effects) {
-        let is_over = self.claim(lease).is_some_and(
-            |claim| matches!(&claim.phase, Phase::Settling(settling) if settling.leaves),
-        );
-        if is_over {
-            self.forget(lease, out);
-        }
+    pub(super) fn place_left(&mut self, lease: LeaseId) {
+        let Some(Phase::Settling(settling)) = self.claim_mut(lease).map(|it| &mut it.phase) else {
+            return;
+        };
+        // The next step of the settlement forgets the claim, unless a release is under way.
+        settling.leaves = false;
     }
 
     /// The release of a lease is done, or was given up.
@@ -139,7 +151,7 @@ impl KeyState {
         else {
             return;
         };
-        if claim.sent.under_way.is_empty() && !is_granted_again {
+        if claim.sent.under_way.is_empty() && !claim.sent.is_unclear && !is_granted_again {
             self.forget(lease, out);
         } else {
             out.push(Effect::Bind(lease));
@@ -170,13 +182,15 @@ impl KeyState {
                             settling.is_due = true;
                         }
                     }
-                    if !has_requests && settling.releases == 0 && !settling.leaves {
+                    if !has_requests && !settling.leaves {
+                        // It does not wait for the releases, which may go on for long.
                         match settling.place.take() {
                             Some(place) => {
                                 settling.leaves = true;
                                 out.push(Effect::LeavePlace(lease, place));
                             }
-                            None => gone.push(lease),
+                            None if settling.releases == 0 => gone.push(lease),
+                            None => {}
                         }
                     }
                 }

@@ -38,6 +38,8 @@ pub(crate) struct KeyState {
     pub(super) line: Line,
     pub(super) call_timeout: Duration,
     pub(super) facts: Facts,
+    /// What was due at this instant, or before, is done.
+    pub(super) passed: Instant,
 }
 
 /// What the driver knows when something happens.
@@ -63,6 +65,7 @@ impl KeyState {
             line: Line::new(now),
             call_timeout,
             facts,
+            passed: now,
         }
     }
 
@@ -87,7 +90,7 @@ impl KeyState {
             Event::Withdrawn(request) => self.withdrawn(request),
             Event::Released(claim) => self.released(claim, now, out),
             Event::Settled(claim) => self.settled(claim, out),
-            Event::PlaceLeft(claim) => self.place_left(claim, out),
+            Event::PlaceLeft(claim) => self.place_left(claim),
             Event::Freed(next) => self.freed(next.as_deref(), now),
             Event::MayBeFree if self.has_own_lease() => {}
             Event::MayBeFree | Event::FreedHere => self.wake(now),
@@ -98,10 +101,11 @@ impl KeyState {
         self.advance(now, out);
     }
 
-    /// Serves, asks and gives back what is due.
+    /// Serves, refuses, gives back and asks what is due.
     pub(super) fn advance(&mut self, now: Instant, out: &mut Effects) {
         self.drop_expired(now, out);
         self.serve(now, out);
+        self.end_waits(now, out);
         self.give_back(now, out);
         self.settle_due(now, out);
         self.ask(now, out);
@@ -247,8 +251,7 @@ impl KeyState {
     }
 
     /// When the next time comes of which the driver tells this state by [`Event::Timer`].
-    /// All that is due at `now` was done by the last event.
-    pub(crate) fn next_timer(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
         let has_line = self.waiters.has_line();
         let of_claims = self
             .claims
@@ -265,7 +268,7 @@ impl KeyState {
         ];
         of_claims
             .chain(of_waiters.into_iter().flatten())
-            .filter(|at| *at > now)
+            .filter(|at| *at > self.passed)
             .min()
     }
 

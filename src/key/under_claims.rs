@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase, Sent},
-    effect::{Departed, Departure, Resumed, Taken},
-    holding::{AtEnd, Conversion, Holding, Terms},
+    effect::{Departed, Departure, Refusal, Resumed, Taken},
+    holding::{Conversion, Holding, Terms},
     state::{Effects, KeyState},
     waiters::{Role, WaiterNo},
     want::FromMemory,
@@ -52,7 +52,13 @@ impl KeyState {
             self.waiters.remove(no);
         } else {
             // No fence is left, so the store is asked again.
-            self.waiters.set_role(no, Role::InLine);
+            let waits = self.waiters.get(no).is_some_and(|it| it.want.waits());
+            let role = if waits {
+                Role::InLine
+            } else {
+                Role::AfterRelease(claim)
+            };
+            self.waiters.set_role(no, role);
             self.stop_serving(Some(claim), StayEndReason::DocumentNeeded, out);
         }
         self.advance(now, out);
@@ -73,6 +79,7 @@ impl KeyState {
             detaches: false,
         };
         if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
+            let expires = holding.expires(guard);
             departed.was_there = holding.leave(guard, now);
             let is_alone = holding.guards.is_empty();
             let wants = match how {
@@ -81,11 +88,13 @@ impl KeyState {
                 Departure::Ticketed => is_alone,
             };
             departed.detaches = wants && departed.was_there && !is_closing;
-            if departed.detaches {
-                holding.at_end = AtEnd::GiveAway;
+            if let Some(expires) = expires.filter(|_| departed.detaches) {
+                holding.give_away(expires);
             }
         }
         if departed.detaches {
+            // Nobody may get a guard under a lease that is not this process's any more.
+            self.withdraw_offers(claim, out);
             self.stop_serving(Some(claim), StayEndReason::Detached, out);
         }
         self.advance(now, out);
@@ -93,14 +102,35 @@ impl KeyState {
     }
 
     /// Records that a guard is converted, or that the store is asked to convert its lease.
-    pub(crate) fn convert(&mut self, claim: LeaseId, conversion: Conversion) {
-        // Who was offered a guard under it waits on.
-        let offered: Vec<_> = self.waiters.offered(claim).map(|(no, _)| no).collect();
-        for no in offered {
-            self.waiters.set_role(no, Role::InLine);
-        }
+    pub(crate) fn convert(&mut self, claim: LeaseId, conversion: Conversion, out: &mut Effects) {
+        self.withdraw_offers(claim, out);
         if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
             holding.conversion = holding.conversion.max(conversion);
+        }
+    }
+
+    /// Withdraws the guards that are offered under a claim. Who waits for the key waits on.
+    fn withdraw_offers(&mut self, claim: LeaseId, out: &mut Effects) {
+        let offered: Vec<_> = self.waiters.offered(claim).map(|(no, _)| no).collect();
+        for no in offered {
+            if self.waiters.get(no).is_some_and(|it| it.want.waits()) {
+                self.waiters.set_role(no, Role::InLine);
+            } else {
+                self.refuse(no, Refusal::HeldHere(claim), out);
+            }
+        }
+    }
+
+    /// Lets others have what was offered to those that have not taken it for too long.
+    pub(super) fn pass_over_silent(&mut self, now: Instant, out: &mut Effects) {
+        for no in self.waiters.silent(now) {
+            let waiter = self.waiters.get(no).map(|it| (it.role, it.want.waits()));
+            match waiter {
+                Some((Role::Offered(claim, _), false)) => {
+                    self.refuse(no, Refusal::HeldHere(claim), out);
+                }
+                _ => self.waiters.pass_over(no, now),
+            }
         }
     }
 

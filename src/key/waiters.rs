@@ -3,6 +3,7 @@
 //! Invariants:
 //!
 //! - Each waiter is in one [role](Role): in the line, offered a guard, or beside the line with a claim of its own.
+//! - Who does not wait stands in no line.
 //! - The line has the order in which the tasks began to ask. Who barges is before all others. Who was passed over,
 //!   because it did not take what it was offered, is behind all others.
 

@@ -83,8 +83,8 @@ impl Releaser {
     }
 
     /// Releases a lease. Tries again until the lease is released, its ttl is over, or an error says that a retry cannot
-    /// help. If an acquire request for the lease may be [in flight](ReleaseJob::maybe_in_flight), the release is
-    /// repeated until no such request can arrive any more.
+    /// help. If an acquire request for the lease may be [in flight](ReleaseJob::maybe_in_flight), it is released once
+    /// more when no such request can arrive any more.
     ///
     /// A caller that waits for the outcome gets it after [a few tries](retry::TRIES) at the latest. The release then
     /// goes on in the background. The caller must [finish](InFlight::finish) the calls that are left in `calls`.
@@ -148,7 +148,13 @@ impl Releaser {
                 }
                 Err(error) => Some(error),
             };
-            let mut pause = retry::pause(pauses, retry::BACKGROUND, random::fraction());
+            let mut pause = match first_answer {
+                // The next release is the last one, if it is answered.
+                Some(first) if error.is_none() => {
+                    (first + self.call_timeout).saturating_duration_since(Instant::now())
+                }
+                _ => retry::pause(pauses, retry::BACKGROUND, random::fraction()),
+            };
             if let Some(error) = error {
                 // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
                 if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {

@@ -280,10 +280,8 @@ impl Outage {
     }
 }
 
-/// Each acquire that was given up in an outage is released again and again when that is over:
-/// a defect that is known, and that no small change mends.
 #[tokio::test(start_paused = true)]
-async fn wrong_after_an_outage_each_acquire_that_was_given_up_is_released_many_times() {
+async fn after_an_outage_each_acquire_that_was_given_up_is_released_twice_at_most() {
     const GIVEN_UP: usize = 100;
     let store = Outage::default();
     let leases = Leases::new(Layered(store.clone()));
@@ -296,8 +294,7 @@ async fn wrong_after_an_outage_each_acquire_that_was_given_up_is_released_many_t
     store.is_down.store(false, SeqCst);
     sleep(2 * LIMIT + SECOND).await;
     let releases = store.releases.load(SeqCst);
-    // Right: a number that does not grow with what was given up, or at most two for each.
-    assert!(releases > 5 * GIVEN_UP, "{releases}");
+    assert!((GIVEN_UP..=2 * GIVEN_UP).contains(&releases), "{releases}");
 }
 
 /// A key stays with another process. A task waits in turn behind one of its own process that goes to the front, and

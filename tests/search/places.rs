@@ -252,10 +252,14 @@ async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
         fixture.ask(Delete, &fixture.index(), Value::Null).await;
         for leases in [&running, &other] {
             for _ in 0..2 {
-                let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+                let error = leases
+                    .try_acquire("third", LONG)
+                    .await
+                    .map(drop)
+                    .unwrap_err();
                 assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
                 let error = leases
-                    .try_acquire("key", LONG)
+                    .try_acquire("third", LONG)
                     .shared()
                     .await
                     .map(drop)

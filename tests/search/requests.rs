@@ -41,7 +41,7 @@ async fn each_operation_is_one_request() {
             }
         })
         .await;
-        let leases = leases(store.clone());
+        let (leases, other) = (leases(store.clone()), leases(store.clone()));
         let first = proxy.http_requests();
         let question = format!("GET /{},{alias}?", fixture.alias.replace('-', "%2D"));
         assert!(
@@ -60,11 +60,11 @@ async fn each_operation_is_one_request() {
 
         let lease = leases.acquire("key", LONG).await.unwrap();
         one_bulk("a free acquire");
-        let held = leases.try_acquire("key", LONG).await.unwrap();
+        let held = other.try_acquire("key", LONG).await.unwrap();
         assert!(matches!(held, Attempt::Held(_)));
         one_bulk("a held attempt");
         // A second attempt only reads.
-        let Attempt::Held(held) = leases.try_acquire("key", LONG).await.unwrap() else {
+        let Attempt::Held(held) = other.try_acquire("key", LONG).await.unwrap() else {
             panic!("granted twice");
         };
         assert_eq!(held.holders()[0].lease, lease.id());

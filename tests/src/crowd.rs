@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{TryStreamExt, future::join_all};
 use leasehold::{
-    Attempt, Error, Filter, Key, Leases, Store,
+    Attempt, Error, Filter, Key, Store,
     limits::{MAX_HOLDERS, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     store::{
         AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer,
@@ -67,12 +67,11 @@ impl Crowd {
     }
 
     /// Of several requests at the same time one gets the last place.
-    async fn last_place_is_for_one(&self, leases: &Leases) {
-        let race = (0..8).map(|_| {
-            leases
-                .try_acquire(&self.first.key, LONG)
-                .shared()
-                .into_future()
+    async fn last_place_is_for_one(&self, store: &Arc<dyn Store>) {
+        // Each request is that of a process of its own: the tasks of one share a lease.
+        let race = (0..8).map(|_| async {
+            let leases = patient(store.clone());
+            leases.try_acquire(&self.first.key, LONG).shared().await
         });
         let mut inside = Vec::new();
         for outcome in join_all(race).await {
@@ -123,13 +122,14 @@ impl Crowd {
         let released = store.release(&release).await.unwrap();
         assert_eq!(released, ReleaseAnswer::Released);
         let last = waiting.await.unwrap().unwrap();
-        let full = leases.try_acquire(key, LONG).shared().await;
+        let other = patient(store.clone());
+        let full = other.try_acquire(key, LONG).shared().await;
         assert!(
             matches!(full, Err(Error::TooManyHolders { .. })),
             "{full:?}"
         );
         last.release().await.unwrap();
-        self.last_place_is_for_one(&leases).await;
+        self.last_place_is_for_one(store).await;
         let evicted = leases.evict(key).await.unwrap().unwrap().evicted;
         assert_eq!(evicted.len(), MAX_HOLDERS - 1);
         leases

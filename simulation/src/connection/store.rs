@@ -29,7 +29,7 @@ impl Store for Connection {
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let (asked, client, control) = (request.clone(), self.client, self.server.control);
         if let Some(waiter) = request.turn.waiter() {
-            self.server.state().waits_in(client, &request.key, waiter);
+            self.server.state().waits_in(client, waiter);
         }
         let server = self.server.clone();
         let work = move |state: &mut State, now| {

@@ -1,9 +1,9 @@
 //! The judges that look at the documents now and then: whether a task waits for a key that no task has, whether a
 //! document keeps a lease without a guard, and whether it keeps a place of a client that does not wait.
 
-use std::{rc::Weak, time::Duration};
+use std::{collections::BTreeMap, rc::Weak, time::Duration};
 
-use leasehold::{Holder, Key};
+use leasehold::{Holder, Key, Place};
 use tokio::time::Instant;
 
 use super::{Excuse, Inner, Ledger, Wait};
@@ -27,7 +27,7 @@ impl Ledger {
             excuses,
             free,
             kept,
-            not_waiting,
+            surplus,
             gone,
             killed,
             ..
@@ -101,24 +101,37 @@ impl Ledger {
                 }
                 _ => drop(kept.remove(&key)),
             }
-            for place in record.into_iter().flat_map(|it| it.live_places(server_now)) {
-                let Some(&client) = state.waiters.get(&place.waiter) else {
-                    continue;
-                };
-                if gone.contains(&client) {
-                    continue;
-                }
-                let id = (client, key.clone());
-                let newer = state.places.get(&id).filter(|it| it.0 != place.waiter);
-                let since = match newer {
-                    Some((_, since)) => Some(since),
-                    None if waiting().any(|it| it.client == client) => None,
-                    None => not_waiting.get(&id),
-                };
-                if since
-                    .is_some_and(|&since| now > since + bounds.place && now > calm + LONGEST_PLACE)
+            // A client has a place for its line, and one for each owner that enters again.
+            let mut places = BTreeMap::<usize, Vec<&Place>>::new();
+            for place in record.into_iter().flat_map(|it| &it.waiters) {
+                if let Some(&client) = state.waiters.get(&place.waiter)
+                    && !gone.contains(&client)
                 {
-                    let text = format!("nobody of client {client} waits in {place:?}");
+                    places.entry(client).or_default().push(place);
+                }
+            }
+            surplus.retain(|(client, of), _| *of != key || places.contains_key(client));
+            for (client, places) in places {
+                let live = places.iter().filter(|it| it.until > server_now);
+                let id = (client, key.clone());
+                if live.count() <= waiting().filter(|it| it.client == client).count() {
+                    surplus.remove(&id);
+                } else {
+                    let since = *surplus.entry(id).or_insert(now);
+                    if now > since.max(calm + LONGEST_PLACE) + bounds.place {
+                        let text = format!("nobody of client {client} waits in one of {places:?}");
+                        found = found.or(Some((Judge::Place, text)));
+                    }
+                }
+                let expired = |it: &&&Place| {
+                    let ago = (server_now - it.until).to_std();
+                    ago.is_ok_and(|ago| ago > bounds.place && now - ago > calm + LONGEST_PLACE)
+                };
+                // The clock of a server that steps tells nothing about how long ago that was.
+                if let Some(place) = places.iter().find(expired)
+                    && !self.course.steps_clock
+                {
+                    let text = format!("client {client} left {place:?} to expire");
                     found = found.or(Some((Judge::Place, text)));
                 }
             }

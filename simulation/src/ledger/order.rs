@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Inner, Ledger, Passed, Wait};
+use super::{Inner, Ledger, PASSED_OVER, Passed, Wait};
 use crate::{guard::Guard, judge::Judge};
 
 /// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says.
@@ -50,6 +50,13 @@ impl Inner {
         let now = Instant::now();
         let readers = self.readers.get(&(wait.client, guard.key().clone()));
         let follows = readers.is_some_and(|&at| now < at + READERS);
+        // A task that was not polled may have been granted the key long before it came to tell.
+        let has_just_come = wait
+            .polled_since
+            .is_none_or(|since| since > wait.began && now < since + PASSED_OVER);
+        if has_just_come {
+            return Vec::new();
+        }
         let is_passed = |(_, it): &(&u64, &Wait)| {
             let is_before =
                 it.client == wait.client && it.keys == wait.keys && it.began < wait.began;

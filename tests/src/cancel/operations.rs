@@ -124,7 +124,12 @@ impl Cell {
                     self.strike(&words.acquire);
                     grant.open();
                 };
-                let (lease, ()) = join!(self.acquire(), queued);
+                // The lease of the first waiter has no note, so it does not serve this one.
+                let second = self
+                    .leases
+                    .acquire(&self.key, TTL)
+                    .note("the second waiter");
+                let (lease, ()) = join!(second.into_future(), queued);
                 drop(lease?);
                 first.await??;
             }
