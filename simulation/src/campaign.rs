@@ -11,20 +11,10 @@ use parking_lot::Mutex;
 
 use crate::{
     course::Course,
-    judge::{Judge, Violation},
+    judge::Violation,
     ledger::Tally,
     world::{Options, run},
 };
-
-/// What the client core of today is known to break. Its redesign empties this list. A finding of these judges is
-/// counted, and does not end a run.
-pub const KNOWN: &[Judge] = &[
-    Judge::QueueOfProcess,
-    Judge::QueueOfProcesses,
-    Judge::Sleeps,
-    Judge::Kept,
-    Judge::Place,
-];
 
 /// What happens in a run on average at least, in thousandths. A campaign in which less happens says nothing.
 const FLOORS: &[(&str, u64)] = &[
@@ -57,20 +47,8 @@ const FLOORS: &[(&str, u64)] = &[
     ("fault: still", 100),
 ];
 
-/// How often the judges of [`KNOWN`] find something at most, in thousandths of the runs. A campaign in which they find
-/// more shows another defect.
-const CEILINGS: &[(Judge, u64)] = &[
-    (Judge::QueueOfProcess, 80),
-    (Judge::QueueOfProcesses, 2),
-    (Judge::Sleeps, 100),
-    (Judge::Kept, 2),
-    (Judge::Place, 10),
-];
-
 /// So few runs prove nothing about how often things happen.
 const FEW: u64 = 300;
-/// So few runs prove nothing about how often what is known happens, because one run may have many findings.
-const FEW_FOR_CEILINGS: u64 = 3_000;
 
 /// How long a campaign goes on.
 #[derive(Clone, Copy, Debug)]
@@ -108,21 +86,6 @@ impl Report {
             )
         };
         seldom.map(text).collect()
-    }
-
-    /// What the judges of [`KNOWN`] found too often.
-    pub fn too_often(&self) -> Vec<String> {
-        let found = |judge: Judge| self.tally.get(judge.name()).copied().unwrap_or_default();
-        let ceilings = CEILINGS.iter().filter(|_| self.runs >= FEW_FOR_CEILINGS);
-        let often = ceilings.filter(|(judge, most)| found(*judge) * 1_000 > most * self.runs);
-        let text = |(judge, most): &(Judge, u64)| {
-            let (found, most) = (found(*judge), most * self.runs / 1_000);
-            format!(
-                "{judge}: {found} findings in {} runs, more than {most}",
-                self.runs
-            )
-        };
-        often.map(text).collect()
     }
 
     fn add(&mut self, seed: u64, tally: Tally, violation: Option<Violation>) {

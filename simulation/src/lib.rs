@@ -23,7 +23,7 @@ mod trace;
 mod world;
 
 pub use crate::{
-    campaign::{KNOWN, Report, Until, campaign},
+    campaign::{Report, Until, campaign},
     control::Control,
     course::{Course, Faults},
     judge::{Judge, Violation},

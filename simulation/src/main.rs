@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Parser;
-use leasehold_simulation::{Course, KNOWN, Options, Report, Until, campaign, run, shrink};
+use leasehold_simulation::{Course, Options, Report, Until, campaign, run, shrink};
 
 /// Runs whole clients of leasehold under seeds, with faults, and says what was wrong.
 ///
@@ -31,9 +31,6 @@ struct Arguments {
     /// For how many seconds to run seeds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Also fails for what the client core of today is known to break
-    #[arg(long)]
-    strict: bool,
 }
 
 fn main() -> ExitCode {
@@ -74,10 +71,6 @@ fn one(seed: u64, whole: bool) -> bool {
 
 /// Runs many seeds. Returns whether all was right.
 fn many(arguments: &Arguments) -> bool {
-    let options = Options {
-        ignored: if arguments.strict { &[] } else { KNOWN },
-        ..Options::default()
-    };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let from = arguments
         .from
@@ -87,7 +80,7 @@ fn many(arguments: &Arguments) -> bool {
         None => Until::Time(Duration::from_secs(arguments.seconds)),
     };
     let threads = available_parallelism().map_or(1, usize::from);
-    let report = campaign(from, until, threads, &options);
+    let report = campaign(from, until, threads, &Options::default());
     print(&report, from, threads);
     report.wrong.is_empty() && report.too_seldom().is_empty()
 }

@@ -10,9 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold_simulation::{
-    Control, Course, Judge, KNOWN, Options, Report, Until, campaign, run, shrink,
-};
+use leasehold_simulation::{Control, Course, Judge, Options, Report, Until, campaign, run, shrink};
 
 fn traced(course: &Course) -> Vec<String> {
     let options = Options {
@@ -116,22 +114,6 @@ fn found_nothing(report: &Report) {
         wrong.concat()
     );
     assert_eq!(report.too_seldom(), [""; 0], "too little happened");
-    assert_eq!(report.too_often(), [""; 0], "more than what is known");
-}
-
-/// The defects that are known hide no other one that the same judge finds.
-#[test]
-fn another_defect_shows_behind_those_that_are_known() {
-    let options = Options {
-        control: Some(Control::IgnoresPlaces),
-        ignored: KNOWN,
-        ..Options::default()
-    };
-    let threads = available_parallelism().map_or(1, usize::from);
-    let report = campaign(0, Until::Seeds(3_000), threads, &options);
-    let often = report.too_often();
-    let names_it = |text: &String| text.starts_with("QueueOfProcesses: ");
-    assert!(often.iter().any(names_it), "{often:?}");
 }
 
 /// Seeds that once failed, in `simulation/seeds.txt`.
@@ -139,12 +121,8 @@ fn another_defect_shows_behind_those_that_are_known() {
 fn seeds_that_once_failed_fail_no_more() {
     let lines = include_str!("../../seeds.txt").lines();
     let seeds = lines.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let options = Options {
-        ignored: KNOWN,
-        ..Options::default()
-    };
     for seed in seeds {
-        let found = run(&Course::of(seed), &options).violation;
+        let found = run(&Course::of(seed), &Options::default()).violation;
         assert_eq!(found, None, "scripts/simulate --seed {seed}");
     }
 }
@@ -155,10 +133,7 @@ fn new_seeds_find_nothing() {
     let time = Duration::from_secs(60);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let from = now.expect("the clock is set").as_secs() << 20;
-    let options = Options {
-        ignored: KNOWN,
-        ..Options::default()
-    };
     let threads = available_parallelism().map_or(1, usize::from);
-    found_nothing(&campaign(from, Until::Time(time), threads, &options));
+    let until = Until::Time(time);
+    found_nothing(&campaign(from, until, threads, &Options::default()));
 }
