@@ -211,7 +211,8 @@ impl Keys {
     /// Ends the turn, or the stay, of the lease that a guard is under. A guard that is lost is under none.
     pub(crate) fn stop_serving(&self, guard: &Arc<LeaseState>, why: StayEndReason) {
         self.update(guard.key(), |entry, now, out| {
-            if entry.state.has_guard(guard.id(), guard.number()) {
+            let is_under = entry.state.has_guard(guard.id(), guard.number());
+            if is_under && guard.is_live(now) {
                 let event = Event::StopServing(Some(guard.id()), why);
                 entry.state.step(event, now, out);
             }

@@ -1,6 +1,5 @@
 //! Releases that a caller waits for, and releases in the background.
 
-use std::time::Duration;
 
 use futures::FutureExt;
 use leasehold::{Error, LossReason};

@@ -7,6 +7,7 @@ pub mod fencing;
 mod full_queue;
 pub mod limits;
 mod takeover;
+mod turns;
 mod waiting;
 
 use std::{
@@ -31,9 +32,10 @@ pub use self::{
         an_owner_without_a_place_asks_more_often_than_others,
     },
     takeover::{pause_past_the_ttl, takeover_from_a_killed_process},
+    turns::handoffs_within_a_process_have_a_bound,
     waiting::{
         a_crowd_asks_seldom_behind_a_long_job, a_reader_comes_back_before_a_writer,
-        an_owner_comes_before_those_who_wait_for_it, handoffs_within_a_process_have_a_bound,
+        an_owner_comes_before_those_who_wait_for_it,
         the_first_asks_once_a_second_behind_a_long_job, the_tasks_of_a_process_have_one_place,
         waiting_processes_are_killed, waiting_processes_are_stopped,
         waits_that_end_give_their_places_back,

@@ -1,12 +1,6 @@
 //! Processes that are killed while they wait for a key, waits that end, and those that come before others that wait.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -248,65 +242,6 @@ pub async fn the_tasks_of_a_process_have_one_place(store: Arc<dyn Store>) {
     for released in all.expect("they wait for ever") {
         released.unwrap().unwrap();
     }
-}
-
-/// The tasks of a process hand the key on among themselves, and another process waits. It is granted the key after a
-/// bounded number of handoffs, unless its place expires because this machine stands still. So this is tried several
-/// times.
-pub async fn handoffs_within_a_process_have_a_bound(store: Arc<dyn Store>) {
-    // A process hands the key on 32 times in a row at most. Its place may be ahead of the other one, and it may have
-    // begun before that one waits.
-    const MOST: usize = 2 * (32 + 1) + 1;
-    let start = Instant::now();
-    loop {
-        let between = grants_before_another_process(&store).await;
-        if between <= MOST {
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE / 2, "{between} grants each time");
-    }
-}
-
-/// How often the tasks of a process are granted the key while another process waits for it.
-async fn grants_before_another_process(store: &Arc<dyn Store>) -> usize {
-    let [many, other] = [(); 2].map(|()| patient(store.clone()));
-    let (grants, over) = (
-        Arc::new(AtomicUsize::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let tasks = (0..8).map(|_| {
-        let (many, grants, over) = (many.clone(), grants.clone(), over.clone());
-        tokio::spawn(async move {
-            while !over.load(Relaxed) {
-                let lease = many.acquire("key", LONG).await.unwrap();
-                grants.fetch_add(1, Relaxed);
-                lease.release().await.unwrap();
-            }
-        })
-    });
-    let tasks: Vec<_> = tasks.collect();
-    while grants.load(Relaxed) < 10 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    let mine = tokio::spawn(other.acquire("key", LONG).into_future());
-    let waits = |state: &LockState| state.waiters.iter().any(|it| *it.owner == *other.owner());
-    while !mine.is_finished() {
-        let state = other.inspect("key").await.unwrap();
-        if state.is_some_and(|state| waits(&state)) {
-            break;
-        }
-    }
-    let before = grants.load(Relaxed);
-    let lease = timeout(PATIENCE, mine).await.expect("it waits for ever");
-    let between = grants.load(Relaxed) - before;
-    over.store(true, Relaxed);
-    lease.unwrap().unwrap().release().await.unwrap();
-    let ended = timeout(PATIENCE, join_all(tasks)).await;
-    ended
-        .expect("they wait for ever")
-        .into_iter()
-        .for_each(Result::unwrap);
-    between
 }
 
 /// A wait that times out or is dropped gives the place of its process back. A place also ends by itself, so what this
