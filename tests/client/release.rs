@@ -1,6 +1,5 @@
 //! Releases that a caller waits for, and releases in the background.
 
-
 use futures::FutureExt;
 use leasehold::{Error, LossReason};
 use tokio::time::{sleep, timeout};
