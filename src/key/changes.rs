@@ -3,6 +3,8 @@
 //! Invariant: effects are carried out after the lock of the keys is released, and reports to telemetry come last. So a
 //! subscriber of the application runs under no lock, and what it does breaks nothing.
 
+use std::collections::BTreeSet;
+
 use tokio::time::Instant;
 
 use super::{
@@ -81,7 +83,8 @@ impl Keys {
             effect => self.job(entry, effect, now),
         });
         // What runs in an event comes last: it is code of the application.
-        let (mut jobs, mut reports): (Vec<_>, Vec<_>) = jobs.partition(|job| !job.is_report());
+        let (mut jobs, mut reports): (Vec<_>, Vec<_>) =
+            jobs.partition(|job| !matches!(job, Job::Report(_)));
         jobs.append(&mut reports);
         let is_empty = entry.state.is_empty();
         let time = entry.state.next_timer().filter(|_| !is_empty);
@@ -94,12 +97,22 @@ impl Keys {
             );
         }
         if time != before {
-            before.map(|at| map.times.remove(&(at, key.clone())));
-            if let Some(at) = time {
-                map.times.insert((at, key.clone()));
-                self.timers.arm(at, &self.this);
-            }
+            self.set_time(&mut map.times, key, (before, time));
         }
         Some((outcome, jobs))
+    }
+
+    /// Sets the next time that matters for a key.
+    fn set_time(
+        &self,
+        times: &mut BTreeSet<(Instant, Key)>,
+        key: &Key,
+        (before, time): (Option<Instant>, Option<Instant>),
+    ) {
+        before.map(|at| times.remove(&(at, key.clone())));
+        if let Some(at) = time {
+            times.insert((at, key.clone()));
+            self.timers.arm(at, &self.this);
+        }
     }
 }

@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{
     effect::{Event, GiveBack},
-    jobs::Job,
+    jobs::{Job, Reported},
     keys::Keys,
 };
 use crate::{
@@ -89,9 +89,9 @@ impl Keys {
                 _ => true,
             });
             // The guards have lost their leases.
-            jobs.push(Job::Lose(
+            jobs.push(Job::Report(Reported::Lost(
                 leases.iter().flat_map(|it| it.guards()).collect(),
-            ));
+            )));
             rest.push((key, jobs));
         }
         (pending, rest)

@@ -11,6 +11,7 @@ use super::{
     effect::{Answer, Effect, Event, GiveBack, Refusal, Refused, Report},
     keys::{Entry, Keys},
     place::{EndedTurn, PlaceNews},
+    waiters::WaiterNo,
 };
 use crate::{
     lease_state::LeaseState,
@@ -25,7 +26,6 @@ pub(super) enum Job {
     Send(Arc<Call>, RequestNo, Arc<AcquireRequest>, bool),
     Withdraw(RequestNo, Arc<Call>),
     Spawn(Arc<Call>),
-    Overdue(RequestNo, Error),
     Keep(Arc<LeaseState>),
     Tell(Arc<Cell>, News),
     GiveBack(Arc<LeaseState>, GiveBack),
@@ -33,39 +33,20 @@ pub(super) enum Job {
     LeavePlace(LeaseId, WaiterId),
     Listen,
     Drop(Box<Entry>),
-    Lose(Vec<Arc<LeaseState>>),
-    Waits(Arc<Cell>, Option<usize>),
-    ReportUnanswered(Error),
-    ReportPlace(PlaceNews),
-    ReportTurn(EndedTurn),
-    ReportStays(Arc<LeaseState>),
-    ReportStayEnded(Arc<LeaseState>, StayEndReason, bool),
+    /// This makes events, and no other job depends on what it changes.
+    Report(Reported),
 }
 
-impl Job {
-    /// Whether it makes events, and changes nothing else that another job depends on.
-    pub(super) fn is_report(&self) -> bool {
-        match self {
-            Self::Lose(_)
-            | Self::Overdue(..)
-            | Self::Waits(..)
-            | Self::ReportUnanswered(_)
-            | Self::ReportPlace(_)
-            | Self::ReportTurn(_)
-            | Self::ReportStays(_)
-            | Self::ReportStayEnded(..) => true,
-            Self::Send(..)
-            | Self::Withdraw(..)
-            | Self::Spawn(_)
-            | Self::Keep(_)
-            | Self::Tell(..)
-            | Self::GiveBack(..)
-            | Self::Settle(_)
-            | Self::LeavePlace(..)
-            | Self::Listen
-            | Self::Drop(_) => false,
-        }
-    }
+/// What telemetry is told.
+pub(super) enum Reported {
+    Overdue(RequestNo, Error),
+    Lost(Vec<Arc<LeaseState>>),
+    Waits(Arc<Cell>, Option<usize>),
+    Unanswered(Error),
+    Place(PlaceNews),
+    Turn(EndedTurn),
+    Stays(Arc<LeaseState>),
+    StayEnded(Arc<LeaseState>, StayEndReason, bool),
 }
 
 impl Keys {
@@ -78,37 +59,14 @@ impl Keys {
                 message,
                 repeats,
                 by,
-            } => {
-                let call = Arc::new(Call::default());
-                match by.and_then(|no| entry.cells.get(&no)) {
-                    Some(cell) => cell.set_call(call.clone()),
-                    None => self.leave(&call),
-                }
-                entry.calls.insert(request, call.clone());
-                Job::Send(call, request, message, repeats)
-            }
+            } => Job::Send(self.begin(entry, request, by), request, message, repeats),
             Effect::Withdraw(request) => Job::Withdraw(request, entry.calls.get(&request)?.clone()),
             Effect::Spawn(request) => Job::Spawn(entry.calls.get(&request)?.clone()),
-            Effect::Overdue(request, limit) => Job::Overdue(request, self.timed_out(limit)),
-            Effect::Report(Report::Unanswered(limit)) => {
-                Job::ReportUnanswered(self.timed_out(limit))
-            }
             Effect::Keep(claim) => Job::Keep(stored(&claim)?),
-            Effect::MayBeGrantedAgain(claim) => {
-                stored(&claim)?.set_maybe_in_flight();
-                return None;
-            }
             Effect::Offer(no) => Job::Tell(entry.cells.get(&no)?.clone(), News::Offered),
             Effect::Refuse(no, refused) => {
                 let ended = self.ended(entry, refused, now);
                 Job::Tell(entry.cells.remove(&no)?, News::Ended(ended))
-            }
-            Effect::Waits(no, ahead) => {
-                let cell = entry.cells.get(&no)?;
-                if cell.is_counted() {
-                    return None;
-                }
-                Job::Waits(cell.clone(), ahead)
             }
             Effect::GiveBack(claim, how) => {
                 let lease = stored(&claim)?;
@@ -124,42 +82,82 @@ impl Keys {
                 maybe_in_flight,
             } => Job::Settle(ReleaseJob::of_nobody(&claim, maybe_in_flight)),
             Effect::LeavePlace(claim, place) => Job::LeavePlace(claim, place),
+            Effect::Listen => Job::Listen,
+            Effect::Overdue(..) | Effect::Waits(..) | Effect::Expired(..) | Effect::Report(_) => {
+                Job::Report(self.reported(entry, effect)?)
+            }
+            Effect::Bind(_)
+            | Effect::Unbind(_)
+            | Effect::Forget(_)
+            | Effect::MayBeGrantedAgain(_)
+            // The caller deals with it, because it has the other keys.
+            | Effect::Contended => {
+                self.note(entry, &effect);
+                return None;
+            }
+        })
+    }
+
+    /// The call of a request, which this waiter polls, or else a task of its own.
+    fn begin(&self, entry: &mut Entry, request: RequestNo, by: Option<WaiterNo>) -> Arc<Call> {
+        let call = Arc::new(Call::default());
+        match by.and_then(|no| entry.cells.get(&no)) {
+            Some(cell) => cell.set_call(call.clone()),
+            None => self.leave(&call),
+        }
+        entry.calls.insert(request, call.clone());
+        call
+    }
+
+    /// Applies an effect on what belongs to the claims of a key.
+    fn note(&self, entry: &mut Entry, effect: &Effect) {
+        match effect {
             Effect::Bind(claim) => {
                 let token = self.lifecycle.register_operation();
-                entry.at_work.insert(claim, token);
-                return None;
+                entry.at_work.insert(*claim, token);
             }
-            Effect::Unbind(claim) => {
-                entry.at_work.remove(&claim);
-                return None;
+            Effect::Unbind(claim) => drop(entry.at_work.remove(claim)),
+            // The lease lives on in its release, or in the guards that outlive it.
+            Effect::Forget(claim) => drop(entry.leases.remove(claim)),
+            Effect::MayBeGrantedAgain(claim) => {
+                let lease = entry.leases.get(claim);
+                lease
+                    .into_iter()
+                    .for_each(|it| it.lease().set_maybe_in_flight());
             }
+            _ => {}
+        }
+    }
+
+    /// What telemetry is told of this effect.
+    fn reported(&self, entry: &Entry, effect: Effect) -> Option<Reported> {
+        let stored = |claim: &LeaseId| entry.leases.get(claim).map(|it| it.lease().clone());
+        Some(match effect {
+            Effect::Overdue(request, limit) => Reported::Overdue(request, self.timed_out(limit)),
+            Effect::Waits(no, ahead) => Reported::Waits(entry.cells.get(&no)?.clone(), ahead),
             Effect::Expired(claim, numbers) => {
                 let mut guards = stored(&claim)?.guards();
                 guards.retain(|guard| numbers.contains(&guard.number()));
-                Job::Lose(guards)
+                Reported::Lost(guards)
             }
-            Effect::Forget(claim) => {
-                // The lease lives on in its release, or in the guards that outlive it.
-                entry.leases.remove(&claim);
-                return None;
-            }
-            Effect::Listen => Job::Listen,
-            Effect::Report(Report::Place(news)) => Job::ReportPlace(news),
-            Effect::Report(Report::Turn(ended)) => Job::ReportTurn(ended),
-            Effect::Report(Report::Stays(claim)) => Job::ReportStays(stored(&claim)?),
-            Effect::Report(Report::StayEnded {
-                claim,
-                why,
-                at_once,
-            }) => {
-                let lease = stored(&claim)?;
-                if why == StayEndReason::WaitedFor {
-                    lease.set_awaited();
+            Effect::Report(report) => match report {
+                Report::Unanswered(limit) => Reported::Unanswered(self.timed_out(limit)),
+                Report::Place(news) => Reported::Place(news),
+                Report::Turn(ended) => Reported::Turn(ended),
+                Report::Stays(claim) => Reported::Stays(stored(&claim)?),
+                Report::StayEnded {
+                    claim,
+                    why,
+                    at_once,
+                } => {
+                    let lease = stored(&claim)?;
+                    if why == StayEndReason::WaitedFor {
+                        lease.set_awaited();
+                    }
+                    Reported::StayEnded(lease, why, at_once)
                 }
-                Job::ReportStayEnded(lease, why, at_once)
-            }
-            // The caller deals with it, because it has the other keys.
-            Effect::Contended => return None,
+            },
+            _ => return None,
         })
     }
 
@@ -202,18 +200,6 @@ impl Keys {
                 }
             }
             Job::Spawn(call) => self.leave(&call),
-            Job::Overdue(request, error) => {
-                let answer = Answer::Failed(error.clone());
-                self.step(
-                    key,
-                    Event::Answered {
-                        request,
-                        answer,
-                        is_last: false,
-                    },
-                );
-                telemetry::store_failed("acquire", None, &error);
-            }
             Job::Keep(lease) => {
                 // This fails without a runtime, on which the request was.
                 let _ = self.renewals.keep(&lease);
@@ -227,21 +213,39 @@ impl Keys {
             Job::LeavePlace(claim, place) => self.leave_place(key, claim, place),
             Job::Listen => self.listen(),
             Job::Drop(entry) => drop(entry),
-            Job::Lose(guards) => telemetry::for_each(guards, |guard| {
+            Job::Report(reported) => self.report(key, reported),
+        }
+    }
+
+    fn report(&self, key: &Key, reported: Reported) {
+        match reported {
+            Reported::Overdue(request, error) => {
+                let answer = Answer::Failed(error.clone());
+                self.step(
+                    key,
+                    Event::Answered {
+                        request,
+                        answer,
+                        is_last: false,
+                    },
+                );
+                telemetry::store_failed("acquire", None, &error);
+            }
+            Reported::Lost(guards) => telemetry::for_each(guards, |guard| {
                 guard.lose(guard.loss(Instant::now()).unwrap_or(LossReason::Expired));
             }),
-            Job::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
-            Job::ReportUnanswered(error) => telemetry::store_failed("acquire", None, &error),
-            Job::ReportPlace(PlaceNews::Taken { ahead }) => telemetry::place_taken(key, ahead),
-            Job::ReportPlace(PlaceNews::NoRoom) => telemetry::no_place(key),
-            Job::ReportTurn(ended) => {
+            Reported::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
+            Reported::Unanswered(error) => telemetry::store_failed("acquire", None, &error),
+            Reported::Place(PlaceNews::Taken { ahead }) => telemetry::place_taken(key, ahead),
+            Reported::Place(PlaceNews::NoRoom) => telemetry::no_place(key),
+            Reported::Turn(ended) => {
                 telemetry::turn_came(key, ended.ahead, ended.waited);
                 if let Some((ahead, waited)) = ended.passed {
                     telemetry::places_passed(key, ahead, waited);
                 }
             }
-            Job::ReportStays(lease) => telemetry::stays(lease.fields()),
-            Job::ReportStayEnded(lease, why, at_once) => {
+            Reported::Stays(lease) => telemetry::stays(lease.fields()),
+            Reported::StayEnded(lease, why, at_once) => {
                 telemetry::stay_ended(lease.fields(), why, at_once);
             }
         }
