@@ -1,6 +1,6 @@
 //! Acquires: the builders, and how a task gets its guard.
 //!
-//! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs`, `sticky_shared.rs` and `with.rs` have what an application awaits;
+//! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs` and `with.rs` have what an application awaits;
 //!   `options.rs` has the options that they share, and `attempt.rs` an answer.
 //! - `start.rs` waits for the guard of one key (`src/key.rs`). `late.rs` renews a lease that was granted late.
 //! - `backpressure.rs` slows acquires down while renewals are late, and `recent_keys.rs` remembers the keys that were
@@ -19,7 +19,6 @@ mod options;
 mod recent_keys;
 mod resume;
 mod start;
-mod sticky_shared;
 mod with;
 
 pub use self::{
@@ -28,7 +27,6 @@ pub use self::{
     builder::{Acquire, TryAcquire},
     once::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
     resume::{Resume, Resumed},
-    sticky_shared::AcquireShared,
     with::WithError,
 };
 pub(crate) use self::{context::AcquireContext, recent_keys::RecentKeys};

@@ -9,11 +9,8 @@ mod give_up;
 mod guard;
 mod requests;
 mod set;
-mod shared;
 mod ticket;
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-pub use self::{
-    convert::Upgrade, guard::Lease, set::LeaseSet, shared::SharedLease, ticket::Ticket,
-};
+pub use self::{convert::Upgrade, guard::Lease, set::LeaseSet, ticket::Ticket};

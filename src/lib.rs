@@ -156,11 +156,9 @@ pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "metrics")]
 pub use crate::telemetry::describe_metrics;
 pub use crate::{
-    acquire::{
-        Acquire, AcquireAll, AcquireShared, Attempt, Resume, Resumed, TryAcquire, WithError,
-    },
+    acquire::{Acquire, AcquireAll, Attempt, Resume, Resumed, TryAcquire, WithError},
     client::{Leases, LeasesBuilder},
-    lease::{Lease, LeaseSet, SharedLease, Ticket, Upgrade},
+    lease::{Lease, LeaseSet, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,
     model::{Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Place},

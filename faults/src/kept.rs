@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use leasehold::{Attempt, Error, SharedLease};
+use leasehold::{Attempt, Error, Lease};
 use tokio::time::sleep;
 
 use crate::{
@@ -115,12 +115,12 @@ impl Worker {
 
     /// Takes a shared lease that stays with this client beside those of the other clients. It shows no id and no fence,
     /// so it is recorded under a random id.
-    async fn read_index(&mut self) -> Result<Option<(String, SharedLease)>> {
+    async fn read_index(&mut self) -> Result<Option<(String, Lease)>> {
         let (key, idle) = (self.index(), self.idle());
         let patience = Duration::from_millis(self.random.u64(..2_000));
         let sent = self.recorder.clock.now();
         let asked = self.leases.acquire(key.as_str(), self.ttl).keep_alive();
-        let lease = match asked.wait_for(patience).sticky_shared(idle).await {
+        let lease = match asked.wait_for(patience).shared().sticky(idle).await {
             Ok(lease) => lease,
             Err(Error::WaitTimedOut { .. }) => {
                 self.recorder.saw(Event::Operations(1));
@@ -143,7 +143,7 @@ impl Worker {
         Ok(Some((id, lease)))
     }
 
-    async fn end_reading(&mut self, id: &str, lease: SharedLease) -> Result<()> {
+    async fn end_reading(&mut self, id: &str, lease: Lease) -> Result<()> {
         let clock = self.recorder.clock;
         let end = clock.now() + LOOK.as_micros() as Time * self.random.u64(..4);
         loop {

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Duration};
 
-use leasehold::{Fence, Key, Lease, Mode, SharedLease};
+use leasehold::{Fence, Key, Lease, Mode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -10,8 +10,6 @@ use tokio_util::sync::CancellationToken;
 pub enum Held {
     /// The guard of a lease.
     Lease(Lease),
-    /// The guard of a shared lease from memory. It shows no fence.
-    Shared(SharedLease),
     /// Work that the library runs under a lease.
     Work {
         /// The key of the lease.
@@ -64,7 +62,6 @@ impl Guard {
     pub fn is_live(&self) -> bool {
         match &self.held {
             Held::Lease(lease) => lease.is_live(),
-            Held::Shared(lease) => lease.is_live(),
             Held::Work { token, until, .. } => {
                 !token.is_cancelled() && Instant::now() < until.get()
             }
@@ -75,7 +72,6 @@ impl Guard {
     pub fn remaining(&self) -> Duration {
         match &self.held {
             Held::Lease(lease) => lease.remaining(),
-            Held::Shared(lease) => lease.remaining(),
             Held::Work { until, .. } => until.get().saturating_duration_since(Instant::now()),
         }
     }
@@ -84,7 +80,6 @@ impl Guard {
     pub fn key(&self) -> &Key {
         match &self.held {
             Held::Lease(lease) => lease.key(),
-            Held::Shared(lease) => lease.key(),
             Held::Work { key, .. } => key,
         }
     }
@@ -93,7 +88,6 @@ impl Guard {
     pub fn owner(&self) -> &str {
         match &self.held {
             Held::Lease(lease) => lease.owner(),
-            Held::Shared(lease) => lease.owner(),
             Held::Work { owner, .. } => owner,
         }
     }
@@ -113,7 +107,6 @@ impl Guard {
                 Mode::Shared
             }
             Held::Lease(lease) => lease.mode(),
-            Held::Shared(_) => Mode::Shared,
             Held::Work { .. } => Mode::Exclusive,
         }
     }

@@ -57,7 +57,6 @@ impl Task {
         let lost = async {
             match &guard.held {
                 Held::Lease(lease) => drop(lease.lost().await),
-                Held::Shared(lease) => drop(lease.lost().await),
                 Held::Work { .. } => std::future::pending().await,
             }
         };
@@ -70,7 +69,6 @@ impl Task {
             match &guard.held {
                 _ if self.is_wrong(Control::TellsNobody) => std::future::pending().await,
                 Held::Lease(lease) => lease.lost().await,
-                Held::Shared(lease) => lease.lost().await,
                 Held::Work { .. } => std::future::pending().await,
             }
         };
@@ -127,7 +125,6 @@ impl Task {
         let renewed = async {
             match &guard.held {
                 Held::Lease(lease) => lease.renew().await,
-                Held::Shared(lease) => lease.renew().await,
                 Held::Work { .. } => Ok(()),
             }
         };
@@ -181,11 +178,6 @@ impl Task {
         } = guard;
         let lease = match held {
             Held::Lease(lease) => lease,
-            Held::Shared(lease) => {
-                self.say(|| format!("releases {}", lease.key()));
-                let _ = self.within(CALL, lease.release()).await;
-                return;
-            }
             Held::Work { .. } => return,
         };
         // The lease behind one from memory may live for longer.

@@ -210,23 +210,6 @@ impl Task {
             ..self.wait(&[asked.key])
         };
         let bound = asked.wait_for;
-        if asked.is_shared && !asked.is_reentrant && !asked.idle.is_zero() {
-            self.say(|| {
-                format!(
-                    "wants {} shared, from memory, ttl {:?}, wait {:?}, barging {}",
-                    asked.key, asked.ttl, bound, asked.is_barging
-                )
-            });
-            let acquire = acquire.sticky_shared(asked.idle);
-            let (answer, wait) = self.awaits(acquire.into_future(), wait, bound).await;
-            self.may_stay(asked.key, asked.idle);
-            let is_dropped = answer.is_none();
-            if let Some(Ok(lease)) = answer {
-                self.has(Held::Shared(lease), Some(wait), false, asked.idle)
-                    .await;
-            }
-            return is_dropped;
-        }
         if !asked.idle.is_zero() {
             acquire = acquire.sticky(asked.idle);
         }

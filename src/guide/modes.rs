@@ -14,8 +14,7 @@
 //! - Work that may hang while its process still renews the lease: [`max_hold`](crate::Acquire::max_hold).
 //! - A key that must stay held for a while although the work is done: [`min_hold`](crate::Acquire::min_hold).
 //! - Work that is more urgent than the work of the processes that wait: [`barging`](crate::Acquire::barging).
-//! - A key that mostly stays with one process, and is granted there from memory: [`sticky`](crate::Acquire::sticky),
-//!   and [`sticky_shared`](crate::Acquire::sticky_shared) for readers.
+//! - A key that mostly stays with one process, and is granted there from memory: [`sticky`](crate::Acquire::sticky).
 //! - A text for people who look at the lock: [`note`](crate::Acquire::note).
 //! - Work that begins in one process and ends in another: [`Lease::into_ticket`](crate::Lease::into_ticket) and
 //!   [`Leases::resume`](crate::Leases::resume).

@@ -46,7 +46,7 @@ pub async fn cycles(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 pub async fn index(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "Workers that each take a shared lock on the same index, then a lock on a document \
                  of their own 1,000, and release both. `leasehold` takes the first with `shared`, \
-                 `leasehold-sticky` with `sticky_shared`. Raw has no shared lock.";
+                 `leasehold-sticky` with `.shared().sticky(…)`. Raw has no shared lock.";
     let mut result = CaseResult::new("sticky-index", mongo.engine.name(), about);
     for tasks in TASKS {
         let each = 1_000 / tasks as u64;
@@ -63,7 +63,7 @@ pub async fn index(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
         let sticky = working(tasks, STICKY, move |task, turn| {
             let (leases, document) = (leases.clone(), format!("doc-{task}-{}", turn % each));
             Box::pin(async move {
-                let index = leases.acquire("index", TTL).sticky_shared(IDLE).await?;
+                let index = leases.acquire("index", TTL).shared().sticky(IDLE).await?;
                 leases.acquire(document, TTL).await?.release().await?;
                 Ok(index.release().await?)
             })

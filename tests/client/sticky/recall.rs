@@ -65,7 +65,7 @@ async fn shared_leases_stay_in_several_processes() {
     let other = elsewhere(&store);
     let share = async |leases: &Leases| {
         let acquire = leases.acquire("key", TTL);
-        acquire.sticky_shared(IDLE).await.unwrap()
+        acquire.shared().sticky(IDLE).await.unwrap()
     };
     for _ in 0..10 {
         let (one, two) = (share(&leases).await, share(&leases).await);
@@ -91,7 +91,7 @@ async fn shared_leases_stay_in_several_processes() {
 async fn a_writer_of_the_same_process_gets_the_key_from_its_readers() {
     let (store, leases) = setup();
     let acquire = leases.acquire("key", TTL);
-    let reader = acquire.sticky_shared(IDLE).await.unwrap();
+    let reader = acquire.shared().sticky(IDLE).await.unwrap();
     let write = async {
         let lease = plain(&leases).await;
         lease.release().await.unwrap();

@@ -163,7 +163,7 @@ async fn a_release_by_the_name_of_the_owner_ends_it() {
 #[tokio::test(start_paused = true)]
 async fn a_release_by_the_name_of_another_owner_does_not_end_it() {
     let (store, leases) = setup();
-    let shared = leases.acquire("key", TTL).sticky_shared(IDLE).await;
+    let shared = leases.acquire("key", TTL).shared().sticky(IDLE).await;
     let shared = shared.unwrap();
     let other = elsewhere(&store);
     let theirs = other.acquire("key", TTL).shared().owner("other");
@@ -172,7 +172,7 @@ async fn a_release_by_the_name_of_another_owner_does_not_end_it() {
     assert!(shared.is_live());
     shared.release().await.unwrap();
     store.calls();
-    let again = leases.acquire("key", TTL).sticky_shared(IDLE).await;
+    let again = leases.acquire("key", TTL).shared().sticky(IDLE).await;
     again.unwrap().release().await.unwrap();
     assert_eq!(asked(&store), (0, 0), "it stays");
     drop(theirs);
@@ -289,7 +289,7 @@ async fn every_lease_that_has_ended_goes_back_at_the_ttl_of_a_guard_that_hangs()
     let (store, leases) = setup();
     let mut hung = Vec::new();
     for _ in 0..3 {
-        let shared = leases.acquire("key", TTL).sticky_shared(IDLE).await;
+        let shared = leases.acquire("key", TTL).shared().sticky(IDLE).await;
         hung.push(shared.unwrap());
         assert!(is_held(&leases).await, "a writer ends the stay of readers");
     }
@@ -337,7 +337,8 @@ async fn a_refused_upgrade_names_the_other_leases_only() {
     let mine = reader().await.unwrap();
     let _other = leases
         .acquire("key", TTL)
-        .sticky_shared(IDLE)
+        .shared()
+        .sticky(IDLE)
         .await
         .unwrap();
     let Upgrade::Held(held) = mine.upgrade().await.unwrap() else {
