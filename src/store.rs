@@ -171,8 +171,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Grants the key if no live holder conflicts with the request, the key has fewer holders than
     /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS), and no process that waits for the key comes first
     /// ([`rules::acquire`]). Otherwise it writes nothing but a [place](crate::Place).
-    ///
-    /// A request that [replaces](AcquireRequest#structfield.in_place_of) a lease removes that lease in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
     /// Removes the place of a process that no longer waits for this key ([`rules::leave`]).

@@ -55,7 +55,6 @@ mod exclusion;
 mod expiry;
 mod fence;
 mod guard;
-mod handover;
 mod holding;
 mod input;
 mod limits;
@@ -104,7 +103,6 @@ pub use self::{
         a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
         a_waiter_gives_up_in_time,
     },
-    handover::{a_lease_makes_way_for_another, a_lease_makes_way_for_one_only},
     holding::{
         a_close_releases_everything, a_kept_lease_outlives_its_ttl,
         a_kept_lease_that_is_evicted_is_lost, a_waiter_that_goes_away_holds_up_nobody,
@@ -158,8 +156,7 @@ pub use self::{
         all_that_go_on_asking_are_granted_the_key, an_owner_does_not_queue_behind_itself,
         an_upgrade_does_not_queue, permits_queue_behind_a_large_request,
         processes_are_granted_a_key_in_the_order_in_which_they_came,
-        readers_of_a_process_share_its_place, renewals_and_evictions_keep_the_places,
-        who_passes_the_queue_leaves_it_as_it_is,
+        renewals_and_evictions_keep_the_places, who_passes_the_queue_leaves_it_as_it_is,
     },
 };
 use leasehold::{Error, Store};
@@ -227,8 +224,6 @@ macro_rules! conformance_suite {
             opposite_orders_do_not_deadlock
             a_minimum_hold_outlasts_the_release
             a_lease_goes_on_in_another_process
-            a_lease_makes_way_for_another
-            a_lease_makes_way_for_one_only
             a_batch_does_what_its_requests_say
             racing_batches_share_no_key
             a_window_never_has_more_permits_than_its_limit
@@ -247,7 +242,6 @@ macro_rules! conformance_suite {
             a_reader_queues_behind_a_writer
             a_key_is_kept_from_the_release_of_its_last_holder
             a_place_counts_for_as_long_as_was_told
-            readers_of_a_process_share_its_place
             permits_queue_behind_a_large_request
             a_process_that_is_gone_blocks_nobody
             a_place_is_given_back

@@ -234,7 +234,6 @@ pub async fn a_tick_that_is_done_is_not_waited_for(clients: &Clients) -> Outcome
                 asks().fresh(),
                 asks().likely_held(),
                 asks().shared(),
-                asks().in_place_of(holder.lease),
                 asks().turn(Turn::in_turn(waiter, stays)),
                 asks().turn(Turn::in_turn(waiter, stays)).likely_held(),
             ] {

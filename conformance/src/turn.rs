@@ -36,7 +36,6 @@ pub use self::{
         a_reader_queues_behind_a_writer, all_that_go_on_asking_are_granted_the_key,
         permits_queue_behind_a_large_request,
         processes_are_granted_a_key_in_the_order_in_which_they_came,
-        readers_of_a_process_share_its_place,
     },
     places::{
         a_key_has_a_bounded_number_of_places, a_place_counts_for_as_long_as_was_told,
@@ -53,7 +52,7 @@ use super::{
 use leasehold::{
     Held, Key, LockState, Store,
     rules::turn::MAX_BIND_TIME,
-    store::{AcquireAnswer, AcquireRequest, Grant, KnownPlace, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
 };
 
 /// How long the places that a property needs count.
@@ -62,22 +61,6 @@ const STAYS: Duration = Duration::from_secs(30);
 /// The request of a process that waits.
 fn waiting(key: &Key, waiter: WaiterId) -> AcquireRequest {
     request(key, &format!("process {waiter}"), LONG).turn(Turn::in_turn(waiter, STAYS))
-}
-
-/// The same request, whose process keeps its place after a grant.
-fn keeping_place(mut request: AcquireRequest) -> AcquireRequest {
-    if let Turn::InTurn(turn) = &mut request.turn {
-        turn.keeps_place = true;
-    }
-    request
-}
-
-/// The same request, whose process knows that it has a place.
-fn knowing_place(mut request: AcquireRequest) -> AcquireRequest {
-    if let Turn::InTurn(turn) = &mut request.turn {
-        turn.known = KnownPlace::Taken;
-    }
-    request
 }
 
 fn processes<const N: usize>() -> [WaiterId; N] {

@@ -6,7 +6,6 @@ mod newest;
 mod order;
 mod recalls;
 mod risks;
-mod shared_turns;
 mod ticks;
 
 use std::{
@@ -18,7 +17,6 @@ use self::{
     blocks::Blocks,
     newest::Newest,
     risks::{Risks, at_risk},
-    shared_turns::shared_turns,
 };
 pub use self::{
     blocks::from_memory,
@@ -93,10 +91,7 @@ type Tolds<'a> = (&'a [Told<'a>], &'a Blocks<'a>);
 
 /// All violations that the histories of all processes show.
 pub fn all_processes(processes: &[Vec<Event>]) -> Violations {
-    let mut violations = all(&processes.concat());
-    let shared_turns = processes.iter().flat_map(|it| shared_turns(it));
-    violations.extend(shared_turns);
-    violations
+    all(&processes.concat())
 }
 
 /// All violations that a history alone shows.

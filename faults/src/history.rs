@@ -187,8 +187,6 @@ pub enum Event {
         claim: Claim,
         /// Whether the request may come before the waiting processes.
         overtakes: bool,
-        /// Whether a grant leaves the process in its place.
-        keeps: bool,
         /// How many fences in a row a grant takes. If it is more than one, the lease is to stay with the process.
         fences: u16,
         sent: Time,

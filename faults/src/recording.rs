@@ -116,11 +116,7 @@ impl Store for Recording {
             lease: request.lease.to_string(),
             waiter: request.turn.waiter().map(|it| it.to_string()),
             claim: claim(request.access),
-            overtakes: request.turn == Turn::Barging
-                || request.in_place_of.is_some()
-                || request.reentrant,
-            keeps: matches!(request.turn, Turn::InTurn(turn) if turn.keeps_place)
-                && request.access != Access::Exclusive,
+            overtakes: request.turn == Turn::Barging || request.reentrant,
             fences: request.fences.get(),
             sent,
         });

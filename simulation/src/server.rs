@@ -314,7 +314,7 @@ fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> 
     if now >= before.expires_at + PLACES_KEEP {
         return None;
     }
-    if !is_new || request.reentrant || request.in_place_of.is_some() {
+    if !is_new || request.reentrant {
         return None;
     }
     let mode = request.access.mode();

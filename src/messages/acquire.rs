@@ -42,10 +42,6 @@ pub struct AcquireRequest {
     /// The tick that the holder wants to do under the lease. If this tick or a later one is done, the store refuses the
     /// request, even if the key is free.
     pub tick: Option<Tick>,
-    /// The lease that this one replaces, in the same step. If it is not among the holders, the store refuses the
-    /// request, even if the key is free, unless the lease of this request was granted before. The two must be different
-    /// leases.
-    pub in_place_of: Option<LeaseId>,
     /// Whether the store has granted no earlier request with this lease id, and cannot grant one any more. If the store
     /// then finds a holder with the id, it knows that this request was granted.
     pub fresh: bool,
@@ -83,15 +79,12 @@ pub struct InTurn {
     /// What the client knows of the [place](crate::Place) of its process. It does not change what is granted. A
     /// store may choose its statement by it.
     pub known: KnownPlace,
-    /// Whether the process keeps its place after a grant, because other tasks of the process wait in it and can hold
-    /// the key beside this lease. The grant of an exclusive lease ends the place in any case.
-    pub keeps_place: bool,
 }
 
 /// What a client knows of the place of its process in the queue of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownPlace {
-    /// The process has no place: no request has taken one. So a grant in place of another lease ends none.
+    /// The process has no place: no request has taken one.
     None,
     /// The process may have a place, so the store may keep the key for it.
     Taken,
@@ -106,14 +99,6 @@ impl Turn {
         Self::InTurn(InTurn::new(waiter, counts_for))
     }
 
-    /// Whether the process of the request may have a place, as far as its client knows.
-    pub(crate) fn may_have_place(self) -> bool {
-        match self {
-            Self::Barging | Self::Behind => false,
-            Self::InTurn(turn) => turn.known != KnownPlace::None,
-        }
-    }
-
     /// The process that waits; `None` unless the turn is [`InTurn`](Turn::InTurn).
     pub fn waiter(self) -> Option<WaiterId> {
         match self {
@@ -124,14 +109,12 @@ impl Turn {
 }
 
 impl InTurn {
-    /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place. A grant ends
-    /// its place, unless it is one [in place of another lease](AcquireRequest#structfield.in_place_of).
+    /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place.
     pub fn new(waiter: WaiterId, counts_for: Duration) -> Self {
         Self {
             waiter,
             counts_for,
             known: KnownPlace::None,
-            keeps_place: false,
         }
     }
 }
@@ -148,7 +131,6 @@ impl AcquireRequest {
             reentrant: false,
             note: None,
             tick: None,
-            in_place_of: None,
             fresh: false,
             likely_held: false,
             turn: Turn::Behind,
@@ -190,12 +172,6 @@ impl AcquireRequest {
         self
     }
 
-    /// The same request for a lease that [replaces](AcquireRequest#structfield.in_place_of) this one.
-    pub fn in_place_of(mut self, lease: LeaseId) -> Self {
-        self.in_place_of = Some(lease);
-        self
-    }
-
     /// The same request for a key that [was held](AcquireRequest#structfield.likely_held) a moment ago.
     pub fn likely_held(mut self) -> Self {
         self.likely_held = true;
@@ -212,18 +188,6 @@ impl AcquireRequest {
     pub fn fences(mut self, fences: NonZeroU16) -> Self {
         self.fences = fences;
         self
-    }
-
-    /// The process whose place a grant ends, if any.
-    ///
-    /// A request that replaces a lease, of a process without a place, ends none: the statement is shorter then.
-    pub(crate) fn ended_place(&self) -> Option<WaiterId> {
-        let Turn::InTurn(turn) = self.turn else {
-            return None;
-        };
-        let is_kept = turn.keeps_place && self.access != Access::Exclusive;
-        let has_none = self.in_place_of.is_some() && !self.turn.may_have_place();
-        (!is_kept && !has_none).then_some(turn.waiter)
     }
 
     /// What the client [knows](InTurn::known) of the place of its process.

@@ -64,13 +64,6 @@ impl Held {
         self
     }
 
-    /// The answer to a request to replace a lease on a key that has no document. It has no holders, and no caller uses
-    /// its time.
-    #[cfg(feature = "mongodb")]
-    pub(crate) fn by_nobody(key: Key) -> Self {
-        Self::new(key, Vec::new(), DateTime::UNIX_EPOCH)
-    }
-
     /// The key that is held.
     pub fn key(&self) -> &Key {
         &self.key

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::{
-    decision::{Decision, Write, grant, holder, last_of_next, latest_expiry, live, no_next_fence},
+    decision::{Decision, Write, grant, last_of_next, latest_expiry, live, no_next_fence},
     done, turn,
 };
 use crate::{
@@ -21,18 +21,13 @@ use crate::{
 /// **The queue.** A process comes first if its place is before that of the request, and its lease would conflict with
 /// the request. A request without a place comes after all places. While nobody holds the key, the places keep it only
 /// for a short time ([`turn`]), so that a process that has died blocks nobody. These requests ignore the queue: one
-/// that is [barging](crate::store::Turn::Barging), that of an owner that enters again, and that for a lease which
-/// replaces another one.
+/// that is [barging](crate::store::Turn::Barging), and that of an owner that enters again.
 ///
 /// **Ticks.** A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick or a later one is done,
 /// even if the key is free. It then takes no place.
 ///
 /// **Fences.** A grant takes as many fences in a row as the request [asks for](AcquireRequest#structfield.fences), and
 /// has the last of them.
-///
-/// **Replacement.** The lease to [replace](AcquireRequest::in_place_of) is removed in the same step, whether it is live
-/// or not. If it is not among the holders, it was released or taken over. Its holder has to learn of that, so nothing
-/// is granted.
 ///
 /// # Errors
 ///
@@ -44,11 +39,9 @@ pub fn acquire(
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Decision<Result<AcquireAnswer, Error>> {
-    let replaced = request.in_place_of;
     let mut holders: Vec<_> = record
         .into_iter()
         .flat_map(|record| record.live_holders(now).cloned())
-        .filter(|holder| Some(holder.lease) != replaced)
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
     if let Some(answer) = record
@@ -60,17 +53,9 @@ pub fn acquire(
     let newest = record.map(|record| record.fence);
     let next = last_of_next(newest, request.fences, now);
     let answer = match record {
-        None => replaced.map(|_| {
-            Ok(AcquireAnswer::Held(Held::new(
-                request.key.clone(),
-                Vec::new(),
-                now,
-            )))
-        }),
+        None => None,
         Some(record) => {
-            let is_gone = replaced.is_some_and(|lease| holder(record, lease).is_none());
-            let refused = is_gone
-                || holders.len() >= MAX_HOLDERS
+            let refused = holders.len() >= MAX_HOLDERS
                 || conflicts(&holders, request)
                 || turn::outlook(record, request, now).is_behind;
             if refused && !mine && next.is_some() {
@@ -115,11 +100,7 @@ fn refuse(
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Decision<Result<AcquireAnswer, Error>> {
-    let places = match request.in_place_of {
-        None => turn::take_place(record, request, now),
-        Some(_) => None,
-    };
-    let Some(waiters) = places else {
+    let Some(waiters) = turn::take_place(record, request, now) else {
         return kept(answer_acquire(record, request, now));
     };
     let mut record = record.clone();

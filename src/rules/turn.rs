@@ -95,8 +95,8 @@ fn turns<'a>(places: impl Iterator<Item = &'a Place>, mode: Mode) -> usize {
 
 /// The places that must be granted the key before the request.
 ///
-/// There are none for a barging request, and in two more cases. A lease that replaces another one gets the key from
-/// that lease's holder. An owner that enters again would otherwise wait for processes that wait for it.
+/// There are none for a barging request, and for an owner that enters again, which would otherwise wait for processes
+/// that wait for it.
 fn before<'a>(
     record: &'a LockRecord,
     request: &AcquireRequest,
@@ -104,7 +104,7 @@ fn before<'a>(
 ) -> Vec<&'a Place> {
     let is_own = |owner: &str| request.reentrant && *owner == *request.owner;
     let enters_again = record.live_holders(now).any(|holder| is_own(&holder.owner));
-    if request.turn == Turn::Barging || request.in_place_of.is_some() || enters_again {
+    if request.turn == Turn::Barging || enters_again {
         return Vec::new();
     }
     let others = ahead(record, request, now).filter(|place| !is_own(&place.owner));
@@ -217,7 +217,7 @@ pub(super) fn leave_place(
         .iter()
         .map(|place| place.waiter)
         .collect();
-    let mine = request.ended_place();
+    let mine = request.turn.waiter();
     let stays = |place: &&Place| Some(place.waiter) != mine && !late.contains(&place.waiter);
     record.live_places(now).filter(stays).cloned().collect()
 }

@@ -50,20 +50,19 @@ pub(crate) fn lease() -> LeaseId {
     LeaseId::parse("11111111-1111-4111-8111-111111111111").unwrap()
 }
 
-/// The lease that an acquire replaces, or the placeholder of a minimum hold.
+/// The placeholder of a minimum hold.
 pub(crate) fn other_lease() -> LeaseId {
     LeaseId::parse("22222222-2222-4222-8222-222222222222").unwrap()
 }
 
 /// The acquires that a document shows, with their names.
-pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
+pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 4] {
     let ask = || AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL);
     [
         ("acquire", ask().note("nightly run")),
         ("acquire shared", ask().shared()),
         ("acquire permits", ask().permits(2, 4).unwrap()),
         ("acquire reentrant", ask().reentrant()),
-        ("acquire handover", ask().in_place_of(other_lease())),
     ]
 }
 

@@ -122,10 +122,6 @@ controls! {
         a_limiter_and_a_lock_may_have_one_key;
     a_purge_of_windows_that_count: LimitersArePurged is caught by
         a_purge_forgets_no_window_that_counts;
-    a_place_that_anybody_may_take: TakesAnyPlace is caught by a_lease_makes_way_for_another;
-    a_place_of_nobody: TakesFreePlaces is caught by a_lease_makes_way_for_another;
-    a_place_that_is_taken_and_kept: WhoMadeWayStays is caught by a_lease_makes_way_for_another;
-    a_place_by_look_and_then_write: NotAtomic is caught by a_lease_makes_way_for_one_only;
     a_batch_by_look_and_then_write: NotAtomic is caught by racing_batches_share_no_key;
     a_batch_in_disorder: BatchInDisorder is caught by a_batch_does_what_its_requests_say;
     a_batch_that_ends_early: BatchEndsAtARefusal is caught by
@@ -166,8 +162,6 @@ controls! {
     readers_that_pass_a_writer: ReadersPassWriters is caught by
         a_reader_queues_behind_a_writer, an_upgrade_does_not_queue, a_batch_keeps_the_queue,
         a_nested_request_waits_behind_who_waits_for_its_lease;
-    readers_that_are_let_in_one_by_one: PlacesAreNeverKept is caught by
-        readers_of_a_process_share_its_place;
     small_requests_that_pass_a_large_one: SmallPermitsPass is caught by
         permits_queue_behind_a_large_request,
         a_nested_request_waits_behind_who_waits_for_its_lease;
@@ -281,9 +275,6 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::ConversionIsForgotten,
         Fault::ConversionsIgnoreFences,
         Fault::ForgetsMinHold,
-        Fault::TakesAnyPlace,
-        Fault::TakesFreePlaces,
-        Fault::WhoMadeWayStays,
         Fault::BatchInDisorder,
         Fault::BatchEndsAtARefusal,
         Fault::GrantsForgetTicks,
@@ -320,7 +311,6 @@ fn random_processes_that_wait_tell_a_broken_store_from_memory() {
         Fault::SmallPermitsPass,
         Fault::NeverLeaves,
         Fault::PlaceStaysAfterItsGrant,
-        Fault::PlacesAreNeverKept,
         Fault::WhoAsksAgainComesLast,
         Fault::OwnersQueueBehindThemselves,
         Fault::UpgradesQueue,

@@ -122,8 +122,6 @@ async fn a_place_is_taken_kept_and_given_back() {
         assert_eq!(refused(&store, &shorter).await.ahead(), 0);
         assert_eq!(refused(&store, &ask()).await.ahead(), 1);
         assert_eq!(refused(&store, &ask().shared()).await.ahead(), 1);
-        let absent = in_turn(WaiterId::random(), STAYS).in_place_of(LeaseId::random());
-        refused(&store, &absent).await;
         store.leave(&ask().key, WaiterId::random()).await.unwrap();
         assert_eq!(stored(&fixture).await, (document, version));
 

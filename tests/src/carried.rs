@@ -37,7 +37,7 @@ enum Before {
     Alone,
 }
 
-/// What is done with the key, by its first lease or in the place of it.
+/// What is done with the key, by its first lease or beside it.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Acquire,
@@ -45,8 +45,6 @@ enum Operation {
     Shared,
     Permits,
     Reentrant,
-    InPlace,
-    InPlaceShared,
     Repeat,
     Batch,
     Renew,
@@ -71,19 +69,9 @@ fn operations() -> Vec<(Before, Operation)> {
         .flat_map(|before| kinds.map(|kind| (before, kind)))
         .collect();
     let of_holders = [
-        (
-            Sole,
-            vec![
-                Reentrant,
-                InPlace,
-                InPlaceShared,
-                Repeat,
-                Downgrade,
-                RenewTogether,
-            ],
-        ),
-        (Both, vec![Shared, InPlaceShared]),
-        (Alone, vec![InPlace, Upgrade]),
+        (Sole, vec![Reentrant, Repeat, Downgrade, RenewTogether]),
+        (Both, vec![Shared]),
+        (Alone, vec![Upgrade]),
     ];
     for (before, kinds) in of_holders {
         let ends = [
@@ -220,8 +208,6 @@ async fn is_done(
         Operation::Shared => Some(ask().shared()),
         Operation::Permits => Some(ask().permits(1, 4).unwrap()),
         Operation::Reentrant => Some(ask().reentrant()),
-        Operation::InPlace => Some(ask().in_place_of(*lease).fresh()),
-        Operation::InPlaceShared => Some(ask().shared().in_place_of(*lease)),
         Operation::Repeat => {
             let mut again = ask();
             again.lease = *lease;
@@ -237,7 +223,7 @@ async fn is_done(
     match operation {
         Operation::Batch => {
             let other = self::ask(&companion.0, TTL);
-            let asked = [ask(), other.in_place_of(companion.1)].map(Arc::new);
+            let asked = [ask(), other.reentrant()].map(Arc::new);
             let answers = store
                 .batch(&asked.map(BatchRequest::Acquire))
                 .await

@@ -264,18 +264,8 @@ impl Side {
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 self.acquired(&request, &answer)?
             }
-            Step::InPlaceOf(key, lease, from, claim, stance) => {
-                let request = names.ask(key, lease, claim, stance);
-                let mut request = request.in_place_of(leases[from]);
-                request.fresh = self.asked.insert((key, lease));
-                let answer = store.acquire(&request).await.map_err(failed)?;
-                self.acquired(&request, &answer)?
-            }
-            Step::AcquireFor(key, lease, tick, from, (claim, stance)) => {
+            Step::AcquireFor(key, lease, tick, (claim, stance)) => {
                 let mut request = names.ask(key, lease, claim, stance).tick(tick);
-                // If a lease is in its own place, the document cannot tell whether it was granted anew.
-                let from = from.filter(|from| *from != lease);
-                request.in_place_of = from.map(|from| leases[from]);
                 request.fresh = self.asked.insert((key, lease));
                 match store.acquire(&request).await {
                     Err(Error::OtherTickKind { .. }) => Told::OtherTickKind,

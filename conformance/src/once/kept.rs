@@ -53,10 +53,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
         let waits = request(&key, "waits", LONG).turn(Turn::in_turn(WaiterId::random(), SHORT));
         refused(second, &waits).await?;
         is_known("a refusal that takes a place").await?;
-        let instead = ask("instead")?.in_place_of(lease.lease);
-        granted(second, &instead).await?;
-        is_known("a grant in the place of another").await?;
-        let plain = ReleaseRequest::new(key.clone(), instead.lease);
+        let plain = ReleaseRequest::new(key.clone(), lease.lease);
         let ends = match modes {
             0 => plain.likely_sole(),
             1 => plain.likely_sole().undoable(),

@@ -1,8 +1,6 @@
 //! The requests that come before all waiting processes.
 
-use super::{
-    behind, binding, binding_if_free, in_time, knowing_place, processes, release, waiting,
-};
+use super::{behind, binding, binding_if_free, in_time, processes, release, waiting};
 use crate::{Clients, LONG, Lived, Outcome, ensure, fresh_key, granted, refused, request, state};
 use leasehold::store::{AcquireRequest, ConvertAnswer, ConvertRequest, Turn};
 
@@ -81,8 +79,7 @@ pub async fn an_owner_does_not_queue_behind_itself(clients: &Clients) -> Outcome
     .await
 }
 
-/// A lease that replaces another one, and a request that barges, pass the waiting processes, which keep their places.
-/// A process that knows that it has a place loses it with such a lease.
+/// A request that barges passes the waiting processes, which keep their places.
 pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -96,14 +93,7 @@ pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outco
         let barges = request(&key, "in a hurry", LONG).shared();
         let barges = barges.turn(Turn::Barging);
         granted(second, &barges).await?;
-        // The process of this request has a place, which the grant ends.
-        let instead = knowing_place(waiting(&key, own).shared());
-        granted(second, &instead.in_place_of(barges.lease)).await?;
-        // The lease has ended, so a request to replace it does not wait for the key.
-        let late = waiting(&key, own).in_place_of(barges.lease);
-        refused(first, &late).await?;
-        // Both readers are in the way.
-        refused(second, &waiting(&key, own).in_place_of(reader.lease)).await?;
+        first.leave(&key, own).await?;
         let left = state(first, &key).await?;
         ensure!(
             left.waiters == before.waiters || left.now >= binding(&before),

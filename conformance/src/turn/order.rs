@@ -6,8 +6,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    behind, binding, binding_if_free, comes_first, in_time, keeping_place, processes, release,
-    waiters, waiting,
+    behind, binding, binding_if_free, comes_first, in_time, processes, release, waiters, waiting,
 };
 use crate::{
     Clients, LONG, LOOK, Lived, Outcome, PATIENCE, SHORT, Violation, after, ensure, fresh_key,
@@ -112,47 +111,6 @@ pub async fn a_reader_queues_behind_a_writer(clients: &Clients) -> Outcome {
             );
         }
         granted(second, &one).await?;
-        Ok(Lived::LongEnough)
-    })
-    .await
-}
-
-/// The waiting readers of one process are granted the key together, in the place of the first of them.
-pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome {
-    in_time(async || {
-        let (first, second) = (&clients.first, &clients.second);
-        let key = fresh_key("readers of a process")?;
-        let holder = request(&key, "the holder", LONG);
-        granted(first, &holder).await?;
-        let [readers, writer] = processes();
-        let reads = || waiting(&key, readers).shared();
-        let writes = waiting(&key, writer);
-        refused(first, &reads()).await?;
-        refused(first, &writes).await?;
-        let until = binding_if_free(&state(first, &key).await?);
-        release(second, &holder).await?;
-        let together = [keeping_place(reads()), keeping_place(reads()), reads()];
-        for (client, read) in [first, second, first].into_iter().zip(&together) {
-            or_too_late!(comes_first(client, read, until).await?);
-        }
-        // The grant of the last of them has ended the place.
-        let until = binding(&state(first, &key).await?);
-        or_too_late!(behind(second, &reads(), until).await?);
-        let seen = state(first, &key).await?;
-        ensure!(
-            waiters(&seen) == [writer, readers] && seen.holders.len() == together.len(),
-            "readers that were let in together left {seen:?}"
-        );
-        for read in &together {
-            release(first, read).await?;
-        }
-        // An exclusive lease lets no other task in, so its grant keeps no place.
-        or_too_late!(comes_first(second, &keeping_place(writes.clone()), until).await?);
-        let left = state(first, &key).await?;
-        ensure!(
-            !waiters(&left).contains(&writer),
-            "a writer kept its place: {left:?}"
-        );
         Ok(Lived::LongEnough)
     })
     .await

@@ -39,8 +39,6 @@ struct Request<'a> {
     waiter: Option<&'a str>,
     claim: Claim,
     overtakes: bool,
-    /// Whether a grant leaves the process in its place.
-    keeps: bool,
     sent: Time,
     answer: Option<(Answer, Time)>,
 }
@@ -120,7 +118,6 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
             waiter,
             claim,
             overtakes,
-            keeps,
             sent,
             ..
         } = event
@@ -130,7 +127,6 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
                 waiter: waiter.as_deref(),
                 claim: *claim,
                 overtakes: *overtakes,
-                keeps: *keeps,
                 sent: *sent,
                 answer: answers.get(request).copied(),
             });
@@ -296,10 +292,7 @@ impl<'a> Queue<'a> {
             let (since, under_way) = began.entry(waiter).or_insert((request.sent, 0));
             let alone = *under_way <= request.sent;
             *under_way = (*under_way).max(request.got());
-            let end = request
-                .granted()
-                .map(|(_, got)| got)
-                .filter(|_| alone && !request.keeps);
+            let end = request.granted().map(|(_, got)| got).filter(|_| alone);
             ended.insert(waiter, end);
             *since
         });

@@ -258,7 +258,6 @@ mod tests {
             waiter: waiter.map(str::to_owned),
             claim: Claim::All,
             overtakes: false,
-            keeps: false,
             fences,
             sent,
         }

@@ -207,7 +207,6 @@ fn block(last: i64, (sent, got): (Time, Time)) -> [Event; 2] {
         waiter: None,
         claim: Claim::All,
         overtakes: false,
-        keeps: false,
         fences: 10,
         sent,
     };

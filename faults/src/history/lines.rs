@@ -126,14 +126,13 @@ impl Display for Event {
                 waiter,
                 claim,
                 overtakes,
-                keeps,
                 fences,
                 sent,
             } => {
                 let (waiter, of) = (waiter.as_deref().unwrap_or(NOBODY), claim.of());
                 write!(
                     f,
-                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {keeps} {fences} {sent}"
+                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {fences} {sent}"
                 )
             }
             Self::Answered {
@@ -283,7 +282,6 @@ impl FromStr for Event {
                 waiter,
                 of,
                 overtakes,
-                keeps,
                 fences,
                 sent,
             ] => Self::Asked {
@@ -293,7 +291,6 @@ impl FromStr for Event {
                 waiter: (waiter != NOBODY).then(|| waiter.to_owned()),
                 claim: of.parse::<u32>()?.into(),
                 overtakes: overtakes.parse()?,
-                keeps: keeps.parse()?,
                 fences: fences.parse()?,
                 sent: sent.parse()?,
             },
@@ -429,7 +426,6 @@ fn an_event_reads_back_what_it_writes() {
             waiter: None,
             claim: Claim::All,
             overtakes: false,
-            keeps: true,
             fences: 4_096,
             sent: 1,
         },

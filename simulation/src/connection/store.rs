@@ -43,16 +43,14 @@ impl Store for Connection {
                 lease,
                 access,
                 turn,
-                in_place_of,
                 ..
             } = request;
             let place = turn.waiter().map(|it| short_id(&it));
-            let before = in_place_of.map(|it| short_id(&it));
             let (lease, turn) = (
                 short_id(lease),
                 if place.is_some() { "in turn" } else { "now" },
             );
-            format!("{key} {access:?} as {lease}, {turn}, place {place:?}, in place of {before:?}")
+            format!("{key} {access:?} as {lease}, {turn}, place {place:?}")
         };
         self.send("acquire", Some(&request.key), text, work).await
     }

@@ -118,7 +118,6 @@ fn a_tick_that_is_done_takes_no_place_behind_a_later_one() {
         ask_for(LeaseId::random(), 7),
         waiting(ask_for(LeaseId::random(), 7)),
         waiting(ask_for(LeaseId::random(), 6).shared()),
-        ask_for(LeaseId::random(), 7).in_place_of(held.holders[0].lease),
     ] {
         assert_eq!(&refused_as_done(&held, &request, 3_000), last(&record));
     }

@@ -63,8 +63,6 @@ fn an_evicted_lease_is_over_whatever_the_clock_says() {
         let released = release(Some(&evicted), &request, now);
         let expected = (ReleaseAnswer::NotHeld, Write::Keep);
         assert_eq!((released.answer, released.write), expected, "{now}");
-        let handover = ask(LeaseId::random()).in_place_of(lease);
-        assert_eq!(acquire(Some(&evicted), &handover, now).write, Write::Keep);
         assert!(inspect(&evicted, now).is_free());
         assert!(
             granted(LeaseId::random(), Some(&evicted), 6_000)

@@ -5,11 +5,11 @@ mod not_in_turn;
 
 use std::time::Duration;
 
-use super::{TTL, acquire, ask, at, convert, evict, granted, holders, put, try_put};
+use super::{TTL, acquire, ask, at, convert, evict, granted, holders, put};
 use crate::{
     messages::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, InTurn, KnownPlace,
-        ReleaseAnswer, ReleaseRequest, RenewRequest, Turn,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, ReleaseAnswer,
+        ReleaseRequest, RenewRequest, Turn,
     },
     model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId, after},
     rules::{
@@ -165,32 +165,6 @@ fn readers_one_after_the_other_take_one_turn() {
     assert_eq!(turns(&mixed, &read(two)), (1, 0));
     let others = [wait(one), wait(two), some(three), some(four)];
     assert_eq!(turns(&others, &some(five)), (4, 4));
-}
-
-#[test]
-fn a_process_may_keep_its_place_for_readers_and_not_for_writers() {
-    let [readers, writer] = processes();
-    let keeps = |mut request: AcquireRequest| {
-        if let Turn::InTurn(turn) = &mut request.turn {
-            turn.keeps_place = true;
-        }
-        request
-    };
-    let record = free_with(&[wait(readers).shared(), wait(writer)]);
-    let record = passes(&record, &keeps(wait(readers).shared()), 1_001);
-    assert_eq!(waiters(&record), [readers, writer]);
-    let record = passes(&record, &keeps(wait(readers).shared()), 1_002);
-    let record = passes(&record, &wait(readers).shared(), 1_003);
-    assert_eq!(waiters(&record), [writer], "the last one ends it");
-    assert_eq!(holders(&record).len(), 3);
-    refused(&record, &wait(readers).shared(), 1_004);
-
-    let record = free_with(&[wait(readers).permits(1, 3).unwrap(), wait(writer)]);
-    let record = passes(&record, &keeps(wait(readers).permits(1, 3).unwrap()), 1_001);
-    assert_eq!(waiters(&record), [readers, writer]);
-    let record = free_with(&[wait(writer), wait(readers)]);
-    let record = passes(&record, &keeps(wait(writer)), 1_001);
-    assert_eq!(waiters(&record), [readers]);
 }
 
 #[test]

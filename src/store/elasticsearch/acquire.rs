@@ -75,7 +75,7 @@ impl<C: Transport> IndexStore<C> {
             .as_ref()
             .is_some_and(|outcome| outcome.effect == Effect::Written);
         let (record, now) = self.judged(request, at, outcome)?;
-        let Decision { write, answer } = rules::acquire(record.as_ref(), request, now);
+        let Decision { write, answer } = rules::acquire(Some(&record), request, now);
         let is_confirmed = is_written || !matches!(answer, Ok(AcquireAnswer::Granted(_)));
         match write {
             Write::Keep if is_confirmed => answer,
@@ -88,16 +88,13 @@ impl<C: Transport> IndexStore<C> {
             Write::Keep | Write::Put(_) | Write::Remove => {
                 let change = self.statements.acquire_in_full(request);
                 let outcome = self.change(&request.key, change).await?;
-                match self.judged(request, None, outcome)? {
-                    (Some(record), now) => rules::answer_acquire(&record, request, now),
-                    (None, _) => answer,
-                }
+                let (record, now) = self.judged(request, None, outcome)?;
+                rules::answer_acquire(&record, request, now)
             }
         }
     }
 
-    /// The document after the request, and the time at which it was answered. No document if the request replaces a
-    /// lease and the key has none.
+    /// The document after the request, and the time at which it was answered.
     ///
     /// # Errors
     ///
@@ -107,12 +104,9 @@ impl<C: Transport> IndexStore<C> {
         request: &AcquireRequest,
         at: Option<DateTime<Utc>>,
         outcome: Option<ChangeOutcome>,
-    ) -> Result<(Option<LockRecord>, DateTime<Utc>), Error> {
+    ) -> Result<(LockRecord, DateTime<Utc>), Error> {
         let Some(outcome) = outcome else {
-            return match request.in_place_of {
-                Some(_) => Ok((None, DateTime::UNIX_EPOCH)),
-                None => Err(self.malformed(UPSERT_FOUND_NONE)),
-            };
+            return Err(self.malformed(UPSERT_FOUND_NONE));
         };
         if outcome.effect == Effect::Absent {
             return Err(rules::no_next_fence(&request.key));
@@ -122,7 +116,7 @@ impl<C: Transport> IndexStore<C> {
             self.clock.record_time(now, Instant::now());
         }
         match now.or(at) {
-            Some(now) => Ok((Some(record), now)),
+            Some(now) => Ok((record, now)),
             None => Err(outcome.server.malformed("it tells no time")),
         }
     }

@@ -143,10 +143,8 @@ impl Statements {
         params["mode"] = json!(request.access.mode().as_str());
         params["permits"] = json!(request.access.permits());
         params["capacity"] = json!(request.access.capacity());
-        params["ended_place"] = json!(request.ended_place().map(|waiter| waiter.to_string()));
         params["reentrant"] = json!(request.reentrant);
         params["max_holders"] = json!(MAX_HOLDERS);
-        params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
         if let Turn::InTurn(InTurn { counts_for, .. }) = request.turn {
             let counts_for = counts_for.min(MAX_PLACE_TIME);
             params["counts_for"] = json!(millis(counts_for));
@@ -157,11 +155,8 @@ impl Statements {
         params["tick"] = json!(request.tick.map(|tick| tick.number()));
         params["confirmed_after"] = json!(millis(CONFIRMED_AFTER));
         params["all_bind"] = json!(millis(turn::MAX_BIND_TIME));
-        let change = self.change(&request.key, &ACQUIRE_IN_FULL, params);
-        match request.in_place_of {
-            None => change.or_insert(),
-            Some(_) => change,
-        }
+        self.change(&request.key, &ACQUIRE_IN_FULL, params)
+            .or_insert()
     }
 
     /// Removes the place of a process.
@@ -309,7 +304,7 @@ impl Statements {
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
     let has_to_write = request.likely_held || request.known_place() == KnownPlace::Due;
     let waits_already = request.turn.waiter().is_some() && has_to_write;
-    is_whole(request) && request.in_place_of.is_none() && request.tick.is_none() && !waits_already
+    is_whole(request) && request.tick.is_none() && !waits_already
 }
 
 /// Whether a request is for a lease that allows no other holder beside it.

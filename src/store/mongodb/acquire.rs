@@ -64,18 +64,15 @@ impl Pipelines<'_> {
     async fn acquire_fresh(self, request: &AcquireRequest) -> Result<Option<AcquireAnswer>, Error> {
         let locks = self.store.locks.durable_writes().await?;
         let sent = Instant::now();
-        let take_over = statements::take_over_sole(request, self.store.retention);
-        let is_take_over = take_over.is_some();
         let form = match request.known_place() {
             KnownPlace::None => Form::Short,
             KnownPlace::Taken | KnownPlace::Due => Form::First,
         };
-        let update =
-            take_over.unwrap_or_else(|| statements::acquire(request, form, self.store.retention));
+        let update = statements::acquire(request, form, self.store.retention);
         let update = self.statement_clock.update(update);
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)
-            .upsert(request.in_place_of.is_none())
+            .upsert(true)
             .return_document(ReturnDocument::After)
             .await;
         let document = match outcome {
@@ -92,9 +89,6 @@ impl Pipelines<'_> {
                 self.store.record_time(granted_at);
                 Some(granted_at)
             }
-            // The statement of `take_over_sole` also refuses if there is another holder that has expired, so the full
-            // statement has to decide.
-            None if is_take_over => None,
             None => self.store.clock.at(sent),
         };
         let Some(now) = now else {
@@ -128,12 +122,11 @@ impl Pipelines<'_> {
         self,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
-        let upsert = request.in_place_of.is_none();
         let found = self
             .change(
                 &request.key,
                 statements::acquire(request, Form::Full, self.store.retention),
-                upsert,
+                true,
             )
             .await?;
         match found {
@@ -141,7 +134,6 @@ impl Pipelines<'_> {
                 self.store.record_time(now);
                 rules::answer_acquire(&record, request, now)
             }
-            None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
             None => Err(Error::Interrupted {
                 store: STORE,
                 source: Cause::text("an upsert gave back no document"),

@@ -39,14 +39,11 @@ impl Pipelines<'_> {
             return Ok(answers.collect());
         }
         let statements = requests.iter().map(|request| match request {
-            BatchRequest::Acquire(request) => {
-                let upsert = request.in_place_of.is_none();
-                statement(
-                    &request.key,
-                    statements::acquire(request, Form::Short, self.store.retention),
-                    upsert,
-                )
-            }
+            BatchRequest::Acquire(request) => statement(
+                &request.key,
+                statements::acquire(request, Form::Short, self.store.retention),
+                true,
+            ),
             // With an upsert the statement also fails if there is no document.
             BatchRequest::Release(request) => statement(
                 &request.key,

@@ -192,9 +192,8 @@ fn has_room() -> Document {
             "regex": r"^(lease|holders(\.[0-9]+\.(lease|mode))?)$",
         } },
     } } };
-    // A downgrade, a reentrant grant of a sole holder, and a grant of a shared lease or of permits in the place of an
-    // exclusive one write a list and remove `lease`. Of these, only the reentrant grant makes no room, and the first
-    // holder of its list is exclusive. A grant writes a fence.
+    // A downgrade and a reentrant grant of a sole holder write a list and remove `lease`. Only the downgrade makes room:
+    // the first holder of the other list is exclusive. A grant writes a fence.
     let first = doc! { "$arrayElemAt": ["$updateDescription.updatedFields.holders.mode", 0] };
     let removed = list("$updateDescription.removedFields".into());
     let is_sole_no_more = doc! { "$in": ["lease", removed] };

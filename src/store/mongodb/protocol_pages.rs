@@ -174,21 +174,8 @@ fn statements() -> Vec<PageStatement> {
         );
     }
     for (name, request) in fixed::acquires() {
-        let upsert = request.in_place_of.is_none();
-        match statements::take_over_sole(&request, fixed::RETENTION) {
-            // The lease id is new, so the time of the grant in the answer is the server's time now.
-            Some(take_over) => {
-                let sent = find_and_modify(statements::filter(&key), take_over, upsert, doc! {});
-                add(name, sent);
-            }
-            None => add(
-                name,
-                change(
-                    statements::acquire(&request, Form::Short, fixed::RETENTION),
-                    upsert,
-                ),
-            ),
-        }
+        let acquire = statements::acquire(&request, Form::Short, fixed::RETENTION);
+        add(name, change(acquire, true));
     }
     let [(_, first), ..] = fixed::acquires();
     let several = first.fences(NonZeroU16::new(1_000).unwrap());
@@ -200,17 +187,6 @@ fn statements() -> Vec<PageStatement> {
     add("acquire in turn", change(in_turn, true));
     let left = statements::leave(fixed::waiter());
     add("leave", update_with(left, doc! { "w": 1 }));
-    let handover = fixed::acquires().map(|(_, request)| request);
-    let again = handover
-        .iter()
-        .find(|request| request.in_place_of.is_some());
-    add(
-        "acquire handover again",
-        change(
-            statements::acquire(again.unwrap(), Form::Full, fixed::RETENTION),
-            false,
-        ),
-    );
     let renewal = statements::renew(&fixed::renewal(), fixed::RETENTION);
     add("renew", change(renewal.clone(), false));
     add("renew many", batch(vec![statement(&key, renewal, false)]));

@@ -30,7 +30,7 @@ use self::expressions::{
 
 pub(crate) use self::{
     expressions::{integer, millis, utc},
-    grant::{Form, acquire, take_over_sole},
+    grant::{Form, acquire},
     lease::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
         renew_together,

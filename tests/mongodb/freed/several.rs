@@ -4,7 +4,7 @@ use leasehold::{
     Key, MongoStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest,
-        RenewAnswer, RenewRequest, Turn, WaiterId,
+        RenewAnswer, RenewRequest,
     },
 };
 
@@ -46,33 +46,6 @@ async fn a_release_by_one_of_several_is_told() {
             store.evict(&leave.key).await.unwrap();
             assert_eq!(next(&mut freed).await, ["key"]);
         }
-    }
-}
-
-/// A process hands its exclusive lease on to a reader of its own, beside which another process may read.
-#[tokio::test]
-async fn an_exclusive_lease_that_a_shared_one_replaces_is_told() {
-    let (_, mut freed, fixture) = told().await;
-    let store = fixture.store().await;
-    let modes = [
-        |request: AcquireRequest| request.shared(),
-        |request: AcquireRequest| request.permits(2, 9).unwrap(),
-    ];
-    for mode in modes {
-        let [writer, reader] = [LeaseId::random(), LeaseId::random()];
-        acquire(&store, ask(writer)).await;
-        let waiter = WaiterId::random();
-        let turn = Turn::in_turn(waiter, LONG);
-        let waiting = store
-            .acquire(&mode(ask(LeaseId::random())).turn(turn))
-            .await;
-        assert!(matches!(waiting, Ok(AcquireAnswer::Held(_))), "{waiting:?}");
-        acquire(&store, mode(ask(reader)).in_place_of(writer)).await;
-        assert_eq!(next(&mut freed).await, ["key"]);
-        let key = Key::new("key").unwrap();
-        store.leave(&key, waiter).await.unwrap();
-        store.evict(&key).await.unwrap();
-        assert_eq!(next(&mut freed).await, ["key"]);
     }
 }
 

@@ -53,14 +53,6 @@ impl BrokenStore {
             Some(full) if self.is(Fault::HoldersWithoutBound) => full.holders.pop(),
             _ => None,
         };
-        let holder = before.as_ref().and_then(|before| before.holders.first());
-        match (self.fault, request.in_place_of) {
-            (Fault::TakesAnyPlace, Some(_)) => {
-                request.in_place_of = holder.map(|holder| holder.lease);
-            }
-            (Fault::TakesFreePlaces, Some(_)) if holder.is_none() => request.in_place_of = None,
-            _ => {}
-        }
         self.misread_turn(&mut request, before.as_mut());
         let done = before.as_ref().map(|before| before.done.clone());
         self.misread_done(&request, before.as_mut());
@@ -71,15 +63,6 @@ impl BrokenStore {
         self.leave_done_wrongly(&request, done.unwrap_or_default(), &mut decision);
         if let (Some(hidden), Write::Put(record)) = (hidden, &mut decision.write) {
             record.holders.push(hidden);
-        }
-        if let (Fault::WhoMadeWayStays, Some(lease), Write::Put(record), Some(before)) = (
-            self.fault,
-            request.in_place_of,
-            &mut decision.write,
-            &before,
-        ) {
-            let stays = before.holders.iter().find(|holder| holder.lease == lease);
-            record.holders.extend(stays.cloned());
         }
         let refused = matches!(decision.answer, Ok(AcquireAnswer::Held(_)));
         match (&mut decision, before) {

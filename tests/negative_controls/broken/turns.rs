@@ -32,9 +32,6 @@ impl BrokenStore {
         if self.is(Fault::NobodyBarges) && request.turn == Turn::Barging {
             request.turn = Turn::Behind;
         }
-        if let (Fault::PlacesAreNeverKept, Turn::InTurn(turn)) = (self.fault, &mut request.turn) {
-            turn.keeps_place = false;
-        }
         let Some(record) = record else { return };
         match self.fault {
             Fault::DeadPlacesBlock => {
@@ -66,7 +63,7 @@ impl BrokenStore {
         let is_mine = |place: &&Place| Some(place.waiter) == waiter;
         let mine = before.waiters.iter().find(is_mine);
         let granted = matches!(decision.answer, Ok(AcquireAnswer::Granted(_)));
-        let passes = request.turn == Turn::Barging || request.in_place_of.is_some();
+        let passes = request.turn == Turn::Barging;
         if self.is(Fault::OwnersQueueBehindThemselves) && request.reentrant && granted {
             // The decision is made as if nobody had the key, and as if the request came from
             // another owner.

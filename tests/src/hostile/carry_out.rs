@@ -50,7 +50,6 @@ impl Operation {
             Self::Ask {
                 mode,
                 reentrant,
-                instead,
                 way,
             } => {
                 let request = AcquireRequest::exclusive(key, LeaseId::random(), OWNER.into(), TTL);
@@ -60,7 +59,6 @@ impl Operation {
                     _ => request,
                 };
                 request.reentrant = reentrant;
-                request.in_place_of = instead.then_some(lease);
                 asked(store, request, way).await
             }
             Self::AskForTick(way) => {

@@ -12,7 +12,6 @@ pub(super) enum Operation {
     Ask {
         mode: &'static str,
         reentrant: bool,
-        instead: bool,
         way: Ask,
     },
     /// A request for a tick.
@@ -67,32 +66,28 @@ pub(super) enum Release {
     Together,
 }
 
-const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Operation {
+const fn ask(mode: &'static str, reentrant: bool, way: Ask) -> Operation {
     Operation::Ask {
         mode,
         reentrant,
-        instead,
         way,
     }
 }
 
-pub(super) const OPERATIONS: [Operation; 40] = [
+pub(super) const OPERATIONS: [Operation; 37] = [
     Operation::Handle { waits: false },
     Operation::Handle { waits: true },
-    ask("exclusive", false, false, Ask::Again),
-    ask("exclusive", false, false, Ask::Fresh),
-    ask("exclusive", false, false, Ask::InTurn),
-    ask("exclusive", false, false, Ask::Looks),
-    ask("exclusive", false, false, Ask::Batch),
-    ask("shared", false, false, Ask::Again),
-    ask("shared", false, false, Ask::Looks),
-    ask("permits", false, false, Ask::Again),
-    ask("exclusive", true, false, Ask::Again),
-    ask("shared", true, false, Ask::Again),
-    ask("permits", true, false, Ask::Again),
-    ask("exclusive", false, true, Ask::Fresh),
-    ask("exclusive", false, true, Ask::Batch),
-    ask("shared", false, true, Ask::Again),
+    ask("exclusive", false, Ask::Again),
+    ask("exclusive", false, Ask::Fresh),
+    ask("exclusive", false, Ask::InTurn),
+    ask("exclusive", false, Ask::Looks),
+    ask("exclusive", false, Ask::Batch),
+    ask("shared", false, Ask::Again),
+    ask("shared", false, Ask::Looks),
+    ask("permits", false, Ask::Again),
+    ask("exclusive", true, Ask::Again),
+    ask("shared", true, Ask::Again),
+    ask("permits", true, Ask::Again),
     Operation::AskForTick(Ask::Again),
     Operation::AskForTick(Ask::Fresh),
     Operation::AskForTick(Ask::InTurn),
@@ -181,35 +176,30 @@ impl Operation {
         match self {
             // A handle asks for 1,024 fences at once.
             Self::Handle { .. } if has.fence > LAST_FENCE - 1_024 => (Told::NoLock, None),
-            Self::Handle { .. } => ask("exclusive", false, false, Ask::Fresh).expected(has),
+            Self::Handle { .. } => ask("exclusive", false, Ask::Fresh).expected(has),
             Self::AskForTick(way) => match has.last {
                 Last::Number(done) if done >= TICK => (Told::Done, None),
                 Last::OtherKind => (Told::OtherTickKind, None),
                 Last::Unreadable => (Told::NoLock, None),
-                Last::Nothing | Last::Number(_) => {
-                    ask("exclusive", false, false, way).expected(has)
-                }
+                Last::Nothing | Last::Number(_) => ask("exclusive", false, way).expected(has),
             },
             Self::Ask { .. } if is_last => (Told::NoLock, None),
             Self::Ask {
                 mode,
                 reentrant,
-                instead,
                 way,
             } => {
-                let stays = live && !instead;
                 // The document always names the owner of the other lease.
-                let own = reentrant && (stays && has.owned || has.other);
-                let mine_is_in_the_way = stays && !(reentrant && has.owned);
+                let own = reentrant && (live && has.owned || has.other);
+                let mine_is_in_the_way = live && !(reentrant && has.owned);
                 let other_is_in_the_way = has.other && !reentrant;
                 let taken = mine_is_in_the_way || other_is_in_the_way;
-                let refused = taken && (mode == "exclusive" || mode != has.mode)
-                    || instead && has.mine == Mine::Absent;
+                let refused = taken && (mode == "exclusive" || mode != has.mode);
                 if refused {
                     let place = matches!(way, Ask::InTurn).then(|| to(live, 0, false));
                     (Told::Held(has.live()), place.flatten())
                 } else {
-                    (Told::Granted, to(stays, 1, !own))
+                    (Told::Granted, to(live, 1, !own))
                 }
             }
             Self::Renew(_) if live => (Told::Renewed, to(true, 0, false)),

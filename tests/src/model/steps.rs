@@ -23,10 +23,8 @@ pub(super) const STAYS: Duration = Duration::from_secs(50);
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Acquire(usize, usize, Claim, Stance),
-    /// An acquire by the first lease, in the place of the second.
-    InPlaceOf(usize, usize, usize, Claim, Stance),
-    /// An acquire for a tick, in the place of another lease or not.
-    AcquireFor(usize, usize, Tick, Option<usize>, (Claim, Stance)),
+    /// An acquire for a tick.
+    AcquireFor(usize, usize, Tick, (Claim, Stance)),
     /// For each key a lease is acquired or released.
     Batch(Vec<(usize, Option<(Claim, Stance)>)>),
     /// An acquire with so short a ttl that the lease expires before the step ends.
@@ -73,8 +71,6 @@ pub(super) enum Stance {
     Barging,
     /// This process waits in turn, and says this of its place.
     InTurn(usize, KnownPlace),
-    /// The same, and a grant that is not exclusive keeps the place of the process.
-    Keeping(usize),
 }
 
 impl Stance {
@@ -86,11 +82,6 @@ impl Stance {
             Self::InTurn(process, known) => {
                 let mut turn = InTurn::new(waiters[process], STAYS);
                 turn.known = known;
-                Turn::InTurn(turn)
-            }
-            Self::Keeping(process) => {
-                let mut turn = InTurn::new(waiters[process], STAYS);
-                turn.keeps_place = true;
                 Turn::InTurn(turn)
             }
         }
@@ -110,7 +101,6 @@ fn stance(queue: bool) -> BoxedStrategy<Stance> {
         4 => Just(Stance::Behind),
         1 => Just(Stance::Barging),
         4 => (0..WAITERS, known).prop_map(|(process, known)| Stance::InTurn(process, known)),
-        2 => (0..WAITERS).prop_map(Stance::Keeping),
     ]
     .boxed()
 }
@@ -162,11 +152,8 @@ pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
     let steps = prop_oneof![
         9 => (both(), asks())
             .prop_map(|((key, lease), (claim, stance))| Step::Acquire(key, lease, claim, stance)),
-        4 => (both(), 0..LEASES, asks()).prop_map(|((key, lease), from, (claim, stance))| {
-            Step::InPlaceOf(key, lease, from, claim, stance)
-        }),
-        5 => (both(), tick(), option::weighted(0.2, 0..LEASES), asks())
-            .prop_map(|((key, lease), tick, from, asks)| Step::AcquireFor(key, lease, tick, from, asks)),
+        5 => (both(), tick(), asks())
+            .prop_map(|((key, lease), tick, asks)| Step::AcquireFor(key, lease, tick, asks)),
         3 => (both(), tick(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])
             .prop_map(|((key, lease), tick, time)| Step::ReleaseDone(key, lease, tick, time)),
         2 => vec((0..LEASES, option::of(asks())), keys).prop_map(Step::Batch),

@@ -11,14 +11,12 @@ struct Ask {
     waiter: Option<&'static str>,
     claim: Claim,
     overtakes: bool,
-    keeps: bool,
 }
 
 const A: Ask = Ask {
     waiter: Some("a"),
     claim: Claim::All,
     overtakes: false,
-    keeps: false,
 };
 const B: Ask = Ask {
     waiter: Some("b"),
@@ -50,7 +48,6 @@ impl History {
             waiter: ask.waiter.map(str::to_owned),
             claim: ask.claim,
             overtakes: ask.overtakes,
-            keeps: ask.keeps,
             fences: 1,
             sent: at(sent),
         });
@@ -181,17 +178,13 @@ fn readers_go_together() {
 }
 
 #[test]
-fn readers_of_a_process_share_its_place() {
-    let keeps = |keeps| Ask { keeps, ..reads(B) };
-    let reads_together = |first| {
-        let history = History::new().refused(reads(B), (5, 6), 600);
-        let history = history.refused(A, (10, 11), 600);
-        history
-            .granted(first, 2, (20, 21))
-            .granted(reads(B), 3, (22, 23))
-    };
-    assert_eq!(reads_together(keeps(true)).judged(), (0, 0));
-    assert_eq!(reads_together(keeps(false)).judged(), (1, 1));
+fn a_grant_ends_the_place_of_a_reader() {
+    let history = History::new().refused(reads(B), (5, 6), 600);
+    let history = history.refused(A, (10, 11), 600);
+    let history = history.granted(reads(B), 2, (20, 21));
+    // The grant has ended the place.
+    let history = history.granted(reads(B), 3, (22, 23));
+    assert_eq!(history.judged(), (1, 1));
 }
 
 #[test]

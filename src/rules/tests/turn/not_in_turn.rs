@@ -14,40 +14,6 @@ fn a_barging_request_overtakes_and_keeps_the_places() {
 }
 
 #[test]
-fn a_lease_in_the_place_of_another_ignores_the_queue() {
-    let [one, two] = processes();
-    let record = held_with(&[wait(one)]);
-    let holder = holders(&record)[0];
-    let next = ask(LeaseId::random()).in_place_of(holder);
-    let handed_on = passes(&record, &next, 2);
-    assert_eq!(waiters(&handed_on), [one]);
-    // Its process may wait too. The grant ends its place, unless the process says that it has none.
-    let waiting = wait(two).in_place_of(holder);
-    let both = queued(record, &[wait(two)], 2);
-    for (known, left) in [
-        (KnownPlace::None, vec![one, two]),
-        (KnownPlace::Taken, vec![one]),
-        (KnownPlace::Due, vec![one]),
-    ] {
-        let mut turn = InTurn::new(two, STAYS);
-        turn.known = known;
-        let waiting = waiting.clone().turn(Turn::InTurn(turn));
-        assert_eq!(waiters(&passes(&both, &waiting, 3)), left, "{known:?}");
-    }
-    // The lease is gone. The request does not wait for the key, so it takes no place.
-    assert_eq!(refused(&handed_on, &waiting, 3).1, None);
-    let free = freed(&handed_on, 1_000);
-    let (held, written) = refused(&free, &waiting, 1_001);
-    assert_eq!((held.binds_for(), written), (Duration::ZERO, None));
-    // Another reader is in the way. The request takes no place then either.
-    let reader = ask(LeaseId::random()).shared();
-    let readers = put(acquire(None, &reader, at(0)).write);
-    let readers = try_put(&readers, &ask(LeaseId::random()).shared(), 0).unwrap();
-    let instead = wait(two).in_place_of(reader.lease);
-    assert_eq!(refused(&readers, &instead, 1).1, None);
-}
-
-#[test]
 fn an_owner_that_enters_again_comes_before_all() {
     let [writer, own] = processes();
     let record = held_with(&[wait(writer)]);

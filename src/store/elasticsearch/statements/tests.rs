@@ -105,7 +105,6 @@ fn no_id_is_in_a_path() {
         let changes = [
             statements.acquire(&ask(text)),
             statements.acquire(&ask(text).shared()),
-            statements.acquire(&ask(text).in_place_of(lease)),
             statements.acquire_in_full(&in_turn),
             statements.leave(&key, WaiterId::random()),
             statements.renew(&RenewRequest::new(
@@ -162,7 +161,6 @@ fn a_name_is_one_name_and_one_segment() {
 fn who_may_have_to_look_at_places_sends_the_script_that_does() {
     let statements = Statements::of_locks("locks".into());
     let in_turn = ask_in_turn("key", Duration::from_secs(3));
-    let instead = ask("key").in_place_of(LeaseId::random());
     for (change, script) in [
         (statements.acquire(&ask("key")), &ACQUIRE),
         (
@@ -174,7 +172,6 @@ fn who_may_have_to_look_at_places_sends_the_script_that_does() {
             statements.acquire(&ask("key").reentrant()),
             &ACQUIRE_IN_FULL,
         ),
-        (statements.acquire(&instead), &ACQUIRE_IN_FULL),
         (statements.acquire(&in_turn), &ACQUIRE),
         (
             statements.acquire(&in_turn.clone().likely_held()),

@@ -29,7 +29,6 @@ impl Classic<'_> {
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
         let is_plain = request.access == Access::Exclusive
-            && request.in_place_of.is_none()
             && request.tick.is_none()
             // A process that has a place has seen that there is a queue.
             && request.known_place() == KnownPlace::None;
@@ -40,7 +39,6 @@ impl Classic<'_> {
         {
             return Ok(AcquireAnswer::Granted(grant));
         }
-        let may_insert = request.in_place_of.is_none();
         let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
         // No earlier request can have been granted the lease of a fresh request.
         let level = if request.fresh && request.tick.is_none() {
@@ -48,7 +46,7 @@ impl Classic<'_> {
         } else {
             ReadLevel::Majority
         };
-        self.decide_after(level, id(&request.key), &request.key, may_insert, rule)
+        self.decide_after(level, id(&request.key), &request.key, true, rule)
             .await?
     }
 

@@ -12,9 +12,8 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     done,
     expressions::{
-        any, cleanup_at, clock_has, from_now, has_next_fences, holders, is_below_last_fence,
-        is_free, is_held, is_lease, is_listed, is_live, is_new, is_sole, last_of_next, literal,
-        lock, make_sense, replace_if,
+        cleanup_at, clock_has, from_now, holders, is_below_last_fence, is_free, is_live, is_new,
+        last_of_next, literal, lock, make_sense, replace_if,
     },
     turn,
 };
@@ -34,8 +33,7 @@ pub(crate) enum Form {
     Full,
 }
 
-/// Grants the lease if no live holder conflicts with it, and no waiting process comes first. Needs an upsert, unless
-/// the request replaces another lease.
+/// Grants the lease if no live holder conflicts with it, and no waiting process comes first. Needs an upsert.
 pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration) -> Vec<Document> {
     let queue = QueueState::of(request, form);
     let statement = match request.access {
@@ -62,11 +60,11 @@ enum QueueState {
 
 impl QueueState {
     fn of(request: &AcquireRequest, form: Form) -> Self {
-        match (request.turn, request.in_place_of, form) {
-            (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
-            (Turn::InTurn(InTurn { waiter, .. }), None, Form::First) => Self::First(waiter),
-            (_, None, Form::Short | Form::First) => Self::Over,
-            (_, None, Form::Full) => Self::Followed,
+        match (request.turn, form) {
+            (Turn::Barging, _) => Self::Ignored,
+            (Turn::InTurn(InTurn { waiter, .. }), Form::First) => Self::First(waiter),
+            (_, Form::Short | Form::First) => Self::Over,
+            (_, Form::Full) => Self::Followed,
         }
     }
 
@@ -81,37 +79,12 @@ impl QueueState {
     }
 }
 
-/// Grants the lease instead of another one, if that one is the sole holder. `None` for a request that replaces no
-/// lease, that does not ask for the whole key, or that is reentrant.
-pub(crate) fn take_over_sole(
-    request: &AcquireRequest,
-    retention: Duration,
-) -> Option<Vec<Document>> {
-    let from = request.in_place_of?;
-    let whole = request.access == Access::Exclusive && !request.reentrant;
-    let held = doc! { "$and": [is_sole(from), has_next_fences(request.fences)] };
-    whole.then(|| {
-        let statement = replace_if(held, sole(request, QueueState::Ignored, retention));
-        done::if_to_be_done(statement, request.tick)
-    })
-}
-
 /// Grants the lease if the key has no live holder.
 fn exclusive(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Vec<Document> {
-    let free = match request.in_place_of {
-        None => {
-            let mut free = vec![is_free(), is_below_last_fence(request.fences)];
-            free.extend(queue.is_its_turn());
-            let free = doc! { "$or": [{ "$and": free }, is_new(&request.key)] };
-            doc! { "$and": [free, clock_has(request.fences)] }
-        }
-        Some(lease) => {
-            let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
-            let other = doc! { "$and": [is_held(), any("$holders", other)] };
-            let last = doc! { "$and": [is_listed(lease), { "$not": [other] }] };
-            doc! { "$and": [has_next_fences(request.fences), { "$or": [is_sole(lease), last] }] }
-        }
-    };
+    let mut free = vec![is_free(), is_below_last_fence(request.fences)];
+    free.extend(queue.is_its_turn());
+    let free = doc! { "$or": [{ "$and": free }, is_new(&request.key)] };
+    let free = doc! { "$and": [free, clock_has(request.fences)] };
     replace_if(free, sole(request, queue, retention))
 }
 
@@ -145,10 +118,10 @@ fn kept_until(request: &AcquireRequest, retention: Duration) -> Document {
 /// The list of waiting processes after a grant, if the statement changes it.
 fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)> {
     let left = match queue {
-        QueueState::Ignored => turn::leave(request.ended_place()?).into(),
+        QueueState::Ignored => turn::leave(request.turn.waiter()?).into(),
         QueueState::Over => Bson::from("$$REMOVE"),
         QueueState::First(_) => {
-            request.ended_place()?;
+            request.turn.waiter()?;
             turn::leave_first_place().into()
         }
         QueueState::Followed => turn::leave_place(request).into(),
@@ -161,31 +134,17 @@ fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)
 /// Only this statement checks the number of holders: after a grant of [`exclusive`] there is one holder.
 fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> Vec<Document> {
     let known = doc! { "$and": [is_below_last_fence(request.fences), make_sense("$$all")] };
-    let known = match request.in_place_of {
-        None => doc! { "$or": [known, is_new(&request.key)] },
-        Some(_) => known,
-    };
-    let counts = match request.in_place_of {
-        None => is_live(),
-        Some(lease) => doc! { "$and": [is_live(), { "$not": [is_lease(lease)] }] },
-    };
+    let known = doc! { "$or": [known, is_new(&request.key)] };
     let live = doc! { "$cond": [
         { "$and": [known, clock_has(request.fences)] },
-        { "$filter": { "input": "$$all", "cond": counts } },
+        { "$filter": { "input": "$$all", "cond": is_live() } },
         Bson::Null,
     ] };
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
     let place = doc! { "$lt": [{ "$size": "$$live" }, MAX_HOLDERS as i64] };
-    let mut room = vec![doc! { "$not": [mine] }, place, has_room(request)];
-    // The lease that is replaced may have expired.
-    let listed = |lease| doc! { "$or": [is_sole(lease), is_listed(lease)] };
-    room.extend(request.in_place_of.map(listed));
-    let room = doc! { "$and": room };
+    let room = doc! { "$and": [{ "$not": [mine] }, place, has_room(request)] };
     // A new document has room for any request.
-    let room = match request.in_place_of {
-        None => doc! { "$or": [is_new(&request.key), room] },
-        Some(_) => room,
-    };
+    let room = doc! { "$or": [is_new(&request.key), room] };
     let mut free = vec![doc! { "$isArray": "$$live" }, room];
     free.extend(queue.is_its_turn());
     let free = doc! { "$and": free };

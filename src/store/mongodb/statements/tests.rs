@@ -7,8 +7,7 @@ use mongodb::bson::{Bson, RawDocumentBuf};
 use super::*;
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, Filter, InTurn, KnownPlace, PermitRequest, ReleaseRequest,
-        RenewRequest, Turn,
+        AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest, Turn,
     },
     model::{FENCE_END, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::hostile_texts::Texts,
@@ -50,11 +49,7 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
     let turns = asked.flat_map(|request| {
         [Turn::Behind, Turn::Barging, waits].map(|turn| request.clone().turn(turn))
     });
-    let twice = turns.flat_map(|request| {
-        let handed = request.clone().in_place_of(LeaseId::random());
-        [request, handed]
-    });
-    twice.collect()
+    turns.collect()
 }
 
 /// Every form of the statement of this request.
@@ -70,7 +65,6 @@ fn changes() -> Vec<Vec<Document>> {
     let blocks = asked.iter().map(|it| it.clone().fences(BLOCK));
     let asked: Vec<_> = asked.iter().cloned().chain(blocks).collect();
     let mut changes: Vec<_> = asked.iter().flat_map(forms).collect();
-    changes.extend(asked.iter().filter_map(|it| take_over_sole(it, TTL)));
     let renewal = RenewRequest::new(key.clone(), lease, TTL);
     changes.extend([
         renew(&renewal, TTL),
@@ -119,9 +113,7 @@ fn assert_literal(request: &AcquireRequest) {
         .filter(|(one, other)| one != other)
         .collect();
     assert!(differing.iter().all(|((field, _), _)| field == "$literal"));
-    // A request that replaces a lease has no upsert, so its pipeline does not contain the key.
-    let key = request.in_place_of.is_none().then_some("k");
-    for tame in key.into_iter().chain(["o", "n"]) {
+    for tame in ["k", "o", "n"] {
         let stands = |(_, (_, text)): &(_, &(String, String))| text == tame;
         assert!(differing.iter().any(stands), "{request:?}");
     }
@@ -189,28 +181,6 @@ fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
         assert!(!sent(&ask("k")).contains(costly), "{costly}");
         let control = ask("k").permits(1, 2).unwrap().reentrant().note("");
         assert!(sent(&control).contains(costly), "{costly}");
-    }
-}
-
-#[test]
-fn a_handoff_looks_at_the_places_only_if_its_process_may_have_one() {
-    let sent = |known| {
-        let mut turn = InTurn::new(WaiterId::random(), TTL);
-        turn.known = known;
-        let request = ask("k").turn(Turn::InTurn(turn));
-        let request = request.in_place_of(LeaseId::random());
-        let lean = take_over_sole(&request, TTL).unwrap();
-        [lean, acquire(&request, Form::Full, TTL)].map(|it| Bson::from(it).to_string())
-    };
-    for (known, ends) in [
-        (KnownPlace::None, false),
-        (KnownPlace::Taken, true),
-        (KnownPlace::Due, true),
-    ] {
-        for statement in sent(known) {
-            assert!(statement.contains(r#""waiters": "#), "{statement}");
-            assert_eq!(statement.contains("$$this.waiter"), ends, "{known:?}");
-        }
     }
 }
 

@@ -162,12 +162,11 @@ pub(super) fn is_its_turn() -> Document {
     ] }
 }
 
-/// The places after a grant: without the place of the request, unless it is to stay, and without those that it has
-/// passed.
+/// The places after a grant: without the place of the request, and without those that it has passed.
 pub(super) fn leave_place(request: &AcquireRequest) -> Document {
     let passed = doc! { "$in": ["$$this.waiter", "$$before.waiter"] };
     let mut gone = vec![passed];
-    if let Some(waiter) = request.ended_place() {
+    if let Some(waiter) = request.turn.waiter() {
         gone.push(doc! { "$eq": ["$$this.waiter", waiter.to_string()] });
     }
     let left = doc! { "$filter": {
