@@ -320,30 +320,9 @@ impl LeaseState {
         let (mut left, mut loss, mut risk) = (Duration::ZERO, None, false);
         self.state.send_modify(|state| {
             let now = Instant::now();
-            let is_own = match &answer {
-                Ok(RenewAnswer::Renewed(grant)) => state.is_own_renewal(grant.fence),
-                _ => true,
-            };
             state.note_suspensions(now, suspension::total().max(sent.suspended));
-            let validity = &mut state.validity;
-            left = validity.remaining(now);
-            let lost = |reason| Err(self.lost_error(reason));
-            outcome = match answer {
-                Ok(RenewAnswer::Renewed(_)) if !is_own => {
-                    lost(validity.lose(LossReason::TakenOver, now))
-                }
-                Ok(RenewAnswer::Renewed(grant)) => {
-                    let margin = self.terms.clock_margin;
-                    let until = deadline(sent.instant, &grant, self.ttl(), margin);
-                    validity.renewed(until, now).or_else(lost)
-                }
-                Ok(RenewAnswer::Expired) => lost(validity.lose(LossReason::Expired, now)),
-                Ok(RenewAnswer::TakenOver) => lost(validity.lose(LossReason::TakenOver, now)),
-                Err(error) => {
-                    validity.failed(error.clone(), now);
-                    Err(error)
-                }
-            };
+            left = state.validity.remaining(now);
+            outcome = self.judge_renewal(state, sent, answer, now);
             if outcome.is_ok() {
                 state.clear_risk();
                 state.suspensions = state.suspensions.renewed(sent.suspended);
@@ -365,6 +344,37 @@ impl LeaseState {
             telemetry::at_risk(self.fields(), self.remaining(Instant::now()));
         }
         outcome
+    }
+
+    /// What a renewal with this answer changes.
+    fn judge_renewal(
+        &self,
+        state: &mut Status,
+        sent: SentAt,
+        answer: Result<RenewAnswer, Error>,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let lost = |reason| Err(self.lost_error(reason));
+        let is_own = match &answer {
+            Ok(RenewAnswer::Renewed(grant)) => state.is_own_renewal(grant.fence),
+            _ => true,
+        };
+        let validity = &mut state.validity;
+        match answer {
+            Ok(RenewAnswer::Renewed(_)) if !is_own => {
+                lost(validity.lose(LossReason::TakenOver, now))
+            }
+            Ok(RenewAnswer::Renewed(grant)) => {
+                let until = deadline(sent.instant, &grant, self.ttl(), self.terms.clock_margin);
+                validity.renewed(until, now).or_else(lost)
+            }
+            Ok(RenewAnswer::Expired) => lost(validity.lose(LossReason::Expired, now)),
+            Ok(RenewAnswer::TakenOver) => lost(validity.lose(LossReason::TakenOver, now)),
+            Err(error) => {
+                validity.failed(error.clone(), now);
+                Err(error)
+            }
+        }
     }
 
     /// Reports the loss of the lease to telemetry, if the lease is lost and its loss was not reported before.

@@ -71,18 +71,10 @@ impl Resume {
             return Err(Error::Closed);
         }
         context.keys.ensure_running()?;
-        let mut tries = Tries::default();
-        let (sent, grant) = loop {
-            let sent = Instant::now();
-            match renew(&context, &request).await {
-                Ok(RenewAnswer::Renewed(grant)) => break (sent, grant),
-                Ok(RenewAnswer::Expired) => return Ok(Resumed::Gone(LossReason::Expired)),
-                Ok(RenewAnswer::TakenOver) => return Ok(Resumed::Gone(LossReason::TakenOver)),
-                Err(error) => match tries.pause_after(&error) {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => return Err(error),
-                },
-            }
+        let (sent, grant) = match renewed(&context, &request).await? {
+            (sent, RenewAnswer::Renewed(grant)) => (sent, grant),
+            (_, RenewAnswer::Expired) => return Ok(Resumed::Gone(LossReason::Expired)),
+            (_, RenewAnswer::TakenOver) => return Ok(Resumed::Gone(LossReason::TakenOver)),
         };
         let terms = GrantTerms {
             request: Arc::new(request),
@@ -123,6 +115,24 @@ impl Resume {
             // The drop of the guard releases the lease, which the renewal has extended in the store.
             Some(reason) => Resumed::Gone(reason),
         })
+    }
+}
+
+/// The answer to the first renewal that is answered, and when that one was sent.
+async fn renewed(
+    context: &AcquireContext,
+    request: &AcquireRequest,
+) -> Result<(Instant, RenewAnswer), Error> {
+    let mut tries = Tries::default();
+    loop {
+        let sent = Instant::now();
+        match renew(context, request).await {
+            Ok(answer) => return Ok((sent, answer)),
+            Err(error) => match tries.pause_after(&error) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(error),
+            },
+        }
     }
 }
 

@@ -115,19 +115,17 @@ async fn ask(
             }
             Ok(Attempt::Acquired(lease))
         }
-        Err(EndReason::Failed(error)) if was_behind => {
-            let limit = context.keys.call_timeout.min(want.request.ttl);
-            Err(read_tick(context, &want, limit).await.unwrap_or(error))
-        }
-        Err(EndReason::Failed(error)) => Err(error),
-        Err(EndReason::Held(held)) => {
+        Err(why) => {
             if was_behind {
                 let limit = context.keys.call_timeout.min(want.request.ttl);
                 if let Some(done) = read_tick(context, &want, limit).await {
                     return Err(done);
                 }
             }
-            refused(context, &want, wait_policy, held)
+            match why {
+                EndReason::Failed(error) => Err(error),
+                EndReason::Held(held) => refused(context, &want, wait_policy, held),
+            }
         }
     }
 }

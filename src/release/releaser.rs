@@ -121,22 +121,14 @@ impl Releaser {
                     // A request that is not answered may have been carried out before this one.
                     unclear |= !calls.is_empty();
                     let is_first = first_answer.is_none();
-                    if is_first || answer == ReleaseAnswer::Released {
-                        self.tell_released(&job.key, job.lease);
-                    }
-                    if is_first {
-                        telemetry::released(job.fields(has_caller), answer.into());
-                    }
                     let first = *first_answer.get_or_insert(Instant::now());
-                    if let Some(reply) = reply.take() {
-                        // This fails if the caller has dropped its future meanwhile.
-                        let _ = reply.send(Ok(Released { answer, unclear }));
-                    }
-                    if is_first {
-                        // The caller is woken before the tasks that wait for the release: it may have released the
-                        // lease because it comes before them.
-                        job.held.iter().for_each(|held| held.state.mark_released());
-                    }
+                    let told = reply.take();
+                    self.answered(
+                        job,
+                        Released { answer, unclear },
+                        told,
+                        (is_first, has_caller),
+                    );
                     // This may be the late answer to an earlier request, after which an acquire request may have been
                     // carried out. So the request that was answered counts, and not the last one.
                     let settled = sent.saturating_duration_since(first) >= self.call_timeout;
@@ -174,6 +166,32 @@ impl Releaser {
             }
             calls.drive_while(sleep(pause)).await;
             pauses += 1;
+        }
+    }
+
+    /// Tells of an answer to a release.
+    fn answered(
+        &self,
+        job: &ReleaseJob,
+        released: Released,
+        reply: Option<ReleaseReply>,
+        (is_first, has_caller): (bool, bool),
+    ) {
+        let answer = released.answer;
+        if is_first || answer == ReleaseAnswer::Released {
+            self.tell_released(&job.key, job.lease);
+        }
+        if is_first {
+            telemetry::released(job.fields(has_caller), answer.into());
+        }
+        if let Some(reply) = reply {
+            // This fails if the caller has dropped its future meanwhile.
+            let _ = reply.send(Ok(released));
+        }
+        if is_first {
+            // The caller is woken before the tasks that wait for the release: it may have released the lease because it
+            // comes before them.
+            job.held.iter().for_each(|held| held.state.mark_released());
         }
     }
 

@@ -158,21 +158,11 @@ async fn listen_while_needed<L: Listener>(
                 permit.set(ListenerState::Open);
                 listener.opened();
                 telemetry::listener_opened(L::STREAM);
-                let error = loop {
-                    match timeout(SILENCE, keys.next()).await {
-                        Ok(Some(Ok(keys))) => listener.receive(keys),
-                        Ok(Some(Err(error))) => {
-                            telemetry::store_failed(L::OPERATION, None, &error);
-                            break Some(error);
-                        }
-                        Ok(None) | Err(_) => break None,
-                    }
-                    if note_whether_over() {
-                        permit.set(ListenerState::Closed);
-                        return listener.ended();
-                    }
-                };
+                let ended = read(listener, &mut keys, &mut note_whether_over).await;
                 permit.set(ListenerState::Closed);
+                let Ended::Broken(error) = ended else {
+                    return listener.ended();
+                };
                 if opened.elapsed() >= LASTING {
                     failures = 0;
                 }
@@ -194,6 +184,34 @@ async fn listen_while_needed<L: Listener>(
         }
         // The result only says whether the client closes, which the loop looks at next.
         let _ = closing.run_until_cancelled(sleep(pause)).await;
+    }
+}
+
+/// How the reading of a stream ends.
+enum Ended {
+    /// The stream broke, with this error if there was one.
+    Broken(Option<Error>),
+    NotNeeded,
+}
+
+/// Passes the keys of a stream to the listener, until the stream breaks or is not needed.
+async fn read<L: Listener>(
+    listener: &L,
+    keys: &mut BoxStream<'static, Result<Vec<L::Key>, Error>>,
+    is_over: &mut impl FnMut() -> bool,
+) -> Ended {
+    loop {
+        match timeout(SILENCE, keys.next()).await {
+            Ok(Some(Ok(keys))) => listener.receive(keys),
+            Ok(Some(Err(error))) => {
+                telemetry::store_failed(L::OPERATION, None, &error);
+                return Ended::Broken(Some(error));
+            }
+            Ok(None) | Err(_) => return Ended::Broken(None),
+        }
+        if is_over() {
+            return Ended::NotNeeded;
+        }
     }
 }
 
