@@ -39,7 +39,7 @@ pub use self::{
     error::{Error, LossReason},
     error_kind::ErrorKind,
     fence::Fence,
-    ids::{LeaseId, PermitId, WaiterId},
+    ids::{LeaseId, PermitId},
     key::Key,
     limits::{
         MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_PLACE_TIME, MAX_PLACES,

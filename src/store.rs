@@ -51,7 +51,7 @@ pub use crate::{
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,
-        Quota, SCHEMA, WaiterId, WindowKind,
+        Quota, SCHEMA, WindowKind,
     },
 };
 use crate::{
@@ -121,7 +121,7 @@ use crate::{
 ///     }
 ///
 ///     // And so on, for each method without a body in the trait.
-/// #     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+/// #     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
 /// #         self.store.leave(key, waiter).await
 /// #     }
 /// #     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -174,7 +174,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
     /// Removes the place of a process that no longer waits for this key ([`rules::leave`]).
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error>;
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error>;
 
     /// Renews each of these leases if it is live: it lives for its ttl from now on
     /// ([`rules::renew`]). A lease whose expiry is later already keeps it, so that two renewals
@@ -343,7 +343,7 @@ pub struct FreedKey {
     pub key: Key,
     /// The processes that come next: one, or several that can hold the key together. `None` if the store does not tell,
     /// for example because no process waits in turn, or because the same processes come next as after the last change.
-    pub next: Option<Vec<WaiterId>>,
+    pub next: Option<Vec<LeaseId>>,
 }
 
 impl FreedKey {
@@ -353,7 +353,7 @@ impl FreedKey {
     }
 
     /// The same key, with the processes that come next.
-    pub fn next(mut self, next: Vec<WaiterId>) -> Self {
+    pub fn next(mut self, next: Vec<LeaseId>) -> Self {
         self.next = Some(next);
         self
     }

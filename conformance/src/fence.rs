@@ -9,7 +9,7 @@ use leasehold::{
     store::{
         Access, AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer,
         ConvertRequest, Grant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
-        Turn, WaiterId,
+        Turn,
     },
 };
 use std::{num::NonZeroU16, sync::Arc};
@@ -98,7 +98,7 @@ pub async fn a_grant_takes_as_many_fences_as_it_asks_for(clients: &Clients) -> O
     let one = request(&key, "one", LONG);
     let mut last = granted(first, &one).await?.fence;
     release(second, &one).await?;
-    let (waiter, stays) = (WaiterId::random(), SHORT);
+    let (waiter, stays) = (LeaseId::random(), SHORT);
     let mut held = None;
     for request in [
         ask(),

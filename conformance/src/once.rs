@@ -26,8 +26,8 @@ use leasehold::{
     Error, Key, Store,
     jobs::{Done, Tick},
     store::{
-        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ReleaseAnswer, ReleaseRequest,
-        Turn, WaiterId,
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest, Turn,
     },
 };
 
@@ -122,7 +122,7 @@ pub async fn a_tick_that_is_done_is_not_granted_again(clients: &Clients) -> Outc
             "{tick} is done, and that is told as {done:?}"
         );
         let left = state(second, &key).await?;
-        let waiter = WaiterId::random();
+        let waiter = LeaseId::random();
         for asked in [before, tick] {
             let asks = || asks(&key, "who does it", asked);
             for request in [
@@ -228,7 +228,7 @@ pub async fn a_tick_that_is_done_is_not_waited_for(clients: &Clients) -> Outcome
         let before = state(first, &key).await?;
         for number in [6, 7] {
             let asks = || asks(&key, "late", tick(number));
-            let (waiter, stays) = (WaiterId::random(), LONG);
+            let (waiter, stays) = (LeaseId::random(), LONG);
             for request in [
                 asks(),
                 asks().fresh(),

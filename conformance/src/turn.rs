@@ -1,6 +1,6 @@
 //! The queue of the processes that wait for a key.
 //!
-//! In these properties a [`WaiterId`] stands for a process. On a key that has a holder, a place counts until its end.
+//! In these properties a [`LeaseId`] stands for a process. On a key that has a holder, a place counts until its end.
 //! On a free key, the places keep the key for a short time only. So if the server's clock says that an attempt came too
 //! late for that, the property makes the attempt again.
 
@@ -52,22 +52,22 @@ use super::{
 use leasehold::{
     Held, Key, LockState, Store,
     rules::turn::MAX_BIND_TIME,
-    store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, Turn},
 };
 
 /// How long the places that a property needs count.
 const STAYS: Duration = Duration::from_secs(30);
 
 /// The request of a process that waits.
-fn waiting(key: &Key, waiter: WaiterId) -> AcquireRequest {
+fn waiting(key: &Key, waiter: LeaseId) -> AcquireRequest {
     request(key, &format!("process {waiter}"), LONG).turn(Turn::in_turn(waiter, STAYS))
 }
 
-fn processes<const N: usize>() -> [WaiterId; N] {
-    [(); N].map(|()| WaiterId::random())
+fn processes<const N: usize>() -> [LeaseId; N] {
+    [(); N].map(|()| LeaseId::random())
 }
 
-fn waiters(state: &LockState) -> Vec<WaiterId> {
+fn waiters(state: &LockState) -> Vec<LeaseId> {
     state.waiters.iter().map(|place| place.waiter).collect()
 }
 

@@ -11,7 +11,7 @@ use leasehold::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
         Eviction, FreedKeys, Grant, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest, Turn, WaiterId,
+        RenewAnswers, RenewRequest, Turn,
     },
 };
 use parking_lot::Mutex;
@@ -255,7 +255,7 @@ impl Store for Broken {
         })
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.store.leave(key, waiter).await
     }
 

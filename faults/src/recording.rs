@@ -10,8 +10,8 @@ use leasehold::{
     limits::MAX_PLACE_TIME,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Turn, WaiterId,
+        Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -144,7 +144,7 @@ impl Store for Recording {
         Ok(answer)
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.recorder.saw(Event::Leaves {
             waiter: waiter.to_string(),
             sent: self.recorder.clock.now(),

@@ -67,6 +67,8 @@ pub struct Excuse {
     pub key: Key,
     /// Until when.
     pub until: Instant,
+    /// For how long after the last use of the key.
+    pub lasts: Duration,
     /// Whether others have to wait for as long.
     pub binds_others: bool,
 }
@@ -176,6 +178,7 @@ impl Ledger {
         self.inner.borrow_mut().excuses.push(Excuse {
             key: key.clone(),
             until,
+            lasts,
             binds_others,
         });
     }
@@ -199,6 +202,11 @@ impl Ledger {
         let mut inner = self.inner.borrow_mut();
         inner.free.remove(guard.key());
         inner.guards.push(Rc::downgrade(guard));
+        let stays = |it: &&mut Excuse| it.key == *guard.key() && !it.binds_others;
+        for excuse in inner.excuses.iter_mut().filter(stays) {
+            // A task that uses a key which stays prolongs the stay.
+            excuse.until = excuse.until.max(Instant::now() + excuse.lasts);
+        }
         if let Some(wait) = wait {
             let passed = inner.passed_by(wait, guard);
             for it in &passed {

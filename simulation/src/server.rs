@@ -11,8 +11,8 @@ use leasehold::{
     Error, Key, Mode,
     rules::{self, Decision, Write},
     store::{
-        AcquireAnswer, AcquireRequest, LimiterRecord, LockRecord, PermitAnswer, PermitId,
-        PermitRequest, Turn, WaiterId, WindowKind,
+        AcquireAnswer, AcquireRequest, LeaseId, LimiterRecord, LockRecord, PermitAnswer, PermitId,
+        PermitRequest, Turn, WindowKind,
     },
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -65,7 +65,7 @@ pub struct State {
     /// How many tasks are about to end all leases of a client.
     pub evictions: usize,
     /// The client of each id in a place.
-    pub waiters: BTreeMap<WaiterId, usize>,
+    pub waiters: BTreeMap<LeaseId, usize>,
     /// The permits that were granted in each window.
     windows: BTreeMap<(Series, i64), u32>,
     /// The grants of permits that were counted. After its window a repeated request gets a new one.
@@ -170,7 +170,7 @@ impl State {
     }
 
     /// A client waits in this place.
-    pub fn waits_in(&mut self, client: usize, waiter: WaiterId) {
+    pub fn waits_in(&mut self, client: usize, waiter: LeaseId) {
         self.waiters.insert(waiter, client);
     }
 

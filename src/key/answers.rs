@@ -13,7 +13,7 @@ use super::{
     want::{FromMemory, Wait, Want},
 };
 use crate::{
-    model::{Error, Held, LeaseId, Mode, WaiterId},
+    model::{Error, Held, LeaseId, Mode},
     retry::TRIES,
     telemetry::StayEndReason,
 };
@@ -273,7 +273,7 @@ impl KeyState {
     }
 
     /// Records that the store reported that the key became free.
-    pub(super) fn freed(&mut self, next: Option<&[WaiterId]>, now: Instant) {
+    pub(super) fn freed(&mut self, next: Option<&[LeaseId]>, now: Instant) {
         let Some((_, first)) = self.waiters.first() else {
             return self.wake(now);
         };

@@ -4,13 +4,26 @@
 //! A task for each request would be simpler, but costs more than everything else the client does: in a program that has
 //! little to do, two threads wake each other for every request (`docs/performance.md`).
 
-use std::task::{Context, Poll};
+use std::{
+    future::poll_fn,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    sync::oneshot::{self, error::TryRecvError},
+    task::yield_now,
+};
 
-use crate::runtime::{in_flight::Withdraw, outside};
+use crate::{
+    model::Error,
+    runtime::{self, in_flight::Withdraw, outside},
+};
 
 /// A request that was sent, or is about to be.
 #[derive(Default)]
@@ -25,6 +38,9 @@ struct CallState {
     spawn_on: Option<Handle>,
     is_withdrawn: bool,
     withdraw: Option<Withdraw>,
+    /// Wakes the task that polls the call, when that one has to wait for the outcome elsewhere.
+    waker: Option<Waker>,
+    has_panicked: bool,
 }
 
 #[derive(Default)]
@@ -48,7 +64,19 @@ pub(super) enum Polled {
 
 impl Call {
     /// Begins the call. Returns whether it begins: it does not if it was withdrawn before.
-    pub(super) fn begin(&self, work: BoxFuture<'static, ()>, withdraw: Option<Withdraw>) -> bool {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        work: impl Future<Output = ()> + Send + 'static,
+        withdraw: Option<Withdraw>,
+    ) -> bool {
+        let this = Arc::downgrade(self);
+        // A subscriber of the application that panics in an event must not end the task of the caller.
+        let work = AssertUnwindSafe(work).catch_unwind().map(move |ended| {
+            if let (Err(_), Some(this)) = (ended, this.upgrade()) {
+                this.state.lock().has_panicked = true;
+            }
+        });
+        let work = Box::pin(work);
         let mut state = self.state.lock();
         if state.is_withdrawn && withdraw.as_ref().is_some_and(|withdraw| withdraw()) {
             state.work = Work::Gone;
@@ -85,6 +113,10 @@ impl Call {
             (Poll::Ready(()), _) => state.work = Work::Gone,
             (Poll::Pending, None) => {
                 state.work = Work::Here(work);
+                let known = state.waker.as_ref();
+                if !known.is_some_and(|known| known.will_wake(cx.waker())) {
+                    state.waker = Some(cx.waker().clone());
+                }
                 return Polled::Here;
             }
             (Poll::Pending, Some(runtime)) => {
@@ -102,8 +134,11 @@ impl Call {
         state.spawn_on = Some(runtime.clone());
         match std::mem::replace(&mut state.work, Work::Gone) {
             Work::Here(work) => {
+                let waker = state.waker.take();
                 drop(state);
                 outside::spawn(runtime, work);
+                // The task waits for the outcome from now on.
+                waker.into_iter().for_each(Waker::wake);
             }
             other => state.work = other,
         }
@@ -118,5 +153,55 @@ impl Call {
             state.work = Work::Gone;
         }
         withdraws
+    }
+}
+
+/// The rest of a call that its caller polls. When this is dropped, a task on this runtime does it.
+pub(super) struct Rest(pub(super) Arc<Call>, pub(super) Handle);
+
+impl Rest {
+    /// Polls the call until its outcome is there. Fails if it panics, or ends with its runtime.
+    pub(super) async fn outcome<T>(self, outcome: oneshot::Receiver<T>) -> Result<T, Error> {
+        // The receiver is moved to a local, which is dropped before the rest. So the rest can see that its caller has
+        // gone.
+        let (rest, mut outcome) = (self, outcome);
+        // Whether the call was left and resumed here, so that this future was woken and may have woken others.
+        let mut is_resumed = false;
+        let told = poll_fn(|cx| {
+            let told = match rest.0.poll_here(cx) {
+                // The call sends the outcome while it is polled here, so a check after each poll finds the outcome.
+                // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
+                Polled::Here => match outcome.try_recv() {
+                    Ok(outcome) => Poll::Ready(Some(outcome)),
+                    Err(TryRecvError::Empty) => Poll::Pending,
+                    Err(TryRecvError::Closed) => Poll::Ready(None),
+                },
+                Polled::Gone => Pin::new(&mut outcome).poll(cx).map(Result::ok),
+            };
+            is_resumed |= told.is_pending();
+            told
+        });
+        let Some(told) = told.await else {
+            let has_panicked = rest.0.state.lock().has_panicked;
+            return Err(if has_panicked {
+                runtime::panicked()
+            } else {
+                runtime::ended()
+            });
+        };
+        let may_have_woken = is_resumed && outside::is_used_for(&rest.1);
+        drop(rest);
+        if may_have_woken {
+            // The last poll may have woken a task that all requests need, for example the one that has the connections
+            // of a driver. No other worker takes that task while the caller computes, so it runs before the caller.
+            yield_now().await;
+        }
+        Ok(told)
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.leave(&self.1);
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{holding::Holding, waiters::WaiterNo};
 use crate::{
     messages::AcquireRequest,
-    model::{LeaseId, WaiterId},
+    model::LeaseId,
     retry::{LONGEST_PAUSE, Tries},
 };
 
@@ -76,6 +76,8 @@ pub(super) enum Phase {
         since: Instant,
         /// Whether a request was answered by a grant meanwhile, which may have come after the release.
         is_granted_again: bool,
+        /// Whether only the caller polls the release.
+        is_inline: bool,
     },
     /// The lease, which was granted at this time, goes on without this process. Later grants are released.
     GivenAway(DateTime<Utc>),
@@ -102,9 +104,9 @@ pub(super) struct Beside {
 #[derive(Debug)]
 pub(super) struct Settlement {
     /// The place to give up after the last answer.
-    pub(super) place: Option<WaiterId>,
+    pub(super) place: Option<LeaseId>,
     /// The place that a late refusal takes.
-    pub(super) place_if_refused: Option<WaiterId>,
+    pub(super) place_if_refused: Option<LeaseId>,
     /// How many releases are under way.
     pub(super) releases: u32,
     /// Whether another release is due after them.
@@ -191,8 +193,8 @@ impl Sent {
 impl Settlement {
     /// The settlement of a claim that nobody wants from now on.
     pub(super) fn begin(
-        place: Option<WaiterId>,
-        place_if_refused: Option<WaiterId>,
+        place: Option<LeaseId>,
+        place_if_refused: Option<LeaseId>,
         (call_timeout, ttl): (Duration, Duration),
         now: Instant,
     ) -> Self {

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     lease_state::LeaseNumber,
     messages::{AcquireRequest, DoneTick},
-    model::{Error, Fence, Held, LeaseId, WaiterId},
+    model::{Error, Fence, Held, LeaseId},
     telemetry::StayEndReason,
 };
 
@@ -40,7 +40,7 @@ pub(crate) enum Event {
     /// The request that gives up the place of a claim was answered, or has failed.
     PlaceLeft(LeaseId),
     /// The store reported that the key became free, and which processes come next, if it names them.
-    Freed(Option<Vec<WaiterId>>),
+    Freed(Option<Vec<LeaseId>>),
     /// The key may have become free unnoticed.
     MayBeFree,
     /// The key is free, or can be shared, by something that this process has done.
@@ -79,6 +79,8 @@ pub(crate) enum Effect {
     Withdraw(RequestNo),
     /// Lets a task of its own poll a request.
     Spawn(RequestNo),
+    /// Lets a task of its own poll a release.
+    SpawnRelease(LeaseId),
     /// A request was not answered within this time, and counts as failed.
     Overdue(RequestNo, Duration),
     /// Keeps a lease alive.
@@ -99,7 +101,7 @@ pub(crate) enum Effect {
         maybe_in_flight: bool,
     },
     /// Gives up a place.
-    LeavePlace(LeaseId, WaiterId),
+    LeavePlace(LeaseId, LeaseId),
     /// A close waits for this claim from now on, or does not any more.
     Bind(LeaseId),
     Unbind(LeaseId),

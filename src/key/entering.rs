@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{
-    claim::{Beside, Claim, Phase, Sent},
+    claim::{Beside, Claim, Phase, SILENT, Sent},
     effect::{Effect, Refusal, Refused},
     line::NextRequest,
     serving::Fit,
@@ -24,6 +24,7 @@ impl KeyState {
         }
         // Who leaves an offer untaken keeps nobody waiting.
         self.pass_over_silent(now, out);
+        self.spawn_releases(now, out);
         if let Some(claim) = self.entered_by(&want, now) {
             return self.offer_to_new(no, want, claim, now, out);
         }
@@ -205,6 +206,7 @@ impl KeyState {
 
     /// The handle closes: nobody waits, and nothing is served.
     pub(super) fn close(&mut self, now: Instant, out: &mut Effects) {
+        self.spawn_releases(now, out);
         for no in self.waiters.numbers() {
             let role = self.waiters.get(no).map(|it| it.role);
             self.refuse(no, Refusal::Closed, out);
@@ -224,6 +226,9 @@ impl KeyState {
             self.pass_over_silent(now, out);
         }
         self.overdue(now, out);
+        if let Some(silent) = now.checked_sub(SILENT) {
+            self.spawn_releases(silent, out);
+        }
         self.release_waited_for_too_long(now, out);
         self.passed = now;
     }

@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 
 use super::{
+    call::{Call, Rest},
     effect::{Departed, Departure, Effect, Event, GiveBack, Resumed},
     holding::{Conversion, Grant},
     jobs::Job,
@@ -18,7 +19,7 @@ use crate::{
     },
     model::{Error, Held, Key, LeaseId, LossReason, Mode},
     release::{PendingRelease, Released},
-    runtime::{inline_task::InlineTask, suspension},
+    runtime::suspension,
     telemetry::StayEndReason,
 };
 
@@ -340,25 +341,37 @@ impl Keys {
     /// in the background.
     pub(crate) fn release(
         &self,
+        key: &Key,
         pending: PendingRelease,
-        now: Instant,
-    ) -> impl Future<Output = Result<Released, Error>> {
-        let (reply, outcome) = oneshot::channel();
-        let begun = match InlineTask::new() {
-            Ok(task) => {
+    ) -> impl Future<Output = Result<Released, Error>> + use<> {
+        let begun = match Handle::try_current() {
+            Ok(here) => {
+                let (reply, outcome) = oneshot::channel();
+                let (lease, call) = (pending.lease(), Arc::<Call>::default());
                 let releaser = self.releaser.clone();
-                let releasing = self.renewals.release_with_caller(pending, releaser, reply);
-                Ok((task, releasing))
+                let work = self.renewals.release_with_caller(pending, releaser, reply);
+                call.begin(work, None);
+                let rest = Rest(call.clone(), here.clone());
+                let is_here = self.update(key, |entry, _, _| {
+                    let is_here = entry.state.poll_release_here(lease);
+                    if is_here {
+                        entry
+                            .releases
+                            .insert(lease, Rest(call.clone(), here.clone()));
+                    }
+                    is_here
+                });
+                if is_here != Some(true) {
+                    // Others depend on it already.
+                    call.leave(&here);
+                }
+                Ok(rest.outcome(outcome))
             }
-            Err(error) => {
+            Err(_) => {
                 self.renewals.release(pending);
-                Err(error)
+                Err(Error::NoRuntime)
             }
         };
-        async move {
-            let (task, releasing) = begun?;
-            let released = self.lifecycle.wait_for(task, now, releasing, outcome);
-            released.await?
-        }
+        async move { begun?.await? }
     }
 }

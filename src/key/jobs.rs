@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    call::Call,
+    call::{Call, Rest},
     cell::{Cell, EndReason, Ended, News},
     claim::RequestNo,
     effect::{Answer, Effect, Event, GiveBack, Refusal, Refused, Report},
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     lease_state::LeaseState,
     messages::AcquireRequest,
-    model::{Error, Key, LeaseId, LossReason, WaiterId},
+    model::{Error, Key, LeaseId, LossReason},
     release::ReleaseJob,
     telemetry::{self, StayEndReason, Waiting},
 };
@@ -26,11 +26,12 @@ pub(super) enum Job {
     Send(Arc<Call>, RequestNo, Arc<AcquireRequest>, bool),
     Withdraw(RequestNo, Arc<Call>),
     Spawn(Arc<Call>),
+    SpawnRelease(Rest),
     Keep(Arc<LeaseState>),
     Tell(Arc<Cell>, News),
     GiveBack(Arc<LeaseState>, GiveBack),
     Settle(ReleaseJob),
-    LeavePlace(LeaseId, WaiterId),
+    LeavePlace(LeaseId, LeaseId),
     Listen,
     Drop(Box<Entry>),
     /// This makes events, and no other job depends on what it changes.
@@ -62,6 +63,7 @@ impl Keys {
             } => Job::Send(self.begin(entry, request, by), request, message, repeats),
             Effect::Withdraw(request) => Job::Withdraw(request, entry.calls.get(&request)?.clone()),
             Effect::Spawn(request) => Job::Spawn(entry.calls.get(&request)?.clone()),
+            Effect::SpawnRelease(lease) => Job::SpawnRelease(entry.releases.remove(&lease)?),
             Effect::Keep(claim) => Job::Keep(stored(&claim)?),
             Effect::Offer(no) => Job::Tell(entry.cells.get(&no)?.clone(), News::Offered),
             Effect::Refuse(no, refused) => {
@@ -117,8 +119,11 @@ impl Keys {
                 entry.at_work.insert(*claim, token);
             }
             Effect::Unbind(claim) => drop(entry.at_work.remove(claim)),
-            // The lease lives on in its release, or in the guards that outlive it.
-            Effect::Forget(claim) => drop(entry.leases.remove(claim)),
+            Effect::Forget(claim) => {
+                // The lease lives on in its release, or in the guards that outlive it.
+                entry.leases.remove(claim);
+                entry.releases.remove(claim);
+            }
             Effect::MayBeGrantedAgain(claim) => {
                 let lease = entry.leases.get(claim);
                 lease
@@ -200,6 +205,8 @@ impl Keys {
                 }
             }
             Job::Spawn(call) => self.leave(&call),
+            // The runtime of the caller does it.
+            Job::SpawnRelease(rest) => drop(rest),
             Job::Keep(lease) => {
                 // This fails without a runtime, on which the request was.
                 let _ = self.renewals.keep(&lease);

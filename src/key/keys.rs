@@ -17,7 +17,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
-    call::Call,
+    call::{Call, Rest},
     cell::Cell,
     claim::RequestNo,
     contended::ContendedKeys,
@@ -81,6 +81,8 @@ pub(super) struct Entry {
     pub(super) leases: BTreeMap<LeaseId, BackingLease>,
     pub(super) cells: BTreeMap<WaiterNo, Arc<Cell>>,
     pub(super) calls: BTreeMap<RequestNo, Arc<Call>>,
+    /// The releases that their callers poll.
+    pub(super) releases: BTreeMap<LeaseId, Rest>,
     /// A close waits for these claims.
     pub(super) at_work: BTreeMap<LeaseId, TaskTrackerToken>,
     pub(super) time: Option<Instant>,
@@ -157,6 +159,7 @@ impl Entry {
             leases: BTreeMap::new(),
             cells: BTreeMap::new(),
             calls: BTreeMap::new(),
+            releases: BTreeMap::new(),
             at_work: BTreeMap::new(),
             time: None,
         }

@@ -18,7 +18,7 @@ use super::{
     place::{OwnPlace, PlaceNews, Refusal, Wakes},
 };
 use crate::{
-    model::{Error, Held, LeaseId, Mode, WaiterId},
+    model::{Error, Held, LeaseId, Mode},
     random, retry,
 };
 
@@ -154,7 +154,7 @@ impl Line {
     /// them send a request as there is room for after this release and those before it.
     pub(super) fn comes_next(
         &mut self,
-        next: Option<&[WaiterId]>,
+        next: Option<&[LeaseId]>,
         mode: Mode,
         standing: Standing,
     ) -> bool {

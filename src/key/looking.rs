@@ -102,7 +102,7 @@ impl Keys {
             return;
         }
         let idle = staying().filter_map(|(key, entry, claim)| {
-            let since = entry.state.idle_since(claim)?;
+            let since = entry.state.unused_since(claim)?;
             Some((since, key.clone(), claim))
         });
         let oldest = idle.filter(|(_, _, claim)| *claim != newest).min();

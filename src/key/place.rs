@@ -19,7 +19,7 @@ pub(super) use self::report::{EndedTurn, PlaceNews};
 use super::pace::{self, Ahead, Pace};
 use crate::{
     messages::{InTurn, KnownPlace},
-    model::{Held, LeaseId, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
+    model::{Held, LeaseId, MAX_PLACE_TIME, MAX_PLACES},
     retry,
     rules::turn::{WORTH_A_WRITE, long_enough},
 };
@@ -30,7 +30,7 @@ const SLACK: Duration = Duration::from_millis(250);
 /// The place of this process.
 #[derive(Debug)]
 pub(super) struct OwnPlace {
-    waiter: WaiterId,
+    waiter: LeaseId,
     /// What the next request says about the place. A request may have taken it, unless this is [`KnownPlace::None`].
     known: KnownPlace,
     /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
@@ -67,7 +67,7 @@ pub(super) struct Refusal<'a> {
 impl OwnPlace {
     pub(super) fn new() -> Self {
         Self {
-            waiter: WaiterId::random(),
+            waiter: LeaseId::random(),
             known: KnownPlace::None,
             counts_for: for_pause(retry::LONGEST_PAUSE),
             pace: Pace::default(),
@@ -77,7 +77,7 @@ impl OwnPlace {
 
     /// From now on the place is that of this claim. No request of it was sent yet.
     pub(super) fn begin(&mut self, claim: LeaseId) {
-        self.waiter = claim.into();
+        self.waiter = claim;
         self.known = KnownPlace::None;
     }
 
@@ -123,7 +123,7 @@ impl OwnPlace {
     /// Whether this process may be granted the key after the store reported that it became free. `next` are the
     /// processes that come next, if the store names them. If it does not, this process comes next if no process was
     /// `ahead` at the last refusal. Otherwise all processes without a place would send a request at the same moment.
-    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
+    pub(super) fn comes_next(&self, next: Option<&[LeaseId]>, ahead: usize) -> bool {
         match next {
             Some(_) => self.ahead_in(next).is_some(),
             None => ahead == 0,
@@ -131,7 +131,7 @@ impl OwnPlace {
     }
 
     /// How many processes come next before this one; `None` if this one does not come next.
-    pub(super) fn ahead_in(&self, next: Option<&[WaiterId]>) -> Option<usize> {
+    pub(super) fn ahead_in(&self, next: Option<&[LeaseId]>) -> Option<usize> {
         next?.iter().position(|next| *next == self.waiter)
     }
 
@@ -147,7 +147,7 @@ impl OwnPlace {
 
     /// Leaves the place, because its claim ends without a grant. If a request may have taken the place, returns it, so
     /// that it is given up.
-    pub(super) fn leave(&mut self) -> Option<WaiterId> {
+    pub(super) fn leave(&mut self) -> Option<LeaseId> {
         let waiter = self.may_be_taken().then_some(self.waiter);
         *self = Self::new();
         waiter
@@ -197,7 +197,7 @@ impl OwnPlace {
 
 /// What the request of an owner that may have the key says about its place. It asks once a second at least.
 pub(super) fn of_owner(claim: LeaseId) -> InTurn {
-    InTurn::new(claim.into(), for_pause(retry::LONGEST_PAUSE))
+    InTurn::new(claim, for_pause(retry::LONGEST_PAUSE))
 }
 
 /// For how long a place must count if the next request comes after this pause and does not write the place again.

@@ -1,8 +1,7 @@
 //! How the requests of claims are sent, and how their answers come back.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::{
@@ -17,7 +16,7 @@ use crate::{
     coalescer::Repeats,
     lease_state::{BackingLease, GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Error, Key, LeaseId, WaiterId},
+    model::{Error, Key, LeaseId},
     release::ReleaseJob,
     rules,
     runtime::{self, in_flight::InFlight, outside, suspension},
@@ -72,9 +71,7 @@ impl Keys {
                 }
             }
         };
-        // A subscriber of the application that panics in an event must not end the task of the caller.
-        let work = AssertUnwindSafe(work).catch_unwind().map(drop);
-        call.begin(Box::pin(work), withdraw);
+        call.begin(work, withdraw);
     }
 
     /// Lets a task of its own poll a call.
@@ -110,7 +107,7 @@ impl Keys {
     }
 
     /// Gives up a place. After an error this does not try again, because the place expires soon.
-    pub(super) fn leave_place(&self, key: &Key, claim: LeaseId, place: WaiterId) {
+    pub(super) fn leave_place(&self, key: &Key, claim: LeaseId, place: LeaseId) {
         let Some(keys) = self.this.upgrade() else {
             return;
         };

@@ -138,6 +138,7 @@ impl KeyState {
                 let phase = Phase::Releasing {
                     since: now,
                     is_granted_again: false,
+                    is_inline: false,
                 };
                 (phase, GiveBack::Release)
             }

@@ -163,6 +163,33 @@ impl KeyState {
         self.attempt_after_release(lease, now, out);
     }
 
+    /// Records that the caller polls the release of this lease. Returns whether it may: nobody else depends on it.
+    pub(crate) fn poll_release_here(&mut self, lease: LeaseId) -> bool {
+        let nobody_waits = self.waiters.is_empty() && !self.facts.is_closing;
+        match self.claim_mut(lease).map(|claim| &mut claim.phase) {
+            Some(Phase::Releasing { is_inline, .. }) => {
+                *is_inline = nobody_waits;
+                nobody_waits
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets tasks of their own poll the releases that began before this instant, because another task depends on them.
+    pub(super) fn spawn_releases(&mut self, before: Instant, out: &mut Effects) {
+        for claim in &mut self.claims {
+            let lease = claim.lease();
+            if let Phase::Releasing {
+                since, is_inline, ..
+            } = &mut claim.phase
+                && *since <= before
+                && std::mem::take(is_inline)
+            {
+                out.push(Effect::SpawnRelease(lease));
+            }
+        }
+    }
+
     /// Takes the next steps of the settlements.
     pub(super) fn settle_due(&mut self, now: Instant, out: &mut Effects) {
         let (mut released, mut gone) = (Vec::new(), Vec::new());

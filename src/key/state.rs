@@ -183,7 +183,7 @@ impl KeyState {
     }
 
     /// Since when no task has used a lease that stays. `None` while one does.
-    pub(crate) fn idle_since(&self, claim: LeaseId) -> Option<Instant> {
+    pub(crate) fn unused_since(&self, claim: LeaseId) -> Option<Instant> {
         let holding = self.claim(claim)?.holding()?;
         match holding.serving {
             Serving::Stays { since, .. } if holding.guards.is_empty() => Some(since),
@@ -287,13 +287,15 @@ impl KeyState {
                 let is_offered = self.waiters.offered(claim.lease()).next().is_some();
                 holding.times(has_line, is_offered)
             }
-            Phase::Releasing { since, .. } => {
+            Phase::Releasing {
+                since, is_inline, ..
+            } => {
                 let of_line = has_line.then(|| *since + retry::LONGEST_PAUSE);
                 let of_others = since.checked_add(self.call_timeout);
                 [
                     of_line,
                     of_others.filter(|_| !self.waiters.is_empty()),
-                    None,
+                    is_inline.then(|| *since + SILENT),
                 ]
             }
             Phase::Settling(settling) => {

@@ -29,7 +29,7 @@ impl Lease {
             return Err(self.state.lost_error(self.closed()));
         };
         // If the subscriber of the application panics in an event, the release goes on in the background.
-        let begin = |pending| self.keys.release(pending, now);
+        let begin = |pending| self.keys.release(self.key(), pending);
         let (_, release) = self
             .keys
             .depart(&self.state, Departure::Done(done), now, begin);

@@ -4,9 +4,7 @@ use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{
-    Access, Done, Error, Fence, Held, Key, LeaseId, Permits, Tick, WaiterId, between,
-};
+use crate::model::{Access, Done, Error, Fence, Held, Key, LeaseId, Permits, Tick, between};
 
 /// A request of [`Store::acquire`](crate::Store::acquire).
 ///
@@ -72,7 +70,7 @@ pub enum Turn {
 #[non_exhaustive]
 pub struct InTurn {
     /// The process.
-    pub waiter: WaiterId,
+    pub waiter: LeaseId,
     /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
     /// process asks again before that time is over.
     pub counts_for: Duration,
@@ -95,12 +93,12 @@ pub enum KnownPlace {
 
 impl Turn {
     /// The turn of a process that waits, as [`InTurn::new`] makes it.
-    pub fn in_turn(waiter: WaiterId, counts_for: Duration) -> Self {
+    pub fn in_turn(waiter: LeaseId, counts_for: Duration) -> Self {
         Self::InTurn(InTurn::new(waiter, counts_for))
     }
 
     /// The process that waits; `None` unless the turn is [`InTurn`](Turn::InTurn).
-    pub fn waiter(self) -> Option<WaiterId> {
+    pub fn waiter(self) -> Option<LeaseId> {
         match self {
             Self::Barging | Self::Behind => None,
             Self::InTurn(turn) => Some(turn.waiter),
@@ -110,7 +108,7 @@ impl Turn {
 
 impl InTurn {
     /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place.
-    pub fn new(waiter: WaiterId, counts_for: Duration) -> Self {
+    pub fn new(waiter: LeaseId, counts_for: Duration) -> Self {
         Self {
             waiter,
             counts_for,

@@ -1,4 +1,4 @@
-//! `LeaseId`, `PermitId` and `WaiterId`: the ids of single grants, and of the processes that wait for a key.
+//! `LeaseId` and `PermitId`: the ids of single grants.
 
 use std::fmt;
 
@@ -40,7 +40,8 @@ name! {
     /// The id of one lease.
     ///
     /// The client makes it before it sends the request, and keeps it in the retries. So the store recognises a repeated
-    /// request, and a release frees no lease but its own.
+    /// request, and a release frees no lease but its own. A process that waits for the key has a [place](crate::Place)
+    /// under the id of the lease that it asks for.
     LeaseId
 }
 
@@ -52,13 +53,6 @@ name! {
     PermitId
 }
 
-name! {
-    /// The id of a process that waits for one key, in its [place](crate::Place).
-    ///
-    /// The client makes it before the first request, and keeps it for as long as its process waits for the key.
-    WaiterId
-}
-
 impl PermitId {
     /// The id that stands for a missing one in the document of a limiter.
     #[cfg(any(
@@ -68,13 +62,6 @@ impl PermitId {
         feature = "sqlite"
     ))]
     pub(crate) const NONE: Self = Self(Uuid::nil());
-}
-
-impl From<LeaseId> for WaiterId {
-    /// The id of the place in which the claim of this lease waits.
-    fn from(lease: LeaseId) -> Self {
-        Self(lease.0)
-    }
 }
 
 impl LeaseId {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use super::{ids::WaiterId, limits::MAX_PLACE_TIME, mode::Mode, time::after};
+use super::{ids::LeaseId, limits::MAX_PLACE_TIME, mode::Mode, time::after};
 
 /// The place of a process in the queue of a key.
 ///
@@ -14,7 +14,7 @@ use super::{ids::WaiterId, limits::MAX_PLACE_TIME, mode::Mode, time::after};
 #[non_exhaustive]
 pub struct Place {
     /// The process that waits.
-    pub waiter: WaiterId,
+    pub waiter: LeaseId,
     /// The owner that its lease is to have.
     pub owner: Arc<str>,
     /// Which other holders its lease is to allow beside it.
@@ -30,7 +30,7 @@ pub struct Place {
 impl Place {
     /// A place that a process takes now, at this time of the server.
     pub fn new(
-        waiter: WaiterId,
+        waiter: LeaseId,
         owner: Arc<str>,
         (mode, permits): (Mode, i64),
         since: DateTime<Utc>,

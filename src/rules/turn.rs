@@ -16,7 +16,7 @@ use super::decision::{Decision, Write};
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
     model::{
-        Access, Held, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, Place, WaiterId, after, between,
+        Access, Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, Place, after, between,
     },
 };
 
@@ -192,7 +192,7 @@ pub(crate) fn long_enough(counts_for: Duration) -> Duration {
 
 /// Removes the place of a process, and with it the places that no longer count. Writes nothing if the process has no
 /// place.
-pub fn leave(record: Option<&LockRecord>, waiter: WaiterId, now: DateTime<Utc>) -> Decision<()> {
+pub fn leave(record: Option<&LockRecord>, waiter: LeaseId, now: DateTime<Utc>) -> Decision<()> {
     let mine = |place: &Place| place.waiter == waiter;
     let write = match record.filter(|record| record.waiters.iter().any(mine)) {
         None => Write::Keep,

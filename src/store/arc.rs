@@ -11,7 +11,7 @@ use crate::{
         Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
         ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockState, WaiterId},
+    model::{Error, Key, LeaseId, LockState},
 };
 
 #[async_trait]
@@ -24,7 +24,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).acquire(request).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         (**self).leave(key, waiter).await
     }
 

@@ -62,7 +62,7 @@ use crate::{
         ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockRecord, LockState, WaiterId},
+    model::{Error, Key, LeaseId, LockRecord, LockState},
     rules,
     store::{Store, explained, listing},
 };
@@ -124,7 +124,7 @@ impl<C: Transport> Store for IndexStore<C> {
         self.acquired(request, asked.at, outcome).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let change = self.statements.leave(key, waiter);
         match self.change(key, change).await? {
             Some(outcome) => self.timed(&outcome, key).map(drop),

@@ -12,7 +12,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LimiterRecord, LockRecord, LockState, WaiterId, WindowKind, after},
+    model::{Error, Key, LeaseId, LimiterRecord, LockRecord, LockState, WindowKind, after},
     rules::{self, Decision, Write},
     store::Store,
 };
@@ -142,7 +142,7 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.decide(key, |record, now| rules::leave(record, waiter, now));
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::{
         AcquireRequest, ConvertRequest, Filter, ListRequest, PermitRequest, ReleaseRequest,
         RenewRequest, Turn,
     },
-    model::{Fence, Key, LeaseId, PermitId, Quota, Tick, WaiterId},
+    model::{Fence, Key, LeaseId, PermitId, Quota, Tick},
 };
 
 const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
@@ -72,8 +72,8 @@ pub(crate) fn in_turn() -> AcquireRequest {
     AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL).turn(turn)
 }
 
-pub(crate) fn waiter() -> WaiterId {
-    WaiterId::parse("44444444-4444-4444-8444-444444444444").unwrap()
+pub(crate) fn waiter() -> LeaseId {
+    LeaseId::parse("44444444-4444-4444-8444-444444444444").unwrap()
 }
 
 pub(crate) fn renewal() -> RenewRequest {

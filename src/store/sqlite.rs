@@ -31,7 +31,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockRecord, LockState, WaiterId},
+    model::{Error, Key, LeaseId, LockRecord, LockState},
     rules::{self, Decision},
     runtime,
     store::Store,
@@ -198,7 +198,7 @@ impl Store for SqliteStore {
             .await?
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let rule = move |lock: Option<&LockRecord>, now| rules::leave(lock, waiter, now);
         self.decide(key, rule).await
     }

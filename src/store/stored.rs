@@ -23,7 +23,7 @@ use chrono::{DateTime, Utc};
 
 use crate::model::{
     Done, Error, FENCE_END, Fence, Holder, Key, LIMITER_SCHEMA, LastDone, LeaseId, LimiterRecord,
-    LockRecord, Mode, PermitId, Place, SCHEMA, Tick, TickKind, USED_END, WaiterId,
+    LockRecord, Mode, PermitId, Place, SCHEMA, Tick, TickKind, USED_END,
 };
 
 /// The value of a field.
@@ -190,7 +190,7 @@ fn places(document: &impl Fields) -> Vec<Place> {
 }
 
 fn place(entry: &impl Fields) -> Result<Place, Damage> {
-    let waiter = WaiterId::parse(entry.text("waiter").required("waiter")?);
+    let waiter = LeaseId::parse(entry.text("waiter").required("waiter")?);
     let mode = Mode::parse(entry.text("mode").required("mode")?);
     Ok(Place::new(
         waiter.ok_or(Damage("waiter"))?,

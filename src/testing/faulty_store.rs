@@ -16,9 +16,7 @@ use crate::{
         ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, only_renewal,
     },
-    model::{
-        Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, WaiterId, after,
-    },
+    model::{Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, after},
     store::{AwaitedKeys, FreedKeys, Store},
 };
 
@@ -174,7 +172,7 @@ impl<S: Store> Store for FaultyStore<S> {
             .await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.meet(Group::Every, self.inner.leave(key, waiter)).await
     }
 

@@ -15,9 +15,9 @@ use leasehold::{
     Error, Key, LockState, MemoryStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKey, FreedKeys, ListRequest, LookAnswer, LookRequest,
-        MAX_BATCH, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest, WaiterId,
+        ConvertRequest, Eviction, FreedKey, FreedKeys, LeaseId, ListRequest, LookAnswer,
+        LookRequest, MAX_BATCH, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -284,7 +284,7 @@ impl Store for FlakyStore {
         self.meet("acquire", self.memory.acquire(request)).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.meet("leave", self.memory.leave(key, waiter)).await
     }
 

@@ -14,8 +14,8 @@ use leasehold::{
     Error, Key, Lease, Leases, LockState, LossReason, MemoryStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
+        Eviction, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::{
@@ -72,7 +72,7 @@ impl Store for SlowStore {
         self.memory.acquire(request).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.others.fetch_add(1, Relaxed);
         self.memory.leave(key, waiter).await
     }

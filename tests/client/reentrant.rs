@@ -6,7 +6,7 @@ use std::future::IntoFuture;
 use leasehold::{
     Error, Key, Leases, Store,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
-    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn},
 };
 use tokio::{
     task::JoinSet,
@@ -126,7 +126,7 @@ async fn readers_that_come_and_go_do_not_keep_an_owner_from_its_key() {
 async fn take_places(store: &FlakyStore, places: usize) {
     let key = Key::new("key").unwrap();
     for _ in 0..places {
-        let turn = Turn::in_turn(WaiterId::random(), MAX_PLACE_TIME);
+        let turn = Turn::in_turn(LeaseId::random(), MAX_PLACE_TIME);
         let request = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "it".into(), TTL);
         let answer = store.memory.acquire(&request.turn(turn)).await.unwrap();
         assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");

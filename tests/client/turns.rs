@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold::{
     Attempt, Key, Lease, Leases, MemoryStore, Mode, Store, Upgrade,
     limits::MAX_PLACES,
-    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -45,7 +45,7 @@ async fn queue(leases: &Leases) -> Vec<Mode> {
 /// A process that takes a place and is gone.
 async fn dies_waiting(store: &MemoryStore) {
     let key = Key::new("key").unwrap();
-    let turn = Turn::in_turn(WaiterId::random(), Duration::from_millis(1_500));
+    let turn = Turn::in_turn(LeaseId::random(), Duration::from_millis(1_500));
     let request = AcquireRequest::exclusive(key, LeaseId::random(), "gone".into(), TTL);
     let answer = store.acquire(&request.turn(turn)).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Held(_)));

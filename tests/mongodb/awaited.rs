@@ -7,7 +7,7 @@ use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, InTurn, KnownPlace, LeaseId, LookAnswer,
-        LookRequest, Turn, WaiterId,
+        LookRequest, Turn,
     },
 };
 use leasehold_tests::layer::{Layer, Layered};
@@ -25,7 +25,7 @@ fn ask(key: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
 }
 
-fn wait(key: &str, waiter: WaiterId, known: KnownPlace) -> AcquireRequest {
+fn wait(key: &str, waiter: LeaseId, known: KnownPlace) -> AcquireRequest {
     let mut turn = InTurn::new(waiter, STAYS);
     turn.known = known;
     ask(key).turn(Turn::InTurn(turn))
@@ -57,7 +57,7 @@ async fn each_place_is_told_when_it_is_taken_and_nothing_else_is() {
     for key in ["one", "two"] {
         leases.acquire(key, LONG).await.unwrap().detach().unwrap();
     }
-    let [first, second] = [WaiterId::random(), WaiterId::random()];
+    let [first, second] = [LeaseId::random(), LeaseId::random()];
     refused(&store, wait("one", first, KnownPlace::None)).await;
     assert_eq!(next(&mut awaited).await, ["one"]);
     // The same process asks again, late enough for its place to be written again.
@@ -85,11 +85,11 @@ async fn a_place_that_comes_after_a_dead_one_is_told() {
     let mut awaited = store.awaited().await.unwrap().unwrap();
     let leases = Leases::new(store.clone());
     leases.acquire("key", LONG).await.unwrap().detach().unwrap();
-    let dies = InTurn::new(WaiterId::random(), Duration::from_millis(1));
+    let dies = InTurn::new(LeaseId::random(), Duration::from_millis(1));
     refused(&store, ask("key").turn(Turn::InTurn(dies))).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
     sleep(LATER).await;
-    refused(&store, wait("key", WaiterId::random(), KnownPlace::None)).await;
+    refused(&store, wait("key", LeaseId::random(), KnownPlace::None)).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
 }
 

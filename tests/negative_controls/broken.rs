@@ -24,7 +24,7 @@ use leasehold::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
         ConvertAnswer, ConvertRequest, Eviction, LastDone, LeaseId, LimiterRecord, ListRequest,
         LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest, Turn, WaiterId,
+        ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
     },
 };
 use parking_lot::Mutex;
@@ -228,7 +228,7 @@ impl Store for BrokenStore {
         self.acquire_wrongly(request).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         if self.is(Fault::NeverLeaves) {
             return Ok(());
         }

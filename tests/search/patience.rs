@@ -7,9 +7,8 @@ use leasehold::{
     Error, Key, LockState, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, ListRequest, LookAnswer, LookRequest, Page,
+        ConvertRequest, Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
-        WaiterId,
     },
 };
 use tokio::{
@@ -59,7 +58,7 @@ impl<S: Store> Store for Patient<S> {
         patiently!(self.0.acquire(request))
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         patiently!(self.0.leave(key, waiter))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use elasticsearch::http::Method::Get;
 use leasehold::{
     Attempt, Error, Key, PermitAttempt, Store,
-    store::{LookRequest, WaiterId},
+    store::{LeaseId, LookRequest},
 };
 use leasehold_tests::{every, prefix::PrefixProxy};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ async fn a_key_is_locked_under_its_own_id() {
                 (true, false),
                 "{id}"
             );
-            store.leave(&key, WaiterId::random()).await.unwrap();
+            store.leave(&key, LeaseId::random()).await.unwrap();
             lease.renew().await.unwrap();
             lease.downgrade().await.unwrap();
             lease.release().await.unwrap();

@@ -13,7 +13,7 @@ use leasehold::{
     rules::turn::MAX_BIND_TIME,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
-        ReleaseRequest, SCHEMA, Turn, WaiterId,
+        ReleaseRequest, SCHEMA, Turn,
     },
 };
 use leasehold_tests::proxy::Proxy;
@@ -29,7 +29,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// The process of this place does not wait any more.
 const GONE: &str = "44444444-4444-4444-8444-444444444444";
 
-fn in_turn(waiter: WaiterId, counts_for: Duration) -> AcquireRequest {
+fn in_turn(waiter: LeaseId, counts_for: Duration) -> AcquireRequest {
     ask().turn(Turn::in_turn(waiter, counts_for))
 }
 
@@ -46,7 +46,7 @@ async fn released(store: &dyn Store, request: &AcquireRequest) {
     assert_eq!(answer, ReleaseAnswer::Released);
 }
 
-async fn waiters(store: &dyn Store) -> Vec<WaiterId> {
+async fn waiters(store: &dyn Store) -> Vec<LeaseId> {
     let state = store.inspect(&ask().key).await.unwrap().unwrap();
     state.waiters.iter().map(|place| place.waiter).collect()
 }
@@ -103,7 +103,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         granted(&store, &holder).await;
         let (before, _) = stored(&fixture).await;
 
-        let waiter = WaiterId::random();
+        let waiter = LeaseId::random();
         let turn = |counts_for| Turn::in_turn(waiter, counts_for);
         let writer = ask().turn(turn(Duration::from_secs(40)));
         assert_eq!(refused(&store, &writer).await.ahead(), 0);
@@ -122,7 +122,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         assert_eq!(refused(&store, &shorter).await.ahead(), 0);
         assert_eq!(refused(&store, &ask()).await.ahead(), 1);
         assert_eq!(refused(&store, &ask().shared()).await.ahead(), 1);
-        store.leave(&ask().key, WaiterId::random()).await.unwrap();
+        store.leave(&ask().key, LeaseId::random()).await.unwrap();
         assert_eq!(stored(&fixture).await, (document, version));
 
         // The place does not count for long enough.
@@ -141,7 +141,7 @@ async fn a_place_is_taken_kept_and_given_back() {
 
         // A lease that is live needs no place, and an owner that enters again waits for nobody.
         let mut repeated = holder.clone();
-        repeated.turn = Turn::in_turn(WaiterId::random(), STAYS);
+        repeated.turn = Turn::in_turn(LeaseId::random(), STAYS);
         granted(&store, &repeated).await;
         let beside = ask().shared().reentrant();
         granted(&store, &beside).await;
@@ -165,7 +165,7 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
         let fixture = Fixture::prepared(engine).await;
         let store = fixture.store();
         let takes_a_place = async |request: AcquireRequest, ahead| {
-            let (waiter, counts_for) = (WaiterId::random(), STAYS);
+            let (waiter, counts_for) = (LeaseId::random(), STAYS);
             let request = request.turn(Turn::in_turn(waiter, counts_for));
             assert_eq!(refused(&store, &request).await.ahead(), ahead);
             waiter
@@ -226,7 +226,7 @@ async fn a_process_that_is_gone_is_dropped_by_the_next_one() {
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
         let is_gone = async || {
-            refused(&store, &in_turn(WaiterId::random(), MOMENT)).await;
+            refused(&store, &in_turn(LeaseId::random(), MOMENT)).await;
             while !waiters(&store).await.is_empty() {
                 sleep(MOMENT).await;
             }
@@ -238,7 +238,7 @@ async fn a_process_that_is_gone_is_dropped_by_the_next_one() {
         is_gone().await;
         let (document, _) = stored(&fixture).await;
         assert_eq!(document["waiters"].as_array().unwrap().len(), 1);
-        let waiter = WaiterId::random();
+        let waiter = LeaseId::random();
         assert_eq!(refused(&store, &in_turn(waiter, STAYS)).await.ahead(), 0);
         // The lean script cannot take a place, so a second request follows.
         assert_eq!(proxy.http_requests().len(), 2);
@@ -292,7 +292,7 @@ async fn a_free_key_is_kept_on(engine: Engine) {
         let holder = ask().turn(Turn::Barging);
         granted(&store, &holder).await;
         for ahead in 0..number {
-            let held = refused(&store, &in_turn(WaiterId::random(), STAYS)).await;
+            let held = refused(&store, &in_turn(LeaseId::random(), STAYS)).await;
             assert_eq!(held.ahead(), ahead as usize);
         }
         released(&store, &holder).await;
@@ -326,7 +326,7 @@ async fn who_has_a_place_only_looks() {
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
         granted(&store, &ask()).await;
-        let waiter = WaiterId::random();
+        let waiter = LeaseId::random();
         proxy.http_requests();
         // Sends a request that is refused, and returns the last HTTP request for it.
         let sent = async |counts_for| {
@@ -359,7 +359,7 @@ async fn all_who_come_to_wait_at_once_come_through_up_to_the_bound() {
             let store = fixture.store();
             let holder = ask();
             granted(&store, &holder).await;
-            let all: Vec<_> = (0..MAX_PLACES + 28).map(|_| WaiterId::random()).collect();
+            let all: Vec<_> = (0..MAX_PLACES + 28).map(|_| LeaseId::random()).collect();
             let requests: Vec<_> = all
                 .iter()
                 .map(|waiter| in_turn(*waiter, STAYS).fresh())
@@ -414,9 +414,9 @@ async fn nobody_waits_in_a_document_that_is_no_lock() {
             put(&fixture, &document).await;
             let before = stored(&fixture).await;
             for request in [
-                in_turn(WaiterId::random(), STAYS),
-                in_turn(WaiterId::random(), STAYS).shared(),
-                in_turn(WaiterId::parse(GONE).unwrap(), STAYS),
+                in_turn(LeaseId::random(), STAYS),
+                in_turn(LeaseId::random(), STAYS).shared(),
+                in_turn(LeaseId::parse(GONE).unwrap(), STAYS),
             ] {
                 let error = store.acquire(&request).await.unwrap_err();
                 let is_so = matches!(
@@ -426,15 +426,13 @@ async fn nobody_waits_in_a_document_that_is_no_lock() {
                 assert!(is_so, "{document}: {error:?}");
             }
             assert_eq!(stored(&fixture).await, before, "{document}");
-            let left = store
-                .leave(&ask().key, WaiterId::parse(GONE).unwrap())
-                .await;
+            let left = store.leave(&ask().key, LeaseId::parse(GONE).unwrap()).await;
             assert_eq!(left.is_ok(), has_places, "{document}: {left:?}");
             let is_kept = stored(&fixture).await == before;
             assert_ne!(is_kept, has_places, "{document}");
         }
         let nothing = Key::new("nothing").unwrap();
-        store.leave(&nothing, WaiterId::random()).await.unwrap();
+        store.leave(&nothing, LeaseId::random()).await.unwrap();
         assert_eq!(store.inspect(&nothing).await.unwrap(), None);
     }
 }

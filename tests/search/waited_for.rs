@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use elasticsearch::http::Method::{Delete, Put};
 use leasehold::{
     Error, Key, Store,
-    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn},
 };
 use leasehold_tests::{
     liar::{Reply, always},
@@ -42,7 +42,7 @@ async fn awaited(store: &dyn Store, key: &Key) {
         request.turn(turn)
     };
     granted(store, &ask(Turn::Behind)).await;
-    let (waiter, counts_for) = (WaiterId::random(), STAYS);
+    let (waiter, counts_for) = (LeaseId::random(), STAYS);
     let asked = store.acquire(&ask(Turn::in_turn(waiter, counts_for))).await;
     assert!(matches!(asked, Ok(AcquireAnswer::Held(_))), "{asked:?}");
 }
@@ -110,7 +110,7 @@ async fn what_is_no_lock_is_not_waited_for() {
         let now = chrono::Utc::now().timestamp_millis();
         let until = now + 30_000;
         let place = |until: i64| {
-            let waiter = WaiterId::random().to_string();
+            let waiter = LeaseId::random().to_string();
             json!([{ "waiter": waiter, "owner": "me", "mode": "exclusive", "permits": 1, "since": now, "until": until }])
         };
         let schema = "leasehold.lock.1";

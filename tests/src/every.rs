@@ -7,7 +7,7 @@ use leasehold::{
     Error, Filter, Key, Leases, Store,
     store::{
         AcquireRequest, ConvertRequest, LeaseId, LookRequest, PermitId, PermitRequest, Quota,
-        ReleaseRequest, RenewRequest, Turn, WaiterId,
+        ReleaseRequest, RenewRequest, Turn,
     },
 };
 use tokio::time::{Instant, timeout};
@@ -65,7 +65,7 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
     let holding = release.clone().min_hold(TTL, LeaseId::random());
     let acquire = AcquireRequest::exclusive(key(), lease, "me".into(), TTL);
     let again = acquire.clone().reentrant();
-    let waiter = WaiterId::random();
+    let waiter = LeaseId::random();
     let in_turn = AcquireRequest::exclusive(key(), LeaseId::random(), "me".into(), TTL);
     let in_turn = in_turn.turn(Turn::in_turn(waiter, TTL));
     let permit = Quota::fixed(5, TTL).unwrap();

@@ -7,9 +7,8 @@ use leasehold::{
     Error, Key, LockState, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, ListRequest, LookAnswer, LookRequest, Page,
+        ConvertRequest, Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
-        WaiterId,
     },
 };
 
@@ -85,7 +84,7 @@ impl<L: Layer> Store for Layered<L> {
         self.0.acquire(request).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.0.inner().leave(key, waiter).await
     }
 

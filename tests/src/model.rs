@@ -23,7 +23,7 @@ use leasehold::{
     rules::turn::MAX_BIND_TIME,
     store::{
         AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest, LeaseId,
-        ReleaseRequest, RenewRequest, WaiterId,
+        ReleaseRequest, RenewRequest,
     },
 };
 use proptest::{
@@ -109,7 +109,7 @@ struct Run {
 struct Names {
     keys: Vec<Key>,
     leases: Vec<LeaseId>,
-    waiters: Vec<WaiterId>,
+    waiters: Vec<LeaseId>,
 }
 
 struct Queue {
@@ -188,7 +188,7 @@ impl Run {
             names: Names {
                 keys: (0..keys).map(key).collect(),
                 leases: (0..LEASES).map(|_| LeaseId::random()).collect(),
-                waiters: (0..WAITERS).map(|_| WaiterId::random()).collect(),
+                waiters: (0..WAITERS).map(|_| LeaseId::random()).collect(),
             },
             queue: queue.then(|| Queue {
                 started: Instant::now(),

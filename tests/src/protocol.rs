@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use leasehold::{
     Key, Store,
-    store::{
-        AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn, WaiterId,
-    },
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn},
 };
 use tokio::time::sleep;
 
@@ -20,7 +18,7 @@ pub async fn a_waiter_was_killed(store: &dyn Store, key: &Key) {
     let holder = ask("the holder");
     let granted = store.acquire(&holder).await.unwrap();
     assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
-    let turn = Turn::in_turn(WaiterId::random(), Duration::from_secs(2));
+    let turn = Turn::in_turn(LeaseId::random(), Duration::from_secs(2));
     let waits = store.acquire(&ask("the waiter").turn(turn)).await.unwrap();
     assert!(matches!(waits, AcquireAnswer::Held(_)), "{waits:?}");
     let release = ReleaseRequest::new(key.clone(), holder.lease);

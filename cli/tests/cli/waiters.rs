@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{
     Key, SqliteStore, Store,
-    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest, Turn},
 };
 
 use super::{Place, run};
@@ -16,7 +16,7 @@ async fn wait_for(store: &SqliteStore, key: &Key) -> LeaseId {
     let holder = LeaseId::random();
     let request =
         |owner: &str| AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), TTL);
-    let turn = || Turn::in_turn(WaiterId::random(), Duration::from_secs(60));
+    let turn = || Turn::in_turn(LeaseId::random(), Duration::from_secs(60));
     let held = AcquireRequest::exclusive(key.clone(), holder, "holder".into(), TTL);
     let answer = store.acquire(&held).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");

@@ -13,7 +13,7 @@ use crate::{
 use leasehold::{
     Filter, Leases,
     jobs::Tick,
-    store::{BatchRequest, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn, WaiterId},
+    store::{BatchRequest, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn},
 };
 
 /// The done tick stays in the document, however other leases are granted and end.
@@ -50,7 +50,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
             release(first, &beside).await?;
             is_known("a release beside another").await?;
         }
-        let waits = request(&key, "waits", LONG).turn(Turn::in_turn(WaiterId::random(), SHORT));
+        let waits = request(&key, "waits", LONG).turn(Turn::in_turn(LeaseId::random(), SHORT));
         refused(second, &waits).await?;
         is_known("a refusal that takes a place").await?;
         let plain = ReleaseRequest::new(key.clone(), lease.lease);

@@ -17,7 +17,7 @@ use leasehold::{
     Filter, Mode, Store,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
     rules::turn::{MAX_BIND_TIME, WORTH_A_WRITE},
-    store::{AcquireAnswer, AcquireRequest, ListRequest, RenewAnswer, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ListRequest, RenewAnswer, Turn},
 };
 
 /// How long each of many places counts, so that none ends before all are taken.
@@ -210,7 +210,7 @@ pub async fn a_place_is_given_back(clients: &Clients) -> Outcome {
             refused(first, &waiting(&key, waiter)).await?;
         }
         let before = state(first, &key).await?;
-        first.leave(&key, WaiterId::random()).await?;
+        first.leave(&key, LeaseId::random()).await?;
         second.leave(&key, two).await?;
         second.leave(&key, two).await?;
         let left = state(first, &key).await?;

@@ -12,9 +12,9 @@ use fastrand::Rng;
 use leasehold::{
     Error, Key, Leases, LockState, MemoryStore, Store,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
-        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest, WaiterId,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::{
@@ -62,7 +62,7 @@ impl Store for Slow {
         self.pass(self.0.acquire(request)).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.pass(self.0.leave(key, waiter)).await
     }
 

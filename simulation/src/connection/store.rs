@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, LockState, Store, rules,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
-        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind,
-        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, WaiterId,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
     },
 };
 use tokio::time::Instant;
@@ -55,7 +55,7 @@ impl Store for Connection {
         self.send("acquire", Some(&request.key), text, work).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let (asked, control) = (key.clone(), self.server.control);
         let work = move |state: &mut State, now| {
             if control != Some(Control::KeepsPlaces) {

@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use leasehold::{
     rules::{self, Write},
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LockRecord,
-        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, WaiterId,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId, LockRecord,
+        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     },
 };
 
@@ -15,7 +15,7 @@ pub enum Call {
     Renew(RenewRequest),
     Convert(ConvertRequest),
     Release(ReleaseRequest),
-    Leave(WaiterId),
+    Leave(LeaseId),
     Evict,
 }
 

@@ -16,7 +16,7 @@ use leasehold::{
     Fence, Holder, Key, Mode, Place,
     jobs::{Done, Tick},
     rules::turn::MAX_BIND_TIME,
-    store::{AcquireRequest, LastDone, LeaseId, LockRecord, WaiterId},
+    store::{AcquireRequest, LastDone, LeaseId, LockRecord},
 };
 
 use super::steps::Setting;
@@ -40,9 +40,9 @@ pub type Name = (usize, usize);
 pub const STRANGE: Name = (CLIENTS, 0);
 
 pub static KEY: LazyLock<Key> = LazyLock::new(|| Key::new("key").unwrap());
-static IDS: LazyLock<Vec<(LeaseId, WaiterId)>> = LazyLock::new(|| {
+static IDS: LazyLock<Vec<(LeaseId, LeaseId)>> = LazyLock::new(|| {
     let ids = (0..9).map(|number| format!("00000000-0000-0000-0000-00000000000{number}"));
-    ids.map(|id| (LeaseId::parse(&id).unwrap(), WaiterId::parse(&id).unwrap()))
+    ids.map(|id| (LeaseId::parse(&id).unwrap(), LeaseId::parse(&id).unwrap()))
         .collect()
 });
 
@@ -50,7 +50,7 @@ pub fn lease((client, id): Name) -> LeaseId {
     IDS[2 * client + id].0
 }
 
-pub fn waiter(client: usize) -> WaiterId {
+pub fn waiter(client: usize) -> LeaseId {
     IDS[client].1
 }
 

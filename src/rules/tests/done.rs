@@ -8,7 +8,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertRequest, ReleaseAnswer, ReleaseRequest, RenewRequest,
         Turn,
     },
-    model::{Done, Error, LastDone, LeaseId, LockRecord, Tick, TickKind, WaiterId},
+    model::{Done, Error, LastDone, LeaseId, LockRecord, Tick, TickKind},
     rules::{Decision, Write, inspect, not_due, release, remove_expired, renew},
 };
 
@@ -53,7 +53,7 @@ fn refused_as_done(record: &LockRecord, request: &AcquireRequest, now: i64) -> D
 
 /// A request of a process that waits.
 fn waiting(request: AcquireRequest) -> AcquireRequest {
-    request.turn(Turn::in_turn(WaiterId::random(), Duration::from_secs(30)))
+    request.turn(Turn::in_turn(LeaseId::random(), Duration::from_secs(30)))
 }
 
 #[test]

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use super::{acquire, at};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, ReleaseRequest, Turn},
-    model::{Access, Fence, Held, Key, LeaseId, LockRecord, Mode, Permits, WaiterId},
+    model::{Access, Fence, Held, Key, LeaseId, LockRecord, Mode, Permits},
     rules::{Write, leave, release, turn::MAX_BIND_TIME},
 };
 
@@ -47,7 +47,7 @@ enum State {
 }
 
 struct Process {
-    waiter: WaiterId,
+    waiter: LeaseId,
     state: State,
     /// When it does something next.
     next: i64,
@@ -92,7 +92,7 @@ impl Run {
         let mut rng = Rng::with_seed(number);
         let processes: Vec<_> = (0..rng.usize(2..9))
             .map(|_| Process {
-                waiter: WaiterId::random(),
+                waiter: LeaseId::random(),
                 state: State::Idle,
                 next: rng.i64(0..500),
                 wishes: rng.u32(1..6),

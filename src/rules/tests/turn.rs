@@ -11,7 +11,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, ReleaseAnswer,
         ReleaseRequest, RenewRequest, Turn,
     },
-    model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId, after},
+    model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, after},
     rules::{
         Write, inspect, leave, release, renew,
         turn::{MAX_BIND_TIME, long_enough},
@@ -22,7 +22,7 @@ use crate::{
 const STAYS: Duration = Duration::from_secs(30);
 
 /// A request of a process that waits, for an exclusive lease.
-fn wait(waiter: WaiterId) -> AcquireRequest {
+fn wait(waiter: LeaseId) -> AcquireRequest {
     let request = AcquireRequest {
         owner: format!("process {waiter}").into(),
         ..ask(LeaseId::random())
@@ -30,11 +30,11 @@ fn wait(waiter: WaiterId) -> AcquireRequest {
     request.turn(Turn::in_turn(waiter, STAYS))
 }
 
-fn processes<const N: usize>() -> [WaiterId; N] {
-    [(); N].map(|()| WaiterId::random())
+fn processes<const N: usize>() -> [LeaseId; N] {
+    [(); N].map(|()| LeaseId::random())
 }
 
-fn waiters(record: &LockRecord) -> Vec<WaiterId> {
+fn waiters(record: &LockRecord) -> Vec<LeaseId> {
     record.waiters.iter().map(|place| place.waiter).collect()
 }
 
@@ -253,9 +253,9 @@ fn a_short_place_is_refreshed_before_it_is_over() {
 
 #[test]
 fn a_key_has_no_more_places_than_it_may_have() {
-    let requests: Vec<_> = (0..MAX_PLACES).map(|_| wait(WaiterId::random())).collect();
+    let requests: Vec<_> = (0..MAX_PLACES).map(|_| wait(LeaseId::random())).collect();
     let record = held_with(&requests);
-    let late = wait(WaiterId::random());
+    let late = wait(LeaseId::random());
     let (held, written) = refused(&record, &late, 2);
     assert_eq!((held.ahead(), written), (MAX_PLACES, None));
     // A process that has a place keeps it.

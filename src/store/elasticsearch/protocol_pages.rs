@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     messages::{AcquireRequest, Turn},
-    model::{Key, WaiterId},
+    model::{Key, LeaseId},
     store::protocol_pages::{self as fixed, PageStatement, Tree},
 };
 
@@ -87,8 +87,8 @@ fn written(request: HttpRequest) -> String {
     }
 }
 
-fn waiter() -> WaiterId {
-    WaiterId::parse("44444444-4444-4444-8444-444444444444").unwrap()
+fn waiter() -> LeaseId {
+    LeaseId::parse("44444444-4444-4444-8444-444444444444").unwrap()
 }
 
 /// An acquire by a process that waits.

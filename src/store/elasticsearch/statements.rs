@@ -40,7 +40,7 @@ use crate::{
         AcquireRequest, ConvertRequest, DoneTick, InTurn, KnownPlace, ReleaseRequest, RenewRequest,
         Turn,
     },
-    model::{Access, Fence, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
+    model::{Access, Fence, Key, LeaseId, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA},
     rules::turn,
 };
 
@@ -160,7 +160,7 @@ impl Statements {
     }
 
     /// Removes the place of a process.
-    pub(crate) fn leave(&self, key: &Key, waiter: WaiterId) -> ScriptedUpdate {
+    pub(crate) fn leave(&self, key: &Key, waiter: LeaseId) -> ScriptedUpdate {
         let params = json!({
             "schema": SCHEMA,
             "waiter": waiter.to_string(),

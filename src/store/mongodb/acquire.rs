@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, KnownPlace},
-    model::{Cause, Error, Held, Key, LockRecord, WaiterId},
+    model::{Cause, Error, Held, Key, LeaseId, LockRecord},
     rules::{self, Decision, Write},
     store::explained,
 };
@@ -99,7 +99,7 @@ impl Pipelines<'_> {
 
     /// Removes the place of a process. A failover may undo that, like a release: the place then counts until its time
     /// is over.
-    pub(super) async fn leave(self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    pub(super) async fn leave(self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let locks = if self.store.durable_releases {
             self.store.locks.durable_writes().await?
         } else {

@@ -15,7 +15,7 @@ use crate::{
         Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
         ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockState, WaiterId},
+    model::{Error, Key, LeaseId, LockState},
     store::{AwaitedKeys, FreedKeys, Store},
 };
 
@@ -63,7 +63,7 @@ impl Store for MongoStore {
         on_a_fit_collection!(self, acquire(request))
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         in_dialect!(self, leave(key, waiter))
     }
 

@@ -33,7 +33,7 @@ use super::{
     error::{classify, code},
 };
 use crate::{
-    model::{Error, Key, Mode, Place, SCHEMA, WaiterId},
+    model::{Error, Key, LeaseId, Mode, Place, SCHEMA},
     store::{AwaitedKeys, FreedKey, FreedKeys, stored::time_of},
 };
 
@@ -100,7 +100,7 @@ fn freed(event: &Document) -> Option<FreedKey> {
 
 /// The processes that come next, if the event tells: the first one whose place counts, and those behind it that can
 /// hold the key beside it.
-fn next(event: &Document) -> Option<Vec<WaiterId>> {
+fn next(event: &Document) -> Option<Vec<LeaseId>> {
     let description = event.get_document("updateDescription");
     let changed = description.and_then(|it| it.get_document("updatedFields"));
     let document = changed.or_else(|_| event.get_document("fullDocument"));
@@ -116,7 +116,7 @@ fn next(event: &Document) -> Option<Vec<WaiterId>> {
     let first = places.next()?;
     let lets_in = mode(first).is_some_and(|mode| mode != Mode::Exclusive.as_str());
     let beside = places.take_while(|place| lets_in && mode(place) == mode(first));
-    let waiter = |place: &Document| WaiterId::parse(place.get_str("waiter").ok()?);
+    let waiter = |place: &Document| LeaseId::parse(place.get_str("waiter").ok()?);
     [first].into_iter().chain(beside).map(waiter).collect()
 }
 
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn the_first_place_that_counts_comes_next() {
-        let [before, after_a_step, live] = [(); 3].map(|()| WaiterId::random());
+        let [before, after_a_step, live] = [(); 3].map(|()| LeaseId::random());
         let at = |millis| mongodb::bson::DateTime::from_millis(millis);
         let place =
-            |waiter: WaiterId, until| doc! { "waiter": waiter.to_string(), "until": at(until) };
+            |waiter: LeaseId, until| doc! { "waiter": waiter.to_string(), "until": at(until) };
         // The second place was taken before the clock stepped back.
         let places = [
             place(before, 5_000),

@@ -39,7 +39,7 @@ pub(crate) use self::{
 };
 use crate::{
     messages::ListRequest,
-    model::{Key, SCHEMA, WaiterId},
+    model::{Key, LeaseId, SCHEMA},
 };
 
 /// Matches the documents of these keys.
@@ -59,7 +59,7 @@ pub(crate) fn projection() -> Document {
 }
 
 /// Removes the place of a process.
-pub(crate) fn leave(waiter: WaiterId) -> Vec<Document> {
+pub(crate) fn leave(waiter: LeaseId) -> Vec<Document> {
     let waits = doc! { "$in": [waiter.to_string(), { "$ifNull": ["$waiters.waiter", []] }] };
     let waits = doc! { "$and": [{ "$isArray": "$waiters" }, waits, is_known()] };
     let left = doc! { "$setField": {

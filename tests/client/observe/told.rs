@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, Leases, LockState, MemoryStore, SqliteStore, Store,
     store::{
-        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
-        LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest, WaiterId,
+        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -268,7 +268,7 @@ impl Store for Indiscreet {
         self.memory.acquire(request).await
     }
 
-    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         self.fate()?;
         self.memory.leave(key, waiter).await
     }

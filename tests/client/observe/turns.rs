@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{
     Key, Lease, Leases, Store,
     limits::MAX_PLACES,
-    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn},
 };
 use tokio::{
     task::JoinHandle,
@@ -42,7 +42,7 @@ async fn waits(leases: &Leases) -> JoinHandle<Lease> {
 /// A process that takes a place for a time and is gone.
 async fn dies_waiting(store: &FlakyStore, stays: Duration) {
     let key = Key::new("key").unwrap();
-    let turn = Turn::in_turn(WaiterId::random(), stays);
+    let turn = Turn::in_turn(LeaseId::random(), stays);
     let request = AcquireRequest::exclusive(key, LeaseId::random(), "gone".into(), TTL);
     let answer = store.memory.acquire(&request.turn(turn)).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Held(_)));

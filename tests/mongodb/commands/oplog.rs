@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use leasehold::{
     Attempt, Key, Leases, MongoStore, Store,
-    store::{
-        AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest, Turn, WaiterId,
-    },
+    store::{AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest, Turn},
 };
 use mongodb::{
     Collection,
@@ -80,7 +78,7 @@ async fn attempts_on_a_free_key_that_is_kept_for_another_write_nothing() {
         let holder = ask(LeaseId::random());
         assert!(granted(&store, &holder).await);
         let before = oplog.writes().await;
-        let waits = Turn::in_turn(WaiterId::random(), Duration::from_secs(30));
+        let waits = Turn::in_turn(LeaseId::random(), Duration::from_secs(30));
         let waits = ask(LeaseId::random()).turn(waits);
         assert!(!granted(&store, &waits).await);
         assert_eq!(oplog.writes().await, before + 1, "the place is written");

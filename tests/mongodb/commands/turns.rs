@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use leasehold::{
     Key, MongoStore, Store,
-    store::{
-        AcquireAnswer, AcquireRequest, InTurn, KnownPlace, LeaseId, ReleaseRequest, Turn, WaiterId,
-    },
+    store::{AcquireAnswer, AcquireRequest, InTurn, KnownPlace, LeaseId, ReleaseRequest, Turn},
 };
 
 use super::{Engine, Fixture, LONG};
@@ -26,7 +24,7 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
         let store = MongoStore::new(&collection);
         let holder = ask();
         store.acquire(&holder).await.unwrap();
-        let [first, second] = [(); 2].map(|()| WaiterId::random());
+        let [first, second] = [(); 2].map(|()| LeaseId::random());
         let wait = |waiter, known| {
             let mut turn = InTurn::new(waiter, STAYS);
             turn.known = known;

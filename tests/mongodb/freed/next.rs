@@ -4,7 +4,7 @@ use leasehold::{
     Key, MongoStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchRequest, ConvertRequest, FreedKeys, LeaseId,
-        ReleaseRequest, Turn, WaiterId,
+        ReleaseRequest, Turn,
     },
 };
 use mongodb::bson::doc;
@@ -19,7 +19,7 @@ fn ask() -> AcquireRequest {
     AcquireRequest::exclusive(key(), LeaseId::random(), "me".into(), LONG)
 }
 
-fn wait(waiter: WaiterId) -> AcquireRequest {
+fn wait(waiter: LeaseId) -> AcquireRequest {
     ask().turn(Turn::in_turn(waiter, LONG))
 }
 
@@ -40,7 +40,7 @@ async fn release(store: &MongoStore, held: &AcquireRequest) {
 }
 
 /// The processes of the next key of the stream.
-async fn next(freed: &mut FreedKeys) -> Option<Vec<WaiterId>> {
+async fn next(freed: &mut FreedKeys) -> Option<Vec<LeaseId>> {
     let told = async {
         loop {
             let mut keys = super::item(freed).await;
@@ -61,7 +61,7 @@ async fn queue() -> (MongoStore, FreedKeys, Fixture) {
 #[tokio::test]
 async fn a_release_tells_who_comes_next() {
     let (store, mut freed, _fixture) = queue().await;
-    let [writer, one, two, other, last] = [(); 5].map(|()| WaiterId::random());
+    let [writer, one, two, other, last] = [(); 5].map(|()| LeaseId::random());
     let first = granted(&store, ask()).await;
     refused(&store, wait(writer)).await;
     for reader in [one, two] {
@@ -92,7 +92,7 @@ async fn a_release_tells_who_comes_next() {
 #[tokio::test]
 async fn an_eviction_a_downgrade_and_a_release_of_many_tell_who_comes_next() {
     let (store, mut freed, _fixture) = queue().await;
-    let waiter = WaiterId::random();
+    let waiter = LeaseId::random();
     granted(&store, ask()).await;
     refused(&store, wait(waiter).shared()).await;
     store.evict(&key()).await.unwrap();
@@ -128,7 +128,7 @@ async fn an_eviction_a_downgrade_and_a_release_of_many_tell_who_comes_next() {
 #[tokio::test]
 async fn a_place_that_does_not_count_comes_not_next() {
     let (store, mut freed, fixture) = queue().await;
-    let [gone, waiter] = [(); 2].map(|()| WaiterId::random());
+    let [gone, waiter] = [(); 2].map(|()| LeaseId::random());
     let held = granted(&store, ask()).await;
     for waits in [gone, waiter] {
         refused(&store, wait(waits)).await;

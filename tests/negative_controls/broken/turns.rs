@@ -6,7 +6,7 @@ use leasehold::{
     Error, Place,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
     rules::{self, Decision, Write},
-    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LockRecord, Turn, WaiterId},
+    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LeaseId, LockRecord, Turn},
 };
 
 use super::{BrokenStore, Fault};
@@ -144,7 +144,7 @@ impl BrokenStore {
                 let until = now + Duration::from_secs(30);
                 let (access, owner) = (request.access, request.owner.clone());
                 let access = (access.mode(), access.permits());
-                let waiter = WaiterId::random();
+                let waiter = LeaseId::random();
                 record
                     .waiters
                     .push(Place::new(waiter, owner, access, now, until));

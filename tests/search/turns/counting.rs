@@ -4,7 +4,7 @@ use futures::future::join_all;
 use leasehold::{
     Key, Store,
     rules::turn::MAX_BIND_TIME,
-    store::{AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, Turn},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -141,7 +141,7 @@ async fn what_is_no_place_keeps_nobody_on(engine: Engine) {
         }
         // A process that comes to wait is the only one in the queue.
         put(&fixture, &lock(&value, false)).await;
-        let waiter = WaiterId::random();
+        let waiter = LeaseId::random();
         let held = refused(&store, &in_turn(waiter, STAYS)).await;
         assert_eq!(held.ahead(), 0, "{value}");
         assert_eq!(waiters(&store).await, [waiter], "{value}");
@@ -150,7 +150,7 @@ async fn what_is_no_place_keeps_nobody_on(engine: Engine) {
         // A process that is not in the queue has no place to leave.
         put(&fixture, &lock(&value, false)).await;
         let before = stored(&fixture).await;
-        let gone = WaiterId::parse(GONE).unwrap();
+        let gone = LeaseId::parse(GONE).unwrap();
         let is_there = value.to_string().contains(&format!("\"{GONE}\""));
         if !is_there {
             store.leave(&ask().key, gone).await.unwrap();
@@ -167,7 +167,7 @@ async fn what_is_a_place_that_counts_keeps_others_from_a_key() {
 async fn what_is_a_place_keeps_others_on(engine: Engine) {
     let fixture = Fixture::prepared(engine).await;
     let store = fixture.store();
-    let gone = WaiterId::parse(GONE).unwrap();
+    let gone = LeaseId::parse(GONE).unwrap();
     for number in 0..with_a_place().len() {
         let value = with_a_place().swap_remove(number);
         put(&fixture, &lock(&value, false)).await;
@@ -202,7 +202,7 @@ async fn what_is_a_place_keeps_others_on(engine: Engine) {
             assert_eq!(waiters(&store).await, [gone], "{value}");
         }
         put(&fixture, &lock(&value, false)).await;
-        let waiter = WaiterId::random();
+        let waiter = LeaseId::random();
         assert_eq!(refused(&store, &in_turn(waiter, STAYS)).await.ahead(), 1);
         assert_eq!(waiters(&store).await, [gone, waiter], "{value}");
         store.leave(&ask().key, gone).await.unwrap();

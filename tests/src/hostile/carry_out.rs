@@ -8,7 +8,6 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
         KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn,
-        WaiterId,
     },
 };
 
@@ -120,7 +119,7 @@ impl Operation {
                 Ok(Told::Shown(state.holders.len(), state.fence.get()))
             }
             Self::Leave => {
-                let left = store.leave(&key, WaiterId::random()).await;
+                let left = store.leave(&key, LeaseId::random()).await;
                 left.map(|()| Told::Left)
             }
             Self::Evict => {
@@ -169,7 +168,7 @@ async fn asked(store: &Arc<dyn Store>, request: AcquireRequest, way: Ask) -> Res
         Ask::Again => store.acquire(&request).await?,
         Ask::Fresh => store.acquire(&request.fresh()).await?,
         Ask::InTurn => {
-            let (waiter, counts_for) = (WaiterId::random(), Duration::from_secs(30));
+            let (waiter, counts_for) = (LeaseId::random(), Duration::from_secs(30));
             let turn = Turn::in_turn(waiter, counts_for);
             store.acquire(&request.turn(turn)).await?
         }

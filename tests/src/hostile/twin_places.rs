@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{
     Key, Place, Store,
-    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn},
 };
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ async fn is_judged(
     let key = Key::new(KEY).unwrap();
     let places = async || store.inspect(&key).await.unwrap().unwrap().waiters;
     let before = places().await;
-    let waiter = WaiterId::parse(OTHER).unwrap();
+    let waiter = LeaseId::parse(OTHER).unwrap();
     let request = AcquireRequest::exclusive(key.clone(), LeaseId::random(), OWNER.into(), TTL);
     let request = request.turn(Turn::in_turn(waiter, counts_for));
     let answer = store.acquire(&request).await.unwrap();

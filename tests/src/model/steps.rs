@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Mode,
     jobs::Tick,
-    store::{AcquireRequest, InTurn, KnownPlace, Turn, WaiterId},
+    store::{AcquireRequest, InTurn, KnownPlace, LeaseId, Turn},
 };
 use proptest::{
     collection::vec,
@@ -75,7 +75,7 @@ pub(super) enum Stance {
 
 impl Stance {
     /// The turn, with a place that lasts longer than the sequence.
-    pub(super) fn turn(self, waiters: &[WaiterId]) -> Turn {
+    pub(super) fn turn(self, waiters: &[LeaseId]) -> Turn {
         match self {
             Self::Behind => Turn::Behind,
             Self::Barging => Turn::Barging,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Fence, Held, Holder, Key, Mode, Place,
     jobs::{Done, Tick},
-    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, RenewAnswer, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, RenewAnswer},
 };
 
 use super::Side;
@@ -59,7 +59,7 @@ impl Told {
 /// A place, without what may differ.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waits {
-    waiter: WaiterId,
+    waiter: LeaseId,
     owner: String,
     mode: Mode,
     permits: i64,

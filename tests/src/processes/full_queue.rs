@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, Store,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
-    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn},
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::{
@@ -68,7 +68,7 @@ pub async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction(stor
     let meter = recorder.snapshotter();
     let _recorder = metrics::set_default_local_recorder(&recorder);
     let others = patient(store.clone());
-    let waiters: Vec<_> = (0..MAX_PLACES).map(|_| WaiterId::random()).collect();
+    let waiters: Vec<_> = (0..MAX_PLACES).map(|_| LeaseId::random()).collect();
     let start = Instant::now();
     loop {
         let holder = others.acquire("key", LONG).barging().await.unwrap();
@@ -113,7 +113,7 @@ pub async fn a_process_without_a_place_is_reported_and_woken_by_an_eviction(stor
 /// more often than the other one. While the places end, both ask as often, so then what was seen does not count.
 pub async fn an_owner_without_a_place_asks_more_often_than_others(store: Arc<dyn Store>) {
     let others = patient(store.clone());
-    let waiters: Vec<_> = (0..MAX_PLACES).map(|_| WaiterId::random()).collect();
+    let waiters: Vec<_> = (0..MAX_PLACES).map(|_| LeaseId::random()).collect();
     let start = Instant::now();
     loop {
         let outer = others.acquire("key", LONG).shared().owner("me").barging();
@@ -160,7 +160,7 @@ async fn next(seen: &mut watch::Receiver<Last>, number: usize) -> watch::Ref<'_,
 }
 
 /// Processes that wait for the key take all places.
-async fn fill(store: &Arc<dyn Store>, waiters: &[WaiterId]) {
+async fn fill(store: &Arc<dyn Store>, waiters: &[LeaseId]) {
     let key = Key::new("key").unwrap();
     for waiter in waiters {
         let turn = Turn::in_turn(*waiter, MAX_PLACE_TIME);

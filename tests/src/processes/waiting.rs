@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, LockState, Mode, Store,
-    store::{AcquireAnswer, AcquireRequest, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, LeaseId},
 };
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -45,7 +45,7 @@ pub async fn waiting_processes_are_stopped(place: &Place, store: Arc<dyn Store>)
         loop {
             processes.iter().for_each(Process::stop);
             // A process that stops in the middle of an SQLite transaction keeps all others from writing.
-            let write = store.leave(&key, WaiterId::random());
+            let write = store.leave(&key, LeaseId::random());
             if let Ok(Ok(())) = timeout(Duration::from_secs(1), write).await {
                 return processes;
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{super::scripts::SCRIPTS, *};
 use crate::{
     messages::{Filter, ListRequest, PermitRequest},
-    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota, WaiterId},
+    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::hostile_texts::Texts,
 };
 
@@ -20,7 +20,7 @@ fn ask(text: &str) -> AcquireRequest {
 
 /// A request of a process that waits, with a place that counts for `counts_for`.
 fn ask_in_turn(text: &str, counts_for: Duration) -> AcquireRequest {
-    let waiter = WaiterId::random();
+    let waiter = LeaseId::random();
     ask(text).turn(Turn::in_turn(waiter, counts_for))
 }
 
@@ -106,7 +106,7 @@ fn no_id_is_in_a_path() {
             statements.acquire(&ask(text)),
             statements.acquire(&ask(text).shared()),
             statements.acquire_in_full(&in_turn),
-            statements.leave(&key, WaiterId::random()),
+            statements.leave(&key, LeaseId::random()),
             statements.renew(&RenewRequest::new(
                 key.clone(),
                 lease,

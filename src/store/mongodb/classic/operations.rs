@@ -15,7 +15,7 @@ use crate::{
         ConvertRequest, Eviction, Grant, KnownPlace, PermitAnswer, PermitRequest, ReleaseAnswer,
         ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Access, Error, Key, LimiterRecord, LockRecord, LockState, WaiterId},
+    model::{Access, Error, Key, LeaseId, LimiterRecord, LockRecord, LockState},
     rules::{self, Decision, Write},
     store::mongodb::{error::classify, statements},
 };
@@ -82,7 +82,7 @@ impl Classic<'_> {
         }))
     }
 
-    pub(in super::super) async fn leave(self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+    pub(in super::super) async fn leave(self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let rule = |record: Option<&LockRecord>, now| rules::leave(record, waiter, now);
         self.decide(id(key), key, false, rule).await
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
-    model::{Access, FENCES_PER_MILLI, MAX_HOLDERS, WaiterId},
+    model::{Access, FENCES_PER_MILLI, LeaseId, MAX_HOLDERS},
 };
 
 /// A form of the statement.
@@ -53,7 +53,7 @@ enum QueueState {
     /// The request is refused until all places are over.
     Over,
     /// The request is refused if a process waits, unless the first place is that of this process.
-    First(WaiterId),
+    First(LeaseId),
     /// The request is granted or refused, and takes a place, by the rule.
     Followed,
 }

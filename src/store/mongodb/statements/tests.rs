@@ -45,7 +45,7 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
     ];
     let again = modes.clone().map(AcquireRequest::reentrant);
     let asked = modes.into_iter().chain(again);
-    let waits = Turn::in_turn(WaiterId::random(), TTL);
+    let waits = Turn::in_turn(LeaseId::random(), TTL);
     let turns = asked.flat_map(|request| {
         [Turn::Behind, Turn::Barging, waits].map(|turn| request.clone().turn(turn))
     });
@@ -77,7 +77,7 @@ fn changes() -> Vec<Vec<Document>> {
         self::release(&release.min_hold(TTL, LeaseId::random()), TTL),
         evict(TTL),
         touch(ObjectId::new()),
-        leave(WaiterId::random()),
+        leave(LeaseId::random()),
     ]);
     changes.extend(permits("k").iter().map(permit));
     changes

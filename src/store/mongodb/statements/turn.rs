@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::expressions::{UUID, from_now, is_held, literal, millis, modes};
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
-    model::{Access, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId},
+    model::{Access, LeaseId, MAX_PLACE_TIME, MAX_PLACES, Mode},
     rules::turn::{MAX_BIND_TIME, long_enough},
 };
 
@@ -32,12 +32,12 @@ fn nobody_waits() -> Document {
 }
 
 /// Whether the request comes first, as far as the first place tells: no process waits, or the first place is its own.
-pub(super) fn comes_first(waiter: WaiterId) -> Document {
+pub(super) fn comes_first(waiter: LeaseId) -> Document {
     doc! { "$or": [nobody_waits(), has_first_place(waiter)] }
 }
 
 /// Whether the first place is that of this process, and counts.
-fn has_first_place(waiter: WaiterId) -> Document {
+fn has_first_place(waiter: LeaseId) -> Document {
     let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
     doc! { "$and": [
         { "$isArray": "$waiters" },
@@ -177,7 +177,7 @@ pub(super) fn leave_place(request: &AcquireRequest) -> Document {
 }
 
 /// The places that count, without that of this process.
-pub(super) fn leave(waiter: WaiterId) -> Document {
+pub(super) fn leave(waiter: LeaseId) -> Document {
     let other = doc! { "$ne": ["$$this.waiter", waiter.to_string()] };
     unless_empty(doc! { "$filter": { "input": places(), "cond": other } })
 }

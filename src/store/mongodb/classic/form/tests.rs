@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use mongodb::bson::RawDocumentBuf;
 
 use super::*;
-use crate::model::{Done, Mode, Tick, WaiterId};
+use crate::model::{Done, LeaseId, Mode, Tick};
 
 fn key() -> Key {
     Key::new("key").unwrap()
@@ -49,7 +49,7 @@ fn every_record_comes_back() {
     ];
     let mut awaited = record(vec![]);
     let mode = (Mode::Permits, 3);
-    let waiter = WaiterId::random();
+    let waiter = LeaseId::random();
     awaited.waiters = vec![Place::new(waiter, "owner".into(), mode, noon(), until)];
     records.push(awaited);
     let mut done = record(vec![]);
