@@ -6,7 +6,7 @@
 //!
 //! - A call that is rare has a task of its own ([`call`]).
 //! - Acquires and releases are so frequent that a task for each would cost more than everything else the client does. So
-//!   the caller polls each of them, until it has to go on without the caller (`inline_task.rs`). It waits for several
+//!   the caller polls each of them, until it has to go on without the caller (`key/call.rs`). It waits for several
 //!   calls at once if it sends a request again (`in_flight.rs`).
 //! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`). The requests of
 //!   a limiter belong to its callers in the same way, so its task polls them (`limiter/driver.rs`).
@@ -17,8 +17,6 @@
 
 mod call;
 pub(crate) mod in_flight;
-pub(crate) mod inline_task;
-mod inline_tasks;
 pub(crate) mod lifecycle;
 pub(crate) mod listener;
 pub(crate) mod outside;

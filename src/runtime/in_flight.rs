@@ -14,8 +14,8 @@ pub(crate) type TimedAnswer<T> = (Instant, Result<T, Error>);
 /// The calls that are under way.
 ///
 /// A call stays here even if the operation no longer waits for its answer, because the futures of the MongoDB driver
-/// are not cancel safe. So the operation must let the calls [finish](InFlight::finish), as part of an [inline
-/// task](crate::runtime::inline_task::InlineTask) that goes on after its caller has gone.
+/// are not cancel safe. So the operation must let the calls [finish](InFlight::finish), as part of work that goes on after its caller has
+/// gone.
 pub(crate) struct InFlight<T> {
     /// There are few calls, mostly one, so all of them are polled each time. `FuturesUnordered` would have the task
     /// polled twice for each answer (futures 0.3.34), and would wake a second thread for that.
