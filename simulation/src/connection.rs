@@ -253,9 +253,11 @@ impl Connection {
             if is_killed.load(Ordering::Relaxed) && !fate.survives {
                 return;
             }
+            // A server that stands still does not stand still for longer because of what waits for it meanwhile.
+            let has_waited = server.state().stands_until > Instant::now();
             server.answers().await;
             let came = server.state().now();
-            if !fate.still.is_zero() {
+            if !fate.still.is_zero() && !has_waited {
                 server.stands(fate.still);
                 server.answers().await;
             }

@@ -19,6 +19,7 @@ use crate::{
     guard::{Guard, Held},
     judge::Judge,
     server::{Server, State},
+    task::CALL,
 };
 
 /// After an eviction a lease from memory may be granted for this long, if no request fails: until the next look.
@@ -50,8 +51,8 @@ pub struct Wait {
     pub turns: usize,
     /// Which other client had the last turn.
     pub last_turn: Option<usize>,
-    /// How often a task of its client that asked later was granted the key before it.
-    pub passed: usize,
+    /// Since when tasks of its client that asked later are granted the key before it, and how often.
+    pub passed: Option<(Instant, usize)>,
 }
 
 /// A task that was passed by one which asked later.
@@ -211,7 +212,7 @@ impl Ledger {
             let passed = inner.passed_by(wait, guard);
             for it in &passed {
                 if let Some(wait) = inner.waits.get_mut(&it.wait) {
-                    wait.passed += 1;
+                    wait.passed.get_or_insert((it.at, 0)).1 += 1;
                 }
             }
             inner.passed.extend(passed);
@@ -321,11 +322,19 @@ impl Ledger {
         let now = Instant::now();
         let together = TOGETHER + Duration::from_millis(self.course.way) * 2;
         // A task that was granted the key, and could not renew its lease in time, waits again.
-        let most = if self.course.faults.any() { 3 } else { 0 };
+        let (most, longest) = if self.course.faults.any() {
+            (3, CALL)
+        } else {
+            (0, Duration::ZERO)
+        };
+        let is_too_often = |wait: &&Wait| {
+            let passed = wait.passed;
+            passed.is_some_and(|(since, often)| often > most && now >= since + longest)
+        };
         let slept = {
             let Inner { passed, waits, .. } = &mut *inner;
             let due = passed.iter().find(|it| {
-                let wait = waits.get(&it.wait).filter(|wait| wait.passed > most);
+                let wait = waits.get(&it.wait).filter(is_too_often);
                 let polled = wait.and_then(|wait| wait.polled_since);
                 now > it.at + together && polled.is_some_and(|since| since + PASSED_OVER <= it.at)
             });

@@ -88,9 +88,14 @@ impl Keys {
             Effect::Overdue(..) | Effect::Waits(..) | Effect::Expired(..) | Effect::Report(_) => {
                 Job::Report(self.reported(entry, effect)?)
             }
+            Effect::Forget(claim) => {
+                // The lease lives on in its release, or in the guards that outlive it. What is left of the release is
+                // dropped when the lock of the keys is released.
+                entry.leases.remove(&claim);
+                Job::SpawnRelease(entry.releases.remove(&claim)?)
+            }
             Effect::Bind(_)
             | Effect::Unbind(_)
-            | Effect::Forget(_)
             | Effect::MayBeGrantedAgain(_)
             // The caller deals with it, because it has the other keys.
             | Effect::Contended => {
@@ -119,11 +124,6 @@ impl Keys {
                 entry.at_work.insert(*claim, token);
             }
             Effect::Unbind(claim) => drop(entry.at_work.remove(claim)),
-            Effect::Forget(claim) => {
-                // The lease lives on in its release, or in the guards that outlive it.
-                entry.leases.remove(claim);
-                entry.releases.remove(claim);
-            }
             Effect::MayBeGrantedAgain(claim) => {
                 let lease = entry.leases.get(claim);
                 lease

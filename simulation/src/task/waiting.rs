@@ -21,7 +21,7 @@ impl Task {
             polled_since: None,
             turns: 0,
             last_turn: None,
-            passed: 0,
+            passed: None,
         }
     }
 
