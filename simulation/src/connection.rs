@@ -182,11 +182,16 @@ impl Connection {
         if self.is_killed() {
             return pending().await;
         }
-        let fate = {
+        let (is_flooded, fate) = {
             let mut state = self.server.state();
-            state.requests += 1;
-            self.fate(&mut state)
+            (state.count_request(), self.fate(&mut state))
         };
+        if is_flooded {
+            let text = || format!("client {} repeats requests without a pause", self.client);
+            self.server.accuse(Judge::Flood, text);
+            // The clock is paused, so the run would not end.
+            sleep(GIVES_UP).await;
+        }
         let trace = &self.server.trace;
         trace.say(Who::Client(self.client), || {
             format!("sends {what}: {}", asked())

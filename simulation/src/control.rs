@@ -35,6 +35,8 @@ pub enum Control {
     ForgetsTicks,
     /// A task that should wait for some time waits for ever.
     WaitsForEver,
+    /// A task asks again and again, and does not pause.
+    NeverPauses,
     /// A request is dropped after a moment.
     DropsRequests,
     /// A task goes on after the close of its client.
@@ -45,7 +47,7 @@ pub enum Control {
 
 impl Control {
     /// All of them, each with the judges that may find it first.
-    pub const ALL: [(Self, &'static [Judge]); 15] = [
+    pub const ALL: [(Self, &'static [Judge]); 16] = [
         (Self::GrantsTwice, &[Judge::Exclusion]),
         (Self::DoesNotRenew, &[Judge::InDocument]),
         (Self::FencesDoNotRise, &[Judge::Fences]),
@@ -58,6 +60,7 @@ impl Control {
         (Self::ForgetsPermits, &[Judge::Quota]),
         (Self::ForgetsTicks, &[Judge::Tick]),
         (Self::WaitsForEver, &[Judge::Bound]),
+        (Self::NeverPauses, &[Judge::Flood]),
         (Self::DropsRequests, &[Judge::Dropped]),
         (Self::LeavesATask, &[Judge::Leftover]),
         (Self::Panics, &[Judge::Panicked]),

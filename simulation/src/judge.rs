@@ -29,6 +29,8 @@ pub enum Judge {
     Tick,
     /// No call takes longer than it may.
     Bound,
+    /// No client repeats requests without a pause.
+    Flood,
     /// No request is dropped while it is under way.
     Dropped,
     /// When all clients are closed, nothing is left.
@@ -39,7 +41,7 @@ pub enum Judge {
 
 impl Judge {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Exclusion,
         Self::InDocument,
         Self::Fences,
@@ -52,6 +54,7 @@ impl Judge {
         Self::Quota,
         Self::Tick,
         Self::Bound,
+        Self::Flood,
         Self::Dropped,
         Self::Leftover,
         Self::Panicked,
@@ -72,6 +75,7 @@ impl Judge {
             Self::Quota => "Quota",
             Self::Tick => "Tick",
             Self::Bound => "Bound",
+            Self::Flood => "Flood",
             Self::Dropped => "Dropped",
             Self::Leftover => "Leftover",
             Self::Panicked => "Panicked",

@@ -39,6 +39,8 @@ pub struct Server {
     pub control: Option<Control>,
 }
 
+/// More requests than all tasks send at one instant, unless one of them repeats its own without a pause.
+const MOST_AT_ONCE: u32 = 2_000;
 /// For so long after a key was freed all places together keep it for those that have them.
 const PLACES_KEEP: TimeDelta = TimeDelta::seconds(4);
 
@@ -76,6 +78,8 @@ pub struct State {
     pub version: u64,
     /// How many requests came.
     pub requests: u64,
+    /// How many of them at the same instant, which is this one.
+    at_once: (Instant, u32),
     /// How often each fault happened, and each finding that does not end the run.
     pub tally: Tally,
     ignored: &'static [Judge],
@@ -105,6 +109,7 @@ impl Server {
             permits_granted: 0,
             version: 0,
             requests: 0,
+            at_once: (now, 0),
             tally: Tally::new(),
             ignored: options.ignored,
             violation: None,
@@ -172,6 +177,16 @@ impl State {
     /// A client waits in this place.
     pub fn waits_in(&mut self, client: usize, waiter: LeaseId) {
         self.waiters.insert(waiter, client);
+    }
+
+    /// Counts a request. Returns whether too many come at one instant.
+    pub fn count_request(&mut self) -> bool {
+        self.requests += 1;
+        let now = Instant::now();
+        let (at, before) = self.at_once;
+        let times = if at == now { before + 1 } else { 1 };
+        self.at_once = (now, times);
+        times > MOST_AT_ONCE
     }
 
     /// A fault has an effect until then.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     claim::{Beside, Claim, Phase},
     effect::{Answer, Effect, Refusal},
+    serving::Fit,
     state::{Effects, KeyState},
     waiters::{Role, WaiterNo},
     want::{Wait, Want},
@@ -67,7 +68,9 @@ impl KeyState {
             self.waiters.set_role(no, Role::InLine);
             return self.settle(lease, now, out);
         }
-        if want.is_barging() && self.serving().is_some() {
+        // A lease beside which it asks is not there any more, or others hold the key too.
+        let is_asked_for = |claim: &Claim| self.fit_of(claim, want, now).0 != Fit::Beside;
+        if want.is_barging() && self.serving().is_some_and(is_asked_for) {
             // It is served from memory, or the lease goes back for it.
             self.waiters.set_role(no, Role::InLine);
             return self.settle(lease, now, out);
