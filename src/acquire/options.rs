@@ -36,7 +36,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) waits_for_renewals: bool,
     /// For how long the lease stays with this process after its last use. `None` if it does not stay.
     pub(crate) sticky: Option<Duration>,
-    /// Whether the store is always asked, and the lease serves nobody else.
+    /// Whether this acquire always asks the store, and its lease serves no other task.
     pub(crate) is_plain: bool,
 }
 

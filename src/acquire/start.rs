@@ -10,7 +10,7 @@ use super::{
     options::LeaseOptions,
 };
 use crate::{
-    key::{EndReason, Wait, WaitEnd, Want},
+    key::{EndReason, Granted, Wait, WaitEnd, Want},
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
     retry, rules,
@@ -104,17 +104,7 @@ async fn ask(
     } = waiting.instrument(span.span()).await;
     span.set_ahead(ahead);
     match outcome {
-        Ok(guard) => {
-            context.likely_held.remove(&key);
-            let is_first = guard.is_first;
-            let lease = Lease::new(context.keys.clone(), guard);
-            if !is_first {
-                // A task that gets the key from memory again and again waits for nothing. On a runtime with one thread,
-                // nothing else would run, not even the task that learns that another process waits for the key.
-                tokio::task::consume_budget().await;
-            }
-            Ok(Attempt::Acquired(lease))
-        }
+        Ok(guard) => Ok(Attempt::Acquired(granted(context, &key, guard).await)),
         Err(why) => {
             if was_behind {
                 let limit = context.keys.call_timeout.min(want.request.ttl);
@@ -128,6 +118,18 @@ async fn ask(
             }
         }
     }
+}
+
+async fn granted(context: &AcquireContext, key: &Key, guard: Granted) -> Lease {
+    context.likely_held.remove(key);
+    let is_first = guard.is_first;
+    let lease = Lease::new(context.keys.clone(), guard);
+    if !is_first {
+        // A task that gets the key from memory again and again waits for nothing. On a runtime with one thread, nothing
+        // else would run, not even the task that learns that another process waits for the key.
+        tokio::task::consume_budget().await;
+    }
+    lease
 }
 
 /// What an acquire that was refused because of these holders returns.

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase, RequestNo},
-    effect::{Answer, Effect, Refusal, Report},
+    effect::{Answer, Effect, Note, Refusal, Report},
     holding::{Grant, Holding, Terms},
     line::Standing,
     place::Wakes,
@@ -70,7 +70,9 @@ impl KeyState {
             Phase::Settling(_) | Phase::GivenAway(_) => self.apply_late(lease, &answer, now, out),
             Phase::Releasing { .. } => self.apply_while_releasing(lease, &answer),
             // The lease is held already, and another request for it changes nothing else.
-            Phase::Held(_) if claim.sent.is_unclear => out.push(Effect::MayBeGrantedAgain(lease)),
+            Phase::Held(_) if claim.sent.is_unclear => {
+                out.push(Effect::Note(lease, Note::MayBeGrantedAgain))
+            }
             Phase::Held(_) => {}
         }
     }
@@ -141,7 +143,7 @@ impl KeyState {
         if is_over {
             return self.refuse(no, Refusal::Held(held), out);
         }
-        out.push(Effect::Waits(no, Some(held.ahead())));
+        out.push(Effect::Report(Report::Waits(no, Some(held.ahead()))));
         if self.needs_reports() {
             out.push(Effect::Listen);
         }
@@ -167,7 +169,7 @@ impl KeyState {
         if silence >= self.call_timeout && failures >= TRIES {
             self.refuse_endless(&error, now, out);
         } else {
-            out.push(Effect::Waits(no, None));
+            out.push(Effect::Report(Report::Waits(no, None)));
         }
     }
 
@@ -214,9 +216,9 @@ impl KeyState {
         };
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
         let request = claim.request.clone();
-        out.push(Effect::Unbind(lease));
+        out.push(Effect::Note(lease, Note::Unbound));
         if claim.sent.is_unclear {
-            out.push(Effect::MayBeGrantedAgain(lease));
+            out.push(Effect::Note(lease, Note::MayBeGrantedAgain));
         }
         if stays {
             out.push(Effect::Keep(lease));

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase, RequestNo, SILENT, Sent, UnderWay},
-    effect::{Effect, Report},
+    effect::{Effect, Note, Report},
     fences,
     line::{Line, NextRequest},
     place,
@@ -32,9 +32,9 @@ impl KeyState {
             let (fit, _) = self.fit_of(claim, &first.want, now);
             fit == Fit::Here
         });
-        // Whoever is offered a guard of a lease that serves no further task keeps it for as long as it likes.
+        // The line waits for no lease that serves no further task: its guards may be held for as long as their tasks like.
         if serves || self.waits_for_own(now) {
-            out.push(Effect::Waits(no, None));
+            out.push(Effect::Report(Report::Waits(no, None)));
             if let Some(claim) = self.line.claim.filter(|_| serves) {
                 // It would keep a place in the document, behind the own lease.
                 self.settle(claim, now, out);
@@ -94,7 +94,7 @@ impl KeyState {
             sent: Sent::default(),
             phase: Phase::AsksForLine,
         });
-        out.push(Effect::Bind(lease));
+        out.push(Effect::Note(lease, Note::Bound));
         self.line.claim = Some(lease);
         self.line.place.begin(lease);
         if !self.line.is_due(now) {
@@ -142,7 +142,7 @@ impl KeyState {
         }
     }
 
-    /// Nobody stands in the line.
+    /// Settles the claim that asks for the line, because no waiter stands in it.
     fn abandon_line(&mut self, now: Instant, out: &mut Effects) {
         match self.line.claim {
             Some(claim) => self.settle(claim, now, out),
@@ -248,8 +248,8 @@ impl KeyState {
         }
     }
 
-    /// Deals with the requests that take long: a task of its own polls one that nobody may poll, and one that takes
-    /// longer than a call may take counts as failed.
+    /// Looks for the requests that take long. A task of its own polls a request that its waiter may have left unpolled,
+    /// and a request counts as failed that takes longer than a call may take.
     pub(super) fn overdue(&mut self, now: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
             let limit = self.call_timeout.min(claim.request.ttl);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Beside, Claim, Phase},
-    effect::{Answer, Effect, Refusal},
+    effect::{Answer, Effect, Refusal, Report},
     serving::Fit,
     state::{Effects, KeyState},
     waiters::{Role, WaiterNo},
@@ -76,7 +76,7 @@ impl KeyState {
             return self.settle(lease, now, out);
         }
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
-        out.push(Effect::Waits(no, Some(held.ahead())));
+        out.push(Effect::Report(Report::Waits(no, Some(held.ahead()))));
         out.push(Effect::Listen);
         self.ask_beside_later(lease, want, expires_in, now, |beside| {
             (beside.failures, beside.answered) = (0, Some(now));

@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     model::Error,
-    runtime::{self, in_flight::Withdraw, outside},
+    runtime::{ended, in_flight::Withdraw, outside, panicked},
 };
 
 /// A request that was sent, or is about to be.
@@ -156,19 +156,49 @@ impl Call {
     }
 }
 
-/// The rest of a call that its caller polls. When this is dropped, a task on this runtime does it.
-pub(super) struct Rest(pub(super) Arc<Call>, pub(super) Handle);
+/// A call that its caller polls, until a task on the runtime of the caller does.
+#[derive(Clone)]
+pub(crate) struct PolledCall(Arc<Call>, Handle);
 
-impl Rest {
-    /// Polls the call until its outcome is there. Fails if it panics, or ends with its runtime.
-    pub(super) async fn outcome<T>(self, outcome: oneshot::Receiver<T>) -> Result<T, Error> {
-        // The receiver is moved to a local, which is dropped before the rest. So the rest can see that its caller has
-        // gone.
-        let (rest, mut outcome) = (self, outcome);
+impl PolledCall {
+    /// A call that begins later. `None` outside of a runtime.
+    pub(crate) fn new() -> Option<Self> {
+        let here = Handle::try_current().ok()?;
+        Some(Self(Arc::default(), here))
+    }
+
+    /// Begins the call.
+    pub(super) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.begin(work, None);
+    }
+
+    /// Lets a task poll the call from now on, or from its beginning.
+    pub(super) fn leave(&self) {
+        self.0.leave(&self.1);
+    }
+
+    /// Polls the call until its outcome is there. Fails if it panics, or ends with its runtime. When the returned future
+    /// ends or is dropped, also unpolled, a task does the rest.
+    pub(super) fn outcome<T>(
+        self,
+        outcome: oneshot::Receiver<T>,
+    ) -> impl Future<Output = Result<T, Error>> + use<T> {
+        LeaveOnDrop(self).outcome(outcome)
+    }
+}
+
+struct LeaveOnDrop(PolledCall);
+
+impl LeaveOnDrop {
+    async fn outcome<T>(self, outcome: oneshot::Receiver<T>) -> Result<T, Error> {
+        // The receiver is moved to a local, which is dropped before the call is left. So the call can see that its caller
+        // has gone.
+        let (here, mut outcome) = (self, outcome);
+        let PolledCall(call, runtime) = &here.0;
         // Whether the call was left and resumed here, so that this future was woken and may have woken others.
         let mut is_resumed = false;
         let told = poll_fn(|cx| {
-            let told = match rest.0.poll_here(cx) {
+            let told = match call.poll_here(cx) {
                 // The call sends the outcome while it is polled here, so a check after each poll finds the outcome.
                 // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
                 Polled::Here => match outcome.try_recv() {
@@ -182,15 +212,11 @@ impl Rest {
             told
         });
         let Some(told) = told.await else {
-            let has_panicked = rest.0.state.lock().has_panicked;
-            return Err(if has_panicked {
-                runtime::panicked()
-            } else {
-                runtime::ended()
-            });
+            let has_panicked = call.state.lock().has_panicked;
+            return Err(if has_panicked { panicked() } else { ended() });
         };
-        let may_have_woken = is_resumed && outside::is_used_for(&rest.1);
-        drop(rest);
+        let may_have_woken = is_resumed && outside::is_used_for(runtime);
+        drop(here);
         if may_have_woken {
             // The last poll may have woken a task that all requests need, for example the one that has the connections
             // of a driver. No other worker takes that task while the caller computes, so it runs before the caller.
@@ -200,8 +226,8 @@ impl Rest {
     }
 }
 
-impl Drop for Rest {
+impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
-        self.0.leave(&self.1);
+        self.0.leave();
     }
 }

@@ -81,18 +81,14 @@ pub(crate) enum Effect {
     Spawn(RequestNo),
     /// Lets a task of its own poll a release.
     SpawnRelease(LeaseId),
-    /// A request was not answered within this time, and counts as failed.
+    /// A request was not answered within this time. The driver answers it with an error, which names the store.
     Overdue(RequestNo, Duration),
     /// Keeps a lease alive.
     Keep(LeaseId),
-    /// A request for a lease may be carried out after its release, so that the release is to be repeated.
-    MayBeGrantedAgain(LeaseId),
     /// Wakes a waiter, which takes the guard that it is offered.
     Offer(WaiterNo),
     /// Ends the wait of a task.
     Refuse(WaiterNo, Refused),
-    /// Reports that a task has to wait, behind this many processes if that is known.
-    Waits(WaiterNo, Option<usize>),
     /// Releases a lease, or gives it up without a release.
     GiveBack(LeaseId, GiveBack),
     /// Releases what a claim without a holder may have left.
@@ -102,18 +98,25 @@ pub(crate) enum Effect {
     },
     /// Gives up a place.
     LeavePlace(LeaseId, LeaseId),
-    /// A close waits for this claim from now on, or does not any more.
-    Bind(LeaseId),
-    Unbind(LeaseId),
-    /// Guards have outlived their ttl.
-    Expired(LeaseId, Vec<LeaseNumber>),
     /// The claim is gone.
     Forget(LeaseId),
     /// The key does not stay with this process for a while.
     Contended,
     /// Waiters need the reports of the store.
     Listen,
+    Note(LeaseId, Note),
     Report(Report),
+}
+
+/// What the driver notes of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// A close waits for it from now on.
+    Bound,
+    /// A close does not wait for it any more.
+    Unbound,
+    /// A request for its lease may be carried out after the release, which is then to be repeated.
+    MayBeGrantedAgain,
 }
 
 /// What becomes of a lease that goes back.
@@ -148,6 +151,10 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) enum Report {
     Place(PlaceNews),
+    /// A task has to wait, behind this many processes if that is known.
+    Waits(WaiterNo, Option<usize>),
+    /// Guards have outlived their ttl.
+    Expired(LeaseId, Vec<LeaseNumber>),
     /// A request was not answered within this time, and is repeated.
     Unanswered(Duration),
     Turn(EndedTurn),

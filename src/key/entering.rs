@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Beside, Claim, Phase, SILENT, Sent},
-    effect::{Effect, Refusal, Refused},
+    effect::{Effect, Note, Refusal, Refused, Report},
     line::NextRequest,
     serving::Fit,
     state::{Effects, KeyState},
@@ -36,7 +36,7 @@ impl KeyState {
             self.waiters.push(no, want, Role::InLine);
             if depends {
                 self.spawn_requests_of_line(out);
-                out.push(Effect::Waits(no, None));
+                out.push(Effect::Report(Report::Waits(no, None)));
             }
             return;
         }
@@ -140,16 +140,13 @@ impl KeyState {
                 },
             ),
         });
-        out.push(Effect::Bind(lease));
+        out.push(Effect::Note(lease, Note::Bound));
         self.waiters.set_role(no, Role::Beside(lease));
     }
 
     /// A task does not want the key any more.
     pub(super) fn leave(&mut self, no: WaiterNo, now: Instant, out: &mut Effects) {
-        let before = self
-            .waiters
-            .first()
-            .map(|(_, first)| first.want.access().mode());
+        let before = self.mode_of_first();
         let Some(waiter) = self.waiters.remove(no) else {
             return;
         };
@@ -161,6 +158,11 @@ impl KeyState {
             }
             Role::Offered(..) | Role::AfterRelease(_) => {}
         }
+    }
+
+    fn mode_of_first(&self) -> Option<Mode> {
+        let (_, first) = self.waiters.first()?;
+        Some(first.want.access().mode())
     }
 
     /// Plans the next request, if another waiter is the first now: it may be granted the key although the one before
@@ -183,10 +185,7 @@ impl KeyState {
     /// Ends the wait of a task without a guard.
     pub(super) fn refuse(&mut self, no: WaiterNo, why: Refusal, out: &mut Effects) {
         let is_first = self.waiters.first().is_some_and(|(first, _)| first == no);
-        let before = self
-            .waiters
-            .first()
-            .map(|(_, first)| first.want.access().mode());
+        let before = self.mode_of_first();
         let Some(waiter) = self.waiters.remove(no) else {
             return;
         };

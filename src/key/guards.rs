@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, sync::oneshot, time::Instant};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    call::{Call, Rest},
+    call::PolledCall,
     effect::{Departed, Departure, Effect, Event, GiveBack, Resumed},
     holding::{Conversion, Grant},
     jobs::Job,
@@ -163,12 +163,14 @@ impl Keys {
         self.look_at_times(guard.key());
     }
 
-    /// Gives up a guard. If its lease goes back with it, `begin` begins the release, before any event is made.
+    /// Gives up a guard. If its lease goes back with it, `begin` begins the release, before any event is made. The caller
+    /// polls it by `call`, unless another task depends on it.
     pub(crate) fn depart<T>(
         &self,
         guard: &Arc<LeaseState>,
         how: Departure,
         now: Instant,
+        call: Option<&PolledCall>,
         begin: impl FnOnce(PendingRelease) -> T,
     ) -> (Departed, Result<Option<T>, EndedBefore>) {
         let key = guard.key();
@@ -181,7 +183,11 @@ impl Keys {
                 }
                 guard.pass_release_terms();
             }
-            entry.state.depart(of, how, now, out)
+            let departed = entry.state.depart(of, how, now, out);
+            if let Some(call) = call.filter(|_| departed.was_there) {
+                entry.poll_release(guard.id(), call);
+            }
+            departed
         });
         let Some((departed, mut jobs)) = changed else {
             let departed = Departed {
@@ -338,36 +344,20 @@ impl Keys {
     }
 
     /// Carries out a release, whose outcome the caller waits for. If the returned future is dropped, the release goes on
-    /// in the background.
+    /// in the background. `call` is `None` outside of a runtime.
     pub(crate) fn release(
         &self,
-        key: &Key,
+        call: Option<PolledCall>,
         pending: PendingRelease,
     ) -> impl Future<Output = Result<Released, Error>> + use<> {
-        let begun = match Handle::try_current() {
-            Ok(here) => {
+        let begun = match call {
+            Some(call) => {
                 let (reply, outcome) = oneshot::channel();
-                let (lease, call) = (pending.lease(), Arc::<Call>::default());
                 let releaser = self.releaser.clone();
-                let work = self.renewals.release_with_caller(pending, releaser, reply);
-                call.begin(work, None);
-                let rest = Rest(call.clone(), here.clone());
-                let is_here = self.update(key, |entry, _, _| {
-                    let is_here = entry.state.poll_release_here(lease);
-                    if is_here {
-                        entry
-                            .releases
-                            .insert(lease, Rest(call.clone(), here.clone()));
-                    }
-                    is_here
-                });
-                if is_here != Some(true) {
-                    // Others depend on it already.
-                    call.leave(&here);
-                }
-                Ok(rest.outcome(outcome))
+                call.begin(self.renewals.release_with_caller(pending, releaser, reply));
+                Ok(call.outcome(outcome))
             }
-            Err(_) => {
+            None => {
                 self.renewals.release(pending);
                 Err(Error::NoRuntime)
             }

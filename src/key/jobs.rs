@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    call::{Call, Rest},
+    call::{Call, PolledCall},
     cell::{Cell, EndReason, Ended, News},
     claim::RequestNo,
-    effect::{Answer, Effect, Event, GiveBack, Refusal, Refused, Report},
+    effect::{Answer, Effect, Event, GiveBack, Note, Refusal, Refused, Report},
     keys::{Entry, Keys},
     place::{EndedTurn, PlaceNews},
     waiters::WaiterNo,
@@ -26,7 +26,7 @@ pub(super) enum Job {
     Send(Arc<Call>, RequestNo, Arc<AcquireRequest>, bool),
     Withdraw(RequestNo, Arc<Call>),
     Spawn(Arc<Call>),
-    SpawnRelease(Rest),
+    SpawnRelease(PolledCall),
     Keep(Arc<LeaseState>),
     Tell(Arc<Cell>, News),
     GiveBack(Arc<LeaseState>, GiveBack),
@@ -85,23 +85,22 @@ impl Keys {
             } => Job::Settle(ReleaseJob::of_nobody(&claim, maybe_in_flight)),
             Effect::LeavePlace(claim, place) => Job::LeavePlace(claim, place),
             Effect::Listen => Job::Listen,
-            Effect::Overdue(..) | Effect::Waits(..) | Effect::Expired(..) | Effect::Report(_) => {
-                Job::Report(self.reported(entry, effect)?)
+            Effect::Overdue(request, limit) => {
+                Job::Report(Reported::Overdue(request, self.timed_out(limit)))
             }
+            Effect::Report(report) => Job::Report(self.reported(entry, report)?),
             Effect::Forget(claim) => {
-                // The lease lives on in its release, or in the guards that outlive it. What is left of the release is
-                // dropped when the lock of the keys is released.
+                // The lease lives on in its release, or in the guards that outlive it.
                 entry.leases.remove(&claim);
-                Job::SpawnRelease(entry.releases.remove(&claim)?)
-            }
-            Effect::Bind(_)
-            | Effect::Unbind(_)
-            | Effect::MayBeGrantedAgain(_)
-            // The caller deals with it, because it has the other keys.
-            | Effect::Contended => {
-                self.note(entry, &effect);
+                entry.releases.remove(&claim);
                 return None;
             }
+            Effect::Note(claim, note) => {
+                self.note(entry, claim, note);
+                return None;
+            }
+            // The caller deals with it, because it has the other keys.
+            Effect::Contended => return None,
         })
     }
 
@@ -116,53 +115,47 @@ impl Keys {
         call
     }
 
-    /// Applies an effect on what belongs to the claims of a key.
-    fn note(&self, entry: &mut Entry, effect: &Effect) {
-        match effect {
-            Effect::Bind(claim) => {
+    /// Notes something of a claim.
+    fn note(&self, entry: &mut Entry, claim: LeaseId, note: Note) {
+        match note {
+            Note::Bound => {
                 let token = self.lifecycle.register_operation();
-                entry.at_work.insert(*claim, token);
+                entry.at_work.insert(claim, token);
             }
-            Effect::Unbind(claim) => drop(entry.at_work.remove(claim)),
-            Effect::MayBeGrantedAgain(claim) => {
-                let lease = entry.leases.get(claim);
-                lease
-                    .into_iter()
-                    .for_each(|it| it.lease().set_maybe_in_flight());
+            Note::Unbound => drop(entry.at_work.remove(&claim)),
+            Note::MayBeGrantedAgain => {
+                if let Some(lease) = entry.leases.get(&claim) {
+                    lease.lease().set_maybe_in_flight();
+                }
             }
-            _ => {}
         }
     }
 
-    /// What telemetry is told of this effect.
-    fn reported(&self, entry: &Entry, effect: Effect) -> Option<Reported> {
+    /// What telemetry is told by this report.
+    fn reported(&self, entry: &Entry, report: Report) -> Option<Reported> {
         let stored = |claim: &LeaseId| entry.leases.get(claim).map(|it| it.lease().clone());
-        Some(match effect {
-            Effect::Overdue(request, limit) => Reported::Overdue(request, self.timed_out(limit)),
-            Effect::Waits(no, ahead) => Reported::Waits(entry.cells.get(&no)?.clone(), ahead),
-            Effect::Expired(claim, numbers) => {
+        Some(match report {
+            Report::Waits(no, ahead) => Reported::Waits(entry.cells.get(&no)?.clone(), ahead),
+            Report::Expired(claim, numbers) => {
                 let mut guards = stored(&claim)?.guards();
                 guards.retain(|guard| numbers.contains(&guard.number()));
                 Reported::Lost(guards)
             }
-            Effect::Report(report) => match report {
-                Report::Unanswered(limit) => Reported::Unanswered(self.timed_out(limit)),
-                Report::Place(news) => Reported::Place(news),
-                Report::Turn(ended) => Reported::Turn(ended),
-                Report::Stays(claim) => Reported::Stays(stored(&claim)?),
-                Report::StayEnded {
-                    claim,
-                    why,
-                    at_once,
-                } => {
-                    let lease = stored(&claim)?;
-                    if why == StayEndReason::WaitedFor {
-                        lease.set_awaited();
-                    }
-                    Reported::StayEnded(lease, why, at_once)
+            Report::Unanswered(limit) => Reported::Unanswered(self.timed_out(limit)),
+            Report::Place(news) => Reported::Place(news),
+            Report::Turn(ended) => Reported::Turn(ended),
+            Report::Stays(claim) => Reported::Stays(stored(&claim)?),
+            Report::StayEnded {
+                claim,
+                why,
+                at_once,
+            } => {
+                let lease = stored(&claim)?;
+                if why == StayEndReason::WaitedFor {
+                    lease.set_awaited();
                 }
-            },
-            _ => return None,
+                Reported::StayEnded(lease, why, at_once)
+            }
         })
     }
 
@@ -205,8 +198,7 @@ impl Keys {
                 }
             }
             Job::Spawn(call) => self.leave(&call),
-            // The runtime of the caller does it.
-            Job::SpawnRelease(rest) => drop(rest),
+            Job::SpawnRelease(call) => call.leave(),
             Job::Keep(lease) => {
                 // This fails without a runtime, on which the request was.
                 let _ = self.renewals.keep(&lease);

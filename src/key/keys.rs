@@ -17,7 +17,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
-    call::{Call, Rest},
+    call::{Call, PolledCall},
     cell::Cell,
     claim::RequestNo,
     contended::ContendedKeys,
@@ -82,7 +82,7 @@ pub(super) struct Entry {
     pub(super) cells: BTreeMap<WaiterNo, Arc<Cell>>,
     pub(super) calls: BTreeMap<RequestNo, Arc<Call>>,
     /// The releases that their callers poll.
-    pub(super) releases: BTreeMap<LeaseId, Rest>,
+    pub(super) releases: BTreeMap<LeaseId, PolledCall>,
     /// A close waits for these claims.
     pub(super) at_work: BTreeMap<LeaseId, TaskTrackerToken>,
     pub(super) time: Option<Instant>,
@@ -162,6 +162,15 @@ impl Entry {
             releases: BTreeMap::new(),
             at_work: BTreeMap::new(),
             time: None,
+        }
+    }
+
+    /// Lets the caller poll the release of this lease by this call, unless another task depends on it.
+    pub(super) fn poll_release(&mut self, lease: LeaseId, call: &PolledCall) {
+        if self.state.poll_release_here(lease) {
+            self.releases.insert(lease, call.clone());
+        } else {
+            call.leave();
         }
     }
 

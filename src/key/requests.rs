@@ -10,7 +10,6 @@ use super::{
     effect::{Answer, Event},
     holding::Grant,
     keys::{Entry, Keys},
-    state::Effects,
 };
 use crate::{
     coalescer::Repeats,
@@ -137,7 +136,12 @@ impl Sent {
             if is_last {
                 entry.calls.remove(&self.number);
             }
-            entry.answered(self.number, answer, is_last, now, out);
+            let event = Event::Answered {
+                request: self.number,
+                answer,
+                is_last,
+            };
+            entry.state.step(event, now, out);
         });
         // The subscriber of the application may panic.
         if let Some(error) = error {
@@ -206,22 +210,6 @@ impl Drop for Sent {
 }
 
 impl Entry {
-    fn answered(
-        &mut self,
-        request: RequestNo,
-        answer: Answer,
-        is_last: bool,
-        now: Instant,
-        out: &mut Effects,
-    ) {
-        let event = Event::Answered {
-            request,
-            answer,
-            is_last,
-        };
-        self.state.step(event, now, out);
-    }
-
     /// Whether a claim asks for somebody, whether an earlier request may have been granted, and whether its request is
     /// the only one that is under way.
     fn asked(&self, claim: LeaseId) -> (bool, bool, bool) {

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase},
-    effect::{Effect, GiveBack},
+    effect::{Effect, GiveBack, Report},
     holding::{AtEnd, Holding, Serving},
     state::{Effects, KeyState},
     waiters::Role,
@@ -158,7 +158,7 @@ impl KeyState {
             let expired = claim.holding_mut().map(|holding| holding.take_expired(now));
             let expired = expired.unwrap_or_default();
             if !expired.is_empty() {
-                out.push(Effect::Expired(lease, expired));
+                out.push(Effect::Report(Report::Expired(lease, expired)));
             }
         }
     }

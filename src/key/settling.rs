@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase, Settlement},
-    effect::{Answer, Effect},
+    effect::{Answer, Effect, Note},
     state::{Effects, KeyState},
 };
 use crate::model::{Held, LeaseId};
@@ -154,7 +154,7 @@ impl KeyState {
         if claim.sent.under_way.is_empty() && !claim.sent.is_unclear && !is_granted_again {
             self.forget(lease, out);
         } else {
-            out.push(Effect::Bind(lease));
+            out.push(Effect::Note(lease, Note::Bound));
             self.settle(lease, now, out);
         }
         if is_granted_again {
@@ -175,7 +175,8 @@ impl KeyState {
         }
     }
 
-    /// Lets tasks of their own poll the releases that began before this instant, because another task depends on them.
+    /// Lets tasks of their own poll the releases that began by this instant: another task depends on them, or their
+    /// callers may have left them unpolled.
     pub(super) fn spawn_releases(&mut self, before: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
             let lease = claim.lease();
@@ -199,7 +200,7 @@ impl KeyState {
             match &mut claim.phase {
                 Phase::Settling(settling) => {
                     if settling.take_end(now) {
-                        out.push(Effect::Unbind(lease));
+                        out.push(Effect::Note(lease, Note::Unbound));
                     }
                     if has_requests && settling.take_timed_release(now) {
                         // More releases at the same time would only make a slow server slower.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase, RequestNo, SILENT},
-    effect::{Effect, Event, Report},
+    effect::{Effect, Event, Note, Report},
     holding::{Conversion, Holding, Serving},
     line::Line,
     waiters::{WaiterNo, Waiters},
@@ -202,7 +202,7 @@ impl KeyState {
     /// Removes a claim that is settled.
     pub(super) fn forget(&mut self, lease: LeaseId, out: &mut Effects) {
         self.claims.retain(|claim| claim.lease() != lease);
-        out.push(Effect::Unbind(lease));
+        out.push(Effect::Note(lease, Note::Unbound));
         out.push(Effect::Forget(lease));
     }
 

@@ -5,7 +5,7 @@ use tracing::Instrument;
 
 use super::guard::Lease;
 use crate::{
-    key::Departure,
+    key::{Departure, PolledCall},
     lease_state::EndReason,
     messages::{DoneTick, ReleaseAnswer},
     model::{Cause, Error, LossReason},
@@ -29,10 +29,11 @@ impl Lease {
             return Err(self.state.lost_error(self.closed()));
         };
         // If the subscriber of the application panics in an event, the release goes on in the background.
-        let begin = |pending| self.keys.release(self.key(), pending);
+        let (call, how) = (PolledCall::new(), Departure::Done(done));
+        let begin = |pending| self.keys.release(call.clone(), pending);
         let (_, release) = self
             .keys
-            .depart(&self.state, Departure::Done(done), now, begin);
+            .depart(&self.state, how, now, call.as_ref(), begin);
         self.state.mark_released();
         self.state.report_end(ended);
         let Ok(Some(release)) = release else {

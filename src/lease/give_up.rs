@@ -6,7 +6,7 @@ use tracing::Instrument;
 
 use super::{guard::Lease, ticket::Ticket};
 use crate::{
-    key::Departure,
+    key::{Departure, PolledCall},
     lease_state::EndReason,
     messages::ReleaseAnswer,
     model::{Error, LossReason},
@@ -57,10 +57,11 @@ impl Lease {
             return Err(self.state.lost_error(self.closed()));
         };
         // If the subscriber of the application panics in an event, the release goes on in the background.
-        let begin = |pending| self.keys.release(self.key(), pending);
-        let (departed, release) = self
-            .keys
-            .depart(&self.state, Departure::Released, now, begin);
+        let call = PolledCall::new();
+        let begin = |pending| self.keys.release(call.clone(), pending);
+        let (departed, release) =
+            self.keys
+                .depart(&self.state, Departure::Released, now, call.as_ref(), begin);
         self.state.mark_released();
         self.state.report_end(ended);
         let Ok(release) = release else {
@@ -142,7 +143,7 @@ impl Lease {
             return Err(self.closed());
         };
         let begin = |pending| self.keys.renewals.release(pending);
-        let (departed, _) = self.keys.depart(&self.state, how, now, begin);
+        let (departed, _) = self.keys.depart(&self.state, how, now, None, begin);
         self.state.report_end(ended);
         if departed.detaches {
             Ok(())
@@ -168,7 +169,7 @@ impl Drop for Lease {
         let begin = |pending| self.keys.renewals.release(pending);
         let _ = self
             .keys
-            .depart(&self.state, Departure::Released, now, begin);
+            .depart(&self.state, Departure::Released, now, None, begin);
         self.state.mark_released();
         telemetry::harmless_in_a_panic(|| self.state.report_end(ended));
     }

@@ -8,9 +8,7 @@ use super::{
     job::ReleaseJob,
     releaser::{ReleaseReply, Releaser},
 };
-use crate::{
-    lease_state::LeaseState, messages::ReleaseAnswer, model::LeaseId, runtime::in_flight::InFlight,
-};
+use crate::{lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight};
 
 /// A release that is due. It is dropped when it is done or given up, and a close waits until then.
 pub(crate) struct PendingRelease {
@@ -20,11 +18,6 @@ pub(crate) struct PendingRelease {
 }
 
 impl PendingRelease {
-    /// The lease.
-    pub(crate) fn lease(&self) -> LeaseId {
-        self.state.id()
-    }
-
     pub(crate) fn new(
         state: Arc<LeaseState>,
         releaser: Releaser,
