@@ -214,8 +214,14 @@ impl Task {
                 let _ = timeout(self.millis(30), lease.release()).await;
             }
             88..=90 => {
-                // Other guards under the lease may keep it alive meanwhile.
-                self.ledger.excuse(&key, left + lease.ttl(), true);
+                // Other guards under the lease may keep it alive meanwhile. Its ttl may be longer than that of a guard that
+                // entered.
+                let ttl = if is_reentrant {
+                    LONGEST_TTL
+                } else {
+                    lease.ttl()
+                };
+                self.ledger.excuse(&key, left + ttl, true);
                 self.say(|| format!("detaches {key}"));
                 let _ = lease.detach();
                 self.ledger.count("detached");

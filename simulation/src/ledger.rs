@@ -203,11 +203,7 @@ impl Ledger {
         let mut inner = self.inner.borrow_mut();
         inner.free.remove(guard.key());
         inner.guards.push(Rc::downgrade(guard));
-        let stays = |it: &&mut Excuse| it.key == *guard.key() && !it.binds_others;
-        for excuse in inner.excuses.iter_mut().filter(stays) {
-            // A task that uses a key which stays prolongs the stay.
-            excuse.until = excuse.until.max(Instant::now() + excuse.lasts);
-        }
+        prolong_stays(&mut inner.excuses, guard.key());
         if let Some(wait) = wait {
             let passed = inner.passed_by(wait, guard);
             for it in &passed {
@@ -364,6 +360,14 @@ impl Ledger {
                 self.server.accuse(Judge::InDocument, || text);
             }
         }
+    }
+}
+
+/// A task that uses a key which stays prolongs the stay.
+fn prolong_stays(excuses: &mut [Excuse], key: &Key) {
+    let stays = |it: &&mut Excuse| it.key == *key && !it.binds_others;
+    for excuse in excuses.iter_mut().filter(stays) {
+        excuse.until = excuse.until.max(Instant::now() + excuse.lasts);
     }
 }
 

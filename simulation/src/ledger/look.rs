@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, rc::Weak, time::Duration};
 use leasehold::{Holder, Key, Place};
 use tokio::time::Instant;
 
-use super::{Excuse, Inner, Ledger, Wait};
+use super::{Excuse, Inner, Ledger, Wait, prolong_stays};
 use crate::{course::Course, judge::Judge, server::describe};
 
 /// A place that is given up by a request which is lost counts for so long.
@@ -32,6 +32,9 @@ impl Ledger {
             killed,
             ..
         } = &mut *inner;
+        for guard in guards.iter().filter_map(Weak::upgrade) {
+            prolong_stays(excuses, guard.key());
+        }
         excuses.retain(|it| it.until > now);
         let mut found = None;
         for key in self

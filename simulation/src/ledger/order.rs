@@ -1,7 +1,8 @@
 //! The order in which tasks are granted a key: in a client, and between clients.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use leasehold::Mode;
 use tokio::time::Instant;
 
 use super::{Inner, Ledger, PASSED_OVER, Passed, Wait};
@@ -33,13 +34,21 @@ impl Ledger {
 }
 
 impl Inner {
-    /// Counts a turn of a client for the tasks of the others.
+    /// Counts a turn of a client for the tasks of the others. A reader passes no client whose own first task is a reader
+    /// too: they have the key together.
     pub(super) fn has_a_turn(&mut self, guard: &Guard) {
         let keys = std::slice::from_ref(guard.key());
+        let in_turn = |it: &&Wait| it.keys == keys && it.is_in_turn;
+        let mut first_shares = BTreeMap::new();
+        for wait in self.waits.values().filter(in_turn) {
+            first_shares.entry(wait.client).or_insert(wait.is_shared);
+        }
+        let is_reader = guard.mode() == Mode::Shared;
         for wait in self.waits.values_mut().filter(|it| it.keys == keys) {
+            let is_together = is_reader && first_shares.get(&wait.client) == Some(&true);
             if wait.client == guard.client {
                 wait.last_turn = None;
-            } else if wait.last_turn != Some(guard.client) {
+            } else if wait.last_turn != Some(guard.client) && !is_together {
                 (wait.turns, wait.last_turn) = (wait.turns + 1, Some(guard.client));
             }
         }
