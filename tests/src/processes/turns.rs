@@ -11,25 +11,25 @@ use std::{
 
 use futures::future::join_all;
 use leasehold::{LockState, Store};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::{LONG, PATIENCE, patient};
 
 /// The tasks of a process hand the key on among themselves, and another process waits. It is granted the key after a
-/// bounded number of leases of the first one, unless its place expires because this machine stands still. So this is
-/// tried several times.
+/// bounded number of leases of the first one, unless its place expires because this machine stands still. So most of
+/// several tries count.
 pub async fn handoffs_within_a_process_have_a_bound(store: Arc<dyn Store>) {
     // The lease that there is when the other process begins to wait, and one more, because the place of its process may
     // be ahead of the other one.
     const MOST: usize = 2;
-    let start = Instant::now();
-    loop {
-        let between = leases_before_another_process(&store).await;
-        if between <= MOST {
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE / 2, "{between} leases each time");
+    const TRIES: usize = 9;
+    let mut between = Vec::new();
+    for _ in 0..TRIES {
+        between.push(leases_before_another_process(&store).await);
     }
+    let kept = between.iter().filter(|leases| **leases <= MOST).count();
+    println!("leases of one process while another waits: {between:?}");
+    assert!(kept > TRIES / 2, "{between:?}");
 }
 
 /// How many leases the tasks of a process have while another process waits for the key.
