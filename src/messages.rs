@@ -12,7 +12,7 @@ mod renew;
 
 pub(crate) use self::renew::{only_renewal, renewal_left_out};
 pub use self::{
-    acquire::{AcquireAnswer, AcquireRequest, Grant, InTurn, KnownPlace, Turn},
+    acquire::{AcquireAnswer, AcquireRequest, Earlier, Grant, InTurn, Turn},
     batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},
     convert::{ConvertAnswer, ConvertRequest},
     evict::Eviction,

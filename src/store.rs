@@ -44,7 +44,7 @@ use futures::{future::join_all, stream::BoxStream};
 pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, DoneTick, Eviction, Grant, InTurn, KnownGrant, KnownPlace, ListRequest,
+        ConvertRequest, DoneTick, Earlier, Eviction, Grant, InTurn, KnownGrant, ListRequest,
         LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers,
         RenewRequest, Turn,

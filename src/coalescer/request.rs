@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::queue::Class;
 use crate::{
-    messages::{AcquireRequest, BatchRequest, ReleaseRequest},
+    messages::{AcquireRequest, BatchRequest, Earlier, ReleaseRequest},
     model::Key,
 };
 
@@ -55,7 +55,7 @@ impl QueuedRequest {
     /// no batch can do.
     pub(super) fn is_single(&self) -> bool {
         match self {
-            Self::Acquire(request) => !request.fresh,
+            Self::Acquire(request) => request.earlier == Earlier::Unclear,
             Self::Release(release) => release.is_repeated || release.request.done_tick().is_some(),
         }
     }

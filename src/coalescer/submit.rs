@@ -11,7 +11,7 @@ use super::{
     send_alone,
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest, BatchAnswer, ReleaseAnswer},
+    messages::{AcquireAnswer, AcquireRequest, BatchAnswer, Earlier, ReleaseAnswer},
     model::Error,
     runtime::{self, in_flight::Call},
 };
@@ -33,7 +33,8 @@ impl Drop for Gathering<'_> {
 }
 
 impl Coalescer {
-    /// Submits a request for a lease. A request that is not [fresh](AcquireRequest::fresh) is sent alone.
+    /// Submits a request for a lease. A request whose lease an earlier one [may have been granted](Earlier::Unclear) is
+    /// sent alone.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
@@ -46,7 +47,7 @@ impl Coalescer {
             let asked = (self.store.clone(), "acquire");
             Repeat::new(asked, &request.key, request.lease, move || {
                 // The store may have granted the request that is in the batch.
-                Arc::make_mut(&mut again).fresh = false;
+                Arc::make_mut(&mut again).earlier = Earlier::Unclear;
                 coalescer.acquire(again, Repeats::Never)
             })
         });

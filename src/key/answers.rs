@@ -13,7 +13,8 @@ use super::{
     want::{FromMemory, Wait, Want},
 };
 use crate::{
-    model::{Error, Held, LeaseId, Mode},
+    messages::Earlier,
+    model::{Error, Held, LeaseId, MAX_PLACES, Mode},
     retry::TRIES,
     telemetry::StayEndReason,
 };
@@ -91,11 +92,6 @@ impl KeyState {
         let first = self.waiters.first().map(|(no, _)| no);
         match answer {
             Answer::Granted(grant) => {
-                let is_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
-                if !is_in_turn && let Some(place) = self.line.place.leave() {
-                    // The claim had the place before its terms changed. Its grant has not ended it.
-                    out.push(Effect::LeavePlace(lease, place));
-                }
                 let ended = self.line.place.granted(now);
                 out.extend(ended.map(|it| Effect::Report(Report::Turn(it))));
                 self.line.granted(now);
@@ -109,7 +105,7 @@ impl KeyState {
                 }
             }
             Answer::GrantedLate(_, error) | Answer::Failed(error) => {
-                self.line_failed(lease, error, now, out);
+                self.line_failed(error, now, out);
             }
         }
     }
@@ -149,19 +145,17 @@ impl KeyState {
         }
     }
 
-    fn line_failed(&mut self, lease: LeaseId, error: Error, now: Instant, out: &mut Effects) {
+    fn line_failed(&mut self, error: Error, now: Instant, out: &mut Effects) {
         let Some((no, first)) = self.waiters.first() else {
             return self.line.end_wait();
         };
         let (is_over, since) = (first.want.is_over(now), first.want.since);
-        let takes_place = self.claim(lease).is_some_and(Claim::is_in_turn);
         if !error.is_retryable() {
             self.line.end_wait();
             return self.refuse(no, Refusal::Failed(error), out);
         }
         let answered = self.line.answered.max(since);
-        let may_have_taken = takes_place && error.leaves_doubt();
-        let failures = self.line.failed(error.clone(), may_have_taken, now);
+        let failures = self.line.failed(error.clone(), now);
         if is_over {
             return self.refuse(no, Refusal::Failed(error), out);
         }
@@ -215,6 +209,10 @@ impl KeyState {
             ..grant
         };
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
+        if std::mem::take(&mut claim.sent.has_place) && !claim.is_in_turn() {
+            // The claim had the place before its terms changed. Its grant has not ended it.
+            out.push(Effect::LeavePlace(lease));
+        }
         let request = claim.request.clone();
         out.push(Effect::Note(lease, Note::Unbound));
         if claim.sent.is_unclear {
@@ -295,13 +293,20 @@ impl Claim {
     /// Records what a request with this answer may have left. If it is not the last answer, the request is still under
     /// way.
     fn note(&mut self, answer: &Answer, is_last: bool) {
-        let (has_failed, is_unclear) = match answer {
-            Answer::Failed(error) => (true, is_last && error.leaves_doubt()),
-            Answer::GrantedLate(..) => (true, true),
-            Answer::Granted(_) | Answer::Held(_) | Answer::Done(_) => (false, false),
+        let (became, is_unclear, may_have_place) = match answer {
+            Answer::Failed(error) => {
+                let leaves_doubt = error.leaves_doubt();
+                (Earlier::Unclear, is_last && leaves_doubt, leaves_doubt)
+            }
+            Answer::GrantedLate(..) => (Earlier::Unclear, true, false),
+            Answer::Granted(_) => (Earlier::Unclear, false, false),
+            Answer::Held(held) => (Earlier::Refused, false, held.ahead() < MAX_PLACES),
+            Answer::Done(_) => (Earlier::Refused, false, false),
         };
-        self.sent.has_failed |= has_failed;
+        let is_in_turn = self.is_in_turn();
+        self.sent.ended = self.sent.ended.max(became);
         self.sent.is_unclear |= is_unclear;
+        self.sent.has_place |= may_have_place && is_in_turn;
     }
 }
 

@@ -91,7 +91,7 @@ impl KeyState {
             request,
             stays_for: want.stays_for,
             memory: want.memory,
-            sent: Sent::default(),
+            sent: Sent::nothing(),
             phase: Phase::AsksForLine,
         });
         out.push(Effect::Note(lease, Note::Bound));
@@ -218,10 +218,10 @@ impl KeyState {
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
-        let (fences, fresh) = (claim.fences(), claim.sent.next_is_fresh());
+        let (fences, earlier) = (claim.fences(), claim.sent.earlier());
         let request = Arc::make_mut(&mut claim.request);
         (request.turn, request.likely_held) = (turn, likely_held);
-        (request.fences, request.fresh) = (fences, fresh);
+        (request.fences, request.earlier) = (fences, earlier);
         claim.sent.under_way.push(UnderWay {
             number,
             of,

@@ -31,11 +31,6 @@ impl KeyState {
             return;
         };
         let want = waiter.want.clone();
-        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
-        if let Some(beside) = self.beside_mut(lease) {
-            // Only a grant takes no place.
-            beside.has_place |= was_in_turn;
-        }
         match answer {
             Answer::Granted(grant) => self.hold(lease, Some(no), grant, now, out),
             Answer::Held(held) => {

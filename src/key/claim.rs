@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{holding::Holding, waiters::WaiterNo};
 use crate::{
-    messages::AcquireRequest,
+    messages::{AcquireRequest, Earlier},
     model::LeaseId,
     retry::{LONGEST_PAUSE, Tries},
 };
@@ -39,15 +39,17 @@ pub(super) struct Claim {
 }
 
 /// The requests of a claim.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sent {
     pub(super) under_way: Vec<UnderWay>,
     /// Whether a request may have been granted, or may still be on its way, although it has ended.
     pub(super) is_unclear: bool,
     /// Whether a request was refused because of other processes, which use the key too.
     pub(super) is_contended: bool,
-    /// Whether a request has failed, so that the next one is not the only one that may have been granted.
-    pub(super) has_failed: bool,
+    /// What became of the requests that have ended.
+    pub(super) ended: Earlier,
+    /// Whether the document may have a place of the claim.
+    pub(super) has_place: bool,
 }
 
 /// A request without an answer.
@@ -96,17 +98,15 @@ pub(super) struct Beside {
     pub(super) answered: Option<Instant>,
     /// When the next request is sent. `None` while one is under way.
     pub(super) next: Option<Instant>,
-    /// Whether a request may have taken a place.
-    pub(super) has_place: bool,
 }
 
 /// The settlement of a claim that nobody wants.
 #[derive(Debug)]
 pub(super) struct Settlement {
-    /// The place to give up after the last answer.
-    pub(super) place: Option<LeaseId>,
-    /// The place that a late refusal takes.
-    pub(super) place_if_refused: Option<LeaseId>,
+    /// Whether a place has to be given up after the last answer.
+    pub(super) has_place: bool,
+    /// Whether a late refusal takes a place.
+    pub(super) takes_place: bool,
     /// How many releases are under way.
     pub(super) releases: u32,
     /// Whether another release is due after them.
@@ -168,9 +168,24 @@ impl Claim {
 }
 
 impl Sent {
-    /// Whether the next request is the only one that may be granted.
-    pub(super) fn next_is_fresh(&self) -> bool {
-        !self.has_failed && self.under_way.is_empty()
+    /// No request was sent yet.
+    pub(super) fn nothing() -> Self {
+        Self {
+            under_way: Vec::new(),
+            is_unclear: false,
+            is_contended: false,
+            ended: Earlier::None,
+            has_place: false,
+        }
+    }
+
+    /// What became of the requests before the next one.
+    pub(super) fn earlier(&self) -> Earlier {
+        if self.under_way.is_empty() {
+            self.ended
+        } else {
+            Earlier::Unclear
+        }
     }
 
     /// Whether a request is under way whose answer is waited for. If other tasks than the one that it was sent for wait
@@ -193,14 +208,13 @@ impl Sent {
 impl Settlement {
     /// The settlement of a claim that nobody wants from now on.
     pub(super) fn begin(
-        place: Option<LeaseId>,
-        place_if_refused: Option<LeaseId>,
+        (has_place, takes_place): (bool, bool),
         (call_timeout, ttl): (Duration, Duration),
         now: Instant,
     ) -> Self {
         Self {
-            place,
-            place_if_refused,
+            has_place,
+            takes_place,
             releases: 0,
             is_due: false,
             leaves: false,

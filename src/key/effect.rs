@@ -97,7 +97,7 @@ pub(crate) enum Effect {
         maybe_in_flight: bool,
     },
     /// Gives up a place.
-    LeavePlace(LeaseId, LeaseId),
+    LeavePlace(LeaseId),
     /// The claim is gone.
     Forget(LeaseId),
     /// The key does not stay with this process for a while.

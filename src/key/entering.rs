@@ -131,7 +131,7 @@ impl KeyState {
             request,
             stays_for: want.stays_for.filter(|_| self.facts.may_stay),
             memory: want.memory,
-            sent: Sent::default(),
+            sent: Sent::nothing(),
             phase: Phase::AsksFor(
                 no,
                 Beside {

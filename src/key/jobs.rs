@@ -31,7 +31,7 @@ pub(super) enum Job {
     Tell(Arc<Cell>, News),
     GiveBack(Arc<LeaseState>, GiveBack),
     Settle(ReleaseJob),
-    LeavePlace(LeaseId, LeaseId),
+    LeavePlace(LeaseId),
     Listen,
     Drop(Box<Entry>),
     /// This makes events, and no other job depends on what it changes.
@@ -83,7 +83,7 @@ impl Keys {
                 claim,
                 maybe_in_flight,
             } => Job::Settle(ReleaseJob::of_nobody(&claim, maybe_in_flight)),
-            Effect::LeavePlace(claim, place) => Job::LeavePlace(claim, place),
+            Effect::LeavePlace(claim) => Job::LeavePlace(claim),
             Effect::Listen => Job::Listen,
             Effect::Overdue(request, limit) => {
                 Job::Report(Reported::Overdue(request, self.timed_out(limit)))
@@ -209,7 +209,7 @@ impl Keys {
             Job::GiveBack(lease, GiveBack::Release) => self.abandon(&lease),
             Job::GiveBack(lease, GiveBack::Detach) => self.detach(&lease),
             Job::Settle(job) => self.settle(job),
-            Job::LeavePlace(claim, place) => self.leave_place(key, claim, place),
+            Job::LeavePlace(claim) => self.leave_place(key, claim),
             Job::Listen => self.listen(),
             Job::Drop(entry) => drop(entry),
             Job::Report(reported) => self.report(key, reported),

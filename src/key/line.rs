@@ -248,10 +248,7 @@ impl Line {
     }
 
     /// Records that a request failed, and plans the next one. Returns how many have failed in a row.
-    pub(super) fn failed(&mut self, error: Error, may_have_taken_place: bool, now: Instant) -> u32 {
-        if may_have_taken_place {
-            self.place.set_taken();
-        }
+    pub(super) fn failed(&mut self, error: Error, now: Instant) -> u32 {
         let times = self.last.fail(error);
         let pause = self.count_pause(0, None, random::fraction());
         self.pause_until(now + pause);

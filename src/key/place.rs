@@ -18,7 +18,7 @@ use self::report::PlaceReport;
 pub(super) use self::report::{EndedTurn, PlaceNews};
 use super::pace::{self, Ahead, Pace};
 use crate::{
-    messages::{InTurn, KnownPlace},
+    messages::InTurn,
     model::{Held, LeaseId, MAX_PLACE_TIME, MAX_PLACES},
     retry,
     rules::turn::{WORTH_A_WRITE, long_enough},
@@ -31,8 +31,8 @@ const SLACK: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct OwnPlace {
     waiter: LeaseId,
-    /// What the next request says about the place. A request may have taken it, unless this is [`KnownPlace::None`].
-    known: KnownPlace,
+    /// Whether a refusal is going to write the place again, because some of its time has passed.
+    is_due: bool,
     /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
     counts_for: Duration,
     /// How fast the queue moves.
@@ -68,7 +68,7 @@ impl OwnPlace {
     pub(super) fn new() -> Self {
         Self {
             waiter: LeaseId::random(),
-            known: KnownPlace::None,
+            is_due: false,
             counts_for: for_pause(retry::LONGEST_PAUSE),
             pace: Pace::default(),
             report: PlaceReport::default(),
@@ -78,45 +78,27 @@ impl OwnPlace {
     /// From now on the place is that of this claim. No request of it was sent yet.
     pub(super) fn begin(&mut self, claim: LeaseId) {
         self.waiter = claim;
-        self.known = KnownPlace::None;
     }
 
     /// What the next request says about the place.
     pub(super) fn in_turn(&self) -> InTurn {
-        let mut turn = InTurn::new(self.waiter, self.counts_for);
-        turn.known = self.known;
-        turn
-    }
-
-    /// Whether a request may have taken the place.
-    pub(super) fn may_be_taken(&self) -> bool {
-        self.known != KnownPlace::None
+        InTurn::new(self.waiter, self.counts_for)
     }
 
     /// Whether a refusal is going to write the place again.
     pub(super) fn is_due(&self) -> bool {
-        self.known == KnownPlace::Due
-    }
-
-    /// Records that a request may have taken the place.
-    pub(super) fn set_taken(&mut self) {
-        if self.known == KnownPlace::None {
-            self.known = KnownPlace::Taken;
-        }
+        self.is_due
     }
 
     /// Records that the claim was granted, which has ended its place. If a refusal had taken the place, returns what
     /// telemetry reports about it.
     pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
-        self.known = KnownPlace::None;
+        self.is_due = false;
         self.report.granted(now)
     }
 
-    /// Records that a request in turn was refused. The refusal has taken the place, if there was room for one.
+    /// Records that a request in turn was refused.
     pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
-        if held.ahead() < MAX_PLACES {
-            self.set_taken();
-        }
         self.report.refused(held, now)
     }
 
@@ -143,14 +125,6 @@ impl OwnPlace {
     /// Whether the pauses go by the speed of the queue, and not by the number of refusals.
     pub(super) fn pauses_by_pace(&self) -> bool {
         self.pace.had_others_ahead()
-    }
-
-    /// Leaves the place, because its claim ends without a grant. If a request may have taken the place, returns it, so
-    /// that it is given up.
-    pub(super) fn leave(&mut self) -> Option<LeaseId> {
-        let waiter = self.may_be_taken().then_some(self.waiter);
-        *self = Self::new();
-        waiter
     }
 
     /// The pause after this refusal. `chance` is a random number from 0 to 1.
@@ -183,14 +157,7 @@ impl OwnPlace {
         // The next request may be the one that takes a place, after a long pause without one. A place that counts for
         // as long would delay others if this process died.
         self.counts_for = for_pause(wanted.clamp(SLACK, pace::MAX_PAUSE) + took);
-        if self.may_be_taken() {
-            self.known = if pause >= WORTH_A_WRITE {
-                // The next request has to write the place again.
-                KnownPlace::Due
-            } else {
-                KnownPlace::Taken
-            };
-        }
+        self.is_due = pause >= WORTH_A_WRITE;
         pause
     }
 }

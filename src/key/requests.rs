@@ -14,7 +14,7 @@ use super::{
 use crate::{
     coalescer::Repeats,
     lease_state::{BackingLease, GrantTerms, LeaseState},
-    messages::{AcquireAnswer, AcquireRequest},
+    messages::{AcquireAnswer, AcquireRequest, Earlier},
     model::{Error, Key, LeaseId},
     release::ReleaseJob,
     rules,
@@ -106,7 +106,7 @@ impl Keys {
     }
 
     /// Gives up a place. After an error this does not try again, because the place expires soon.
-    pub(super) fn leave_place(&self, key: &Key, claim: LeaseId, place: LeaseId) {
+    pub(super) fn leave_place(&self, key: &Key, claim: LeaseId) {
         let Some(keys) = self.this.upgrade() else {
             return;
         };
@@ -117,7 +117,7 @@ impl Keys {
             move || keys.step(&key, Event::PlaceLeft(claim))
         }));
         self.spawn(async move {
-            let leaving = async move { store.leave(&of, place).await };
+            let leaving = async move { store.leave(&of, claim).await };
             let left = runtime::call("leave", limit, || named.0.name(), leaving).await;
             drop(done);
             telemetry::place_given_up(&named.1, left.as_ref().err());
@@ -175,7 +175,7 @@ impl Sent {
         let terms = GrantTerms {
             request: message.clone(),
             clock_margin: self.keys.clock_margin,
-            asked_once: message.fresh && is_only && !is_unclear,
+            asked_once: message.earlier != Earlier::Unclear && is_only && !is_unclear,
         };
         let limit = self.keys.call_timeout.min(message.ttl);
         let Some(lease) = LeaseState::new(terms, &grant, at) else {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{
     claim::{Claim, Phase, Settlement},
     effect::{Answer, Effect, Note},
+    place::OwnPlace,
     state::{Effects, KeyState},
 };
 use crate::model::{Held, LeaseId};
@@ -16,26 +17,21 @@ use crate::model::{Held, LeaseId};
 impl KeyState {
     /// Nobody wants this claim any more.
     pub(super) fn settle(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
-        let place = if self.line.claim == Some(lease) {
+        if self.line.claim == Some(lease) {
             self.line.claim = None;
             self.line.end_wait();
-            self.line.place.leave()
-        } else {
-            None
-        };
+            self.line.place = OwnPlace::new();
+        }
         let call_timeout = self.call_timeout;
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
         let limits = (call_timeout, claim.request.ttl);
-        let if_refused = claim.request.turn.waiter();
-        // A request that may still be carried out may take the place.
-        let has_place = match &claim.phase {
-            Phase::AsksFor(_, beside) => beside.has_place,
-            _ => false,
-        };
-        let place = place.or(if_refused.filter(|_| claim.sent.is_unclear || has_place));
-        claim.phase = Phase::Settling(Settlement::begin(place, if_refused, limits, now));
+        let takes_place = claim.is_in_turn();
+        // A request that may still be carried out may take a place.
+        let has_place = claim.sent.has_place || takes_place && claim.sent.is_unclear;
+        let places = (has_place, takes_place);
+        claim.phase = Phase::Settling(Settlement::begin(places, limits, now));
         for request in &mut claim.sent.under_way {
             out.push(Effect::Withdraw(request.number));
             if request.is_inline {
@@ -82,7 +78,7 @@ impl KeyState {
         if let Phase::Settling(settling) = &mut claim.phase
             && (leaves_doubt || is_refused)
         {
-            settling.place = settling.place.or(settling.place_if_refused);
+            settling.has_place |= settling.takes_place;
         }
         if is_granted || leaves_doubt {
             self.release_for_settlement(lease, leaves_doubt, out);
@@ -212,13 +208,11 @@ impl KeyState {
                     }
                     if !has_requests && !settling.leaves {
                         // It does not wait for the releases, which may go on for long.
-                        match settling.place.take() {
-                            Some(place) => {
-                                settling.leaves = true;
-                                out.push(Effect::LeavePlace(lease, place));
-                            }
-                            None if settling.releases == 0 => gone.push(lease),
-                            None => {}
+                        if std::mem::take(&mut settling.has_place) {
+                            settling.leaves = true;
+                            out.push(Effect::LeavePlace(lease));
+                        } else if settling.releases == 0 {
+                            gone.push(lease);
                         }
                     }
                 }

@@ -175,11 +175,10 @@ impl KeyState {
     /// Whether a place in the document may be that of this process.
     pub(crate) fn may_have_place(&self) -> bool {
         let is_left = |claim: &Claim| match &claim.phase {
-            Phase::Settling(settling) => settling.place.is_some() || settling.leaves,
-            Phase::AsksFor(_, beside) => beside.has_place,
-            _ => false,
+            Phase::Settling(settling) => settling.has_place || settling.leaves,
+            _ => claim.sent.has_place,
         };
-        self.line.place.may_be_taken() || self.claims.iter().any(is_left)
+        self.claims.iter().any(is_left)
     }
 
     /// Since when no task has used a lease that stays. `None` while one does.

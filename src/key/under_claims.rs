@@ -152,7 +152,7 @@ impl KeyState {
         let at = self.claims.iter().position(|claim| claim.lease() == lease);
         let known = at.map(|at| self.claims.remove(at));
         let (mut holding, sent) = match known {
-            None => (Holding::new(terms, resumed.grant, now), Sent::default()),
+            None => (Holding::new(terms, resumed.grant, now), Sent::nothing()),
             // The ticket comes back to the process that made it.
             Some(Claim {
                 phase: Phase::GivenAway(_),

@@ -40,9 +40,8 @@ pub struct AcquireRequest {
     /// The tick that the holder wants to do under the lease. If this tick or a later one is done, the store refuses the
     /// request, even if the key is free.
     pub tick: Option<Tick>,
-    /// Whether the store has granted no earlier request with this lease id, and cannot grant one any more. If the store
-    /// then finds a holder with the id, it knows that this request was granted.
-    pub fresh: bool,
+    /// What became of the earlier requests with this lease id.
+    pub earlier: Earlier,
     /// Whether the key was held a moment ago. The store is then likely to refuse the request, so it may read the
     /// document first, and refuse without a write.
     pub likely_held: bool,
@@ -51,6 +50,18 @@ pub struct AcquireRequest {
     /// How many fences in a row a grant takes. The grant has the last of them, so the next grant is above all of them.
     /// The client gives the others to leases that it grants from its memory.
     pub fences: NonZeroU16,
+}
+
+/// What became of the earlier requests for the same lease. It does not change what is granted. A store may choose its
+/// statement by it: if none of them was granted, and it finds a holder with the id, this request was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Earlier {
+    /// There was none, so the document has neither the lease nor a place of its own.
+    None,
+    /// Each was refused, and none can be granted any more. The document may have a place of the lease.
+    Refused,
+    /// One may have been granted, or may still be granted.
+    Unclear,
 }
 
 /// How a request relates to the processes that wait for its key.
@@ -74,21 +85,6 @@ pub struct InTurn {
     /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
     /// process asks again before that time is over.
     pub counts_for: Duration,
-    /// What the client knows of the [place](crate::Place) of its process. It does not change what is granted. A
-    /// store may choose its statement by it.
-    pub known: KnownPlace,
-}
-
-/// What a client knows of the place of its process in the queue of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownPlace {
-    /// The process has no place: no request has taken one.
-    None,
-    /// The process may have a place, so the store may keep the key for it.
-    Taken,
-    /// As [`Taken`](KnownPlace::Taken), and a refusal is going to write the place again, because some of its time has
-    /// passed.
-    Due,
 }
 
 impl Turn {
@@ -107,13 +103,9 @@ impl Turn {
 }
 
 impl InTurn {
-    /// A process that waits, and asks again within the time `counts_for`. It is not known to have a place.
+    /// A process that waits, and asks again within the time `counts_for`.
     pub fn new(waiter: LeaseId, counts_for: Duration) -> Self {
-        Self {
-            waiter,
-            counts_for,
-            known: KnownPlace::None,
-        }
+        Self { waiter, counts_for }
     }
 }
 
@@ -129,7 +121,7 @@ impl AcquireRequest {
             reentrant: false,
             note: None,
             tick: None,
-            fresh: false,
+            earlier: Earlier::Unclear,
             likely_held: false,
             turn: Turn::Behind,
             fences: NonZeroU16::MIN,
@@ -188,18 +180,9 @@ impl AcquireRequest {
         self
     }
 
-    /// What the client [knows](InTurn::known) of the place of its process.
-    #[cfg(any(feature = "elasticsearch", feature = "mongodb", feature = "opensearch"))]
-    pub(crate) fn known_place(&self) -> KnownPlace {
-        match self.turn {
-            Turn::Barging | Turn::Behind => KnownPlace::None,
-            Turn::InTurn(turn) => turn.known,
-        }
-    }
-
-    /// The same request, whose lease id [was in no request](AcquireRequest#structfield.fresh) before.
+    /// The same request, whose lease id [was in no request](Earlier::None) before.
     pub fn fresh(mut self) -> Self {
-        self.fresh = true;
+        self.earlier = Earlier::None;
         self
     }
 }

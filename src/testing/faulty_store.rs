@@ -13,8 +13,9 @@ use super::{faults::Faults, plan::Group, shared::SharedPlans};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, only_renewal,
+        ConvertRequest, Earlier, Eviction, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        only_renewal,
     },
     model::{Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, after},
     store::{AwaitedKeys, FreedKeys, Store},
@@ -135,7 +136,7 @@ impl<S: Store> FaultyStore<S> {
     }
 
     async fn is_granted(&self, request: &AcquireRequest) -> Result<bool, Error> {
-        if request.fresh {
+        if request.earlier != Earlier::Unclear {
             return Ok(false);
         }
         let state = self.inner.inspect(&request.key).await?;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use leasehold::{
     Error, Leases, Store,
-    store::{AcquireAnswer, AcquireRequest},
+    store::{AcquireAnswer, AcquireRequest, Earlier},
 };
 use leasehold_tests::layer::{Layer, Layered};
 use parking_lot::Mutex;
@@ -74,7 +74,7 @@ impl Layer for FreshRequests {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         if request.key.as_str() == "key 0" {
-            self.sent.lock().push(request.fresh);
+            self.sent.lock().push(request.earlier != Earlier::Unclear);
         }
         self.store.acquire(request).await
     }

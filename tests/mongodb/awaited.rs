@@ -6,8 +6,7 @@ use futures::StreamExt;
 use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
     store::{
-        AcquireAnswer, AcquireRequest, AwaitedKeys, InTurn, KnownPlace, LeaseId, LookAnswer,
-        LookRequest, Turn,
+        AcquireAnswer, AcquireRequest, AwaitedKeys, InTurn, LeaseId, LookAnswer, LookRequest, Turn,
     },
 };
 use leasehold_tests::layer::{Layer, Layered};
@@ -25,10 +24,8 @@ fn ask(key: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
 }
 
-fn wait(key: &str, waiter: LeaseId, known: KnownPlace) -> AcquireRequest {
-    let mut turn = InTurn::new(waiter, STAYS);
-    turn.known = known;
-    ask(key).turn(Turn::InTurn(turn))
+fn wait(key: &str, waiter: LeaseId) -> AcquireRequest {
+    ask(key).turn(Turn::in_turn(waiter, STAYS))
 }
 
 async fn refused(store: &MongoStore, request: AcquireRequest) {
@@ -58,11 +55,11 @@ async fn each_place_is_told_when_it_is_taken_and_nothing_else_is() {
         leases.acquire(key, LONG).await.unwrap().detach().unwrap();
     }
     let [first, second] = [LeaseId::random(), LeaseId::random()];
-    refused(&store, wait("one", first, KnownPlace::None)).await;
+    refused(&store, wait("one", first)).await;
     assert_eq!(next(&mut awaited).await, ["one"]);
     // The same process asks again, late enough for its place to be written again.
     sleep(LATER).await;
-    refused(&store, wait("one", first, KnownPlace::Due)).await;
+    refused(&store, wait("one", first)).await;
     // An attempt without a place, a renewal, a release and an eviction.
     let attempt = leases.try_acquire("one", LONG).await.unwrap();
     assert!(matches!(attempt, Attempt::Held(_)));
@@ -71,9 +68,9 @@ async fn each_place_is_told_when_it_is_taken_and_nothing_else_is() {
     other.release().await.unwrap();
     leases.evict("other").await.unwrap();
 
-    refused(&store, wait("two", first, KnownPlace::None)).await;
+    refused(&store, wait("two", first)).await;
     assert_eq!(next(&mut awaited).await, ["two"]);
-    refused(&store, wait("one", second, KnownPlace::None)).await;
+    refused(&store, wait("one", second)).await;
     assert_eq!(next(&mut awaited).await, ["one"], "a second place");
 }
 
@@ -89,7 +86,7 @@ async fn a_place_that_comes_after_a_dead_one_is_told() {
     refused(&store, ask("key").turn(Turn::InTurn(dies))).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
     sleep(LATER).await;
-    refused(&store, wait("key", LeaseId::random(), KnownPlace::None)).await;
+    refused(&store, wait("key", LeaseId::random())).await;
     assert_eq!(next(&mut awaited).await, ["key"]);
 }
 

@@ -10,20 +10,14 @@
 mod steps;
 mod told;
 
-use std::{
-    cell::Cell,
-    collections::{HashMap, HashSet},
-    num::NonZeroU16,
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::Cell, collections::HashMap, num::NonZeroU16, sync::Arc, time::Duration};
 
 use leasehold::{
     Error, Fence, Holder, Key, LockState, MemoryStore, Mode, Store,
     rules::turn::MAX_BIND_TIME,
     store::{
-        AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest, LeaseId,
-        ReleaseRequest, RenewRequest,
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
+        Earlier, LeaseId, ReleaseRequest, RenewRequest,
     },
 };
 use proptest::{
@@ -159,7 +153,7 @@ struct Side {
     /// The fences of each key, in the order in which they were seen.
     fences: HashMap<Key, Vec<Fence>>,
     /// The key and lease of each request so far.
-    asked: HashSet<(usize, usize)>,
+    asked: HashMap<(usize, usize), Earlier>,
 }
 
 impl Names {
@@ -183,7 +177,7 @@ impl Run {
             sides: [memory, other].map(|store| Side {
                 store,
                 fences: HashMap::new(),
-                asked: HashSet::new(),
+                asked: HashMap::new(),
             }),
             names: Names {
                 keys: (0..keys).map(key).collect(),
@@ -253,6 +247,19 @@ fn same([memory, other]: &[Told; 2], place: &str) -> Result<(), String> {
 }
 
 impl Side {
+    /// What became of the earlier requests for this lease of this key. One more is sent now.
+    fn asks(&mut self, lease: (usize, usize)) -> Earlier {
+        let earlier = self.asked.insert(lease, Earlier::Unclear);
+        earlier.unwrap_or(Earlier::None)
+    }
+
+    /// Records the answer to a request.
+    fn was_told(&mut self, lease: (usize, usize), earlier: Earlier, answer: &AcquireAnswer) {
+        if let AcquireAnswer::Held(_) = answer {
+            self.asked.insert(lease, earlier.max(Earlier::Refused));
+        }
+    }
+
     async fn run(&mut self, step: &Step, names: &Names, under: LeaseId) -> Result<Told, String> {
         let store = self.store.clone();
         let (keys, leases) = (&names.keys, &names.leases);
@@ -260,13 +267,14 @@ impl Side {
         Ok(match *step {
             Step::Acquire(key, lease, claim, stance) => {
                 let mut request = names.ask(key, lease, claim, stance);
-                request.fresh = self.asked.insert((key, lease));
+                request.earlier = self.asks((key, lease));
                 let answer = store.acquire(&request).await.map_err(failed)?;
+                self.was_told((key, lease), request.earlier, &answer);
                 self.acquired(&request, &answer)?
             }
             Step::AcquireFor(key, lease, tick, (claim, stance)) => {
                 let mut request = names.ask(key, lease, claim, stance).tick(tick);
-                request.fresh = self.asked.insert((key, lease));
+                request.earlier = self.asks((key, lease));
                 match store.acquire(&request).await {
                     Err(Error::OtherTickKind { .. }) => Told::OtherTickKind,
                     answer => self.acquired(&request, &answer.map_err(failed)?)?,
@@ -284,8 +292,9 @@ impl Side {
                 };
                 let requests: Vec<_> = asked.iter().enumerate().map(request).collect();
                 let pairs = asked.iter().enumerate();
-                self.asked
-                    .extend(pairs.map(|(key, (lease, _))| (key, *lease)));
+                let unclear =
+                    |(key, (lease, _)): (usize, &(usize, _))| ((key, *lease), Earlier::Unclear);
+                self.asked.extend(pairs.map(unclear));
                 let answers = store.batch(&requests).await.map_err(failed)?;
                 let mut told = Vec::new();
                 for (request, answer) in requests.iter().zip(answers) {
@@ -306,7 +315,7 @@ impl Side {
             Step::Linger => Told::Nothing,
             Step::AcquireBriefly(key, lease, claim, stance) => {
                 let mut request = names.ask(key, lease, claim, stance);
-                (request.ttl, request.fresh) = (BRIEF, self.asked.insert((key, lease)));
+                (request.ttl, request.earlier) = (BRIEF, self.asks((key, lease)));
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 let told = self.acquired(&request, &answer)?;
                 self.until_expired(&keys[key]).await.map_err(failed)?;

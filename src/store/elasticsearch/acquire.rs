@@ -11,7 +11,7 @@ use super::{
     transport::Transport,
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest},
+    messages::{AcquireAnswer, AcquireRequest, Earlier},
     model::{Error, Held, LockRecord},
     rules::{self, Decision, Write},
     store::json,
@@ -50,12 +50,16 @@ impl<C: Transport> IndexStore<C> {
     /// Prepares an acquire.
     ///
     /// A refusal contains the time only if the answer is filtered, which costs the node a sixth to a third more
-    /// (`search-forms` in `docs/performance.md`). So a fresh request is sent without a filter if an earlier answer
+    /// (`search-forms` in `docs/performance.md`). So a request that no earlier one can have been granted is sent without a filter if an earlier answer
     /// contained the time a moment ago, and a refusal is judged by that time. A grant always contains the time at which
     /// it was written.
     pub(super) fn prepared_acquire(&self, request: &AcquireRequest) -> PreparedAcquire {
         let change = self.statements.acquire(request);
-        match self.clock.at(Instant::now()).filter(|_| request.fresh) {
+        match self
+            .clock
+            .at(Instant::now())
+            .filter(|_| request.earlier != Earlier::Unclear)
+        {
             None => PreparedAcquire { change, at: None },
             at => PreparedAcquire {
                 change: change.showing(serde_json::json!(true)),

@@ -11,7 +11,7 @@ use super::{
     statements::{self, Form},
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest, KnownPlace},
+    messages::{AcquireAnswer, AcquireRequest, Earlier, Turn},
     model::{Cause, Error, Held, Key, LeaseId, LockRecord},
     rules::{self, Decision, Write},
     store::explained,
@@ -25,8 +25,12 @@ impl Pipelines<'_> {
         {
             return Ok(AcquireAnswer::Held(held));
         }
-        // The place has to be written, which only the full statement does.
-        let is_short = request.fresh && request.known_place() != KnownPlace::Due;
+        let is_short = match (request.earlier, request.turn) {
+            (Earlier::None, _) => true,
+            // It may have a place, which the short statement does not know.
+            (Earlier::Refused, Turn::InTurn(_)) | (Earlier::Unclear, _) => false,
+            (Earlier::Refused, Turn::Barging | Turn::Behind) => true,
+        };
         if is_short && let Some(answer) = self.acquire_fresh(request).await? {
             return Ok(answer);
         }
@@ -55,7 +59,7 @@ impl Pipelines<'_> {
         }
     }
 
-    /// Asks for a lease whose id was in no earlier request. The answer does not contain the server's time, because that
+    /// Asks for a lease that no earlier request was granted. The answer does not contain the server's time, because that
     /// takes a projection, which costs the server some 5 to 10% of a cycle (`forms` in `docs/performance.md`). If the
     /// lease is in the document, it was granted just now, so the time of its grant is the server's time.
     ///
@@ -64,11 +68,7 @@ impl Pipelines<'_> {
     async fn acquire_fresh(self, request: &AcquireRequest) -> Result<Option<AcquireAnswer>, Error> {
         let locks = self.store.locks.durable_writes().await?;
         let sent = Instant::now();
-        let form = match request.known_place() {
-            KnownPlace::None => Form::Short,
-            KnownPlace::Taken | KnownPlace::Due => Form::First,
-        };
-        let update = statements::acquire(request, form, self.store.retention);
+        let update = statements::acquire(request, Form::Short, self.store.retention);
         let update = self.statement_clock.update(update);
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)

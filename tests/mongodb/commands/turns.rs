@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{
     Key, MongoStore, Store,
-    store::{AcquireAnswer, AcquireRequest, InTurn, KnownPlace, LeaseId, ReleaseRequest, Turn},
+    store::{AcquireAnswer, AcquireRequest, Earlier, LeaseId, ReleaseRequest, Turn},
 };
 
 use super::{Engine, Fixture, LONG};
@@ -25,10 +25,10 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
         let holder = ask();
         store.acquire(&holder).await.unwrap();
         let [first, second] = [(); 2].map(|()| LeaseId::random());
-        let wait = |waiter, known| {
-            let mut turn = InTurn::new(waiter, STAYS);
-            turn.known = known;
-            ask().turn(Turn::InTurn(turn))
+        let wait = |waiter, earlier| {
+            let mut request = ask().turn(Turn::in_turn(waiter, STAYS));
+            request.earlier = earlier;
+            request
         };
         let sent = async |request: &AcquireRequest, granted: bool| {
             commands.take();
@@ -39,16 +39,16 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
         };
         // The short statement cannot take a place, so a second statement follows.
         for waiter in [first, second] {
-            let names = sent(&wait(waiter, KnownPlace::None), false).await;
+            let names = sent(&wait(waiter, Earlier::None), false).await;
             assert_eq!(names, ["findAndModify", "findAndModify"]);
         }
-        let [due, again] = [first, second].map(|it| wait(it, KnownPlace::Due));
-        for request in [&due, &again] {
-            assert_eq!(sent(request, false).await, ["findAndModify"]);
+        for waiter in [first, second] {
+            let again = wait(waiter, Earlier::Refused);
+            assert_eq!(sent(&again, false).await, ["findAndModify"]);
         }
         let release = ReleaseRequest::new(holder.key.clone(), holder.lease);
         store.release(&release).await.unwrap();
-        let own = wait(first, KnownPlace::Taken);
+        let own = wait(first, Earlier::Refused);
         assert_eq!(sent(&own, true).await, ["findAndModify"]);
         let state = store.inspect(&holder.key).await.unwrap().unwrap();
         let left: Vec<_> = state.waiters.iter().map(|place| place.waiter).collect();

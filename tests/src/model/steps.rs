@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Mode,
     jobs::Tick,
-    store::{AcquireRequest, InTurn, KnownPlace, LeaseId, Turn},
+    store::{AcquireRequest, LeaseId, Turn},
 };
 use proptest::{
     collection::vec,
@@ -69,8 +69,8 @@ pub(super) enum Claim {
 pub(super) enum Stance {
     Behind,
     Barging,
-    /// This process waits in turn, and says this of its place.
-    InTurn(usize, KnownPlace),
+    /// This process waits in turn.
+    InTurn(usize),
 }
 
 impl Stance {
@@ -79,11 +79,7 @@ impl Stance {
         match self {
             Self::Behind => Turn::Behind,
             Self::Barging => Turn::Barging,
-            Self::InTurn(process, known) => {
-                let mut turn = InTurn::new(waiters[process], STAYS);
-                turn.known = known;
-                Turn::InTurn(turn)
-            }
+            Self::InTurn(process) => Turn::in_turn(waiters[process], STAYS),
         }
     }
 }
@@ -92,15 +88,10 @@ fn stance(queue: bool) -> BoxedStrategy<Stance> {
     if !queue {
         return Just(Stance::Behind).boxed();
     }
-    let known = prop_oneof![
-        2 => Just(KnownPlace::None),
-        1 => Just(KnownPlace::Taken),
-        1 => Just(KnownPlace::Due),
-    ];
     prop_oneof![
         4 => Just(Stance::Behind),
         1 => Just(Stance::Barging),
-        4 => (0..WAITERS, known).prop_map(|(process, known)| Stance::InTurn(process, known)),
+        4 => (0..WAITERS).prop_map(Stance::InTurn),
     ]
     .boxed()
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, Grant, KnownPlace, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ConvertRequest, Earlier, Eviction, Grant, PermitAnswer, PermitRequest, ReleaseAnswer,
         ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Access, Error, Key, LeaseId, LimiterRecord, LockRecord, LockState},
@@ -28,20 +28,18 @@ impl Classic<'_> {
         self,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
-        let is_plain = request.access == Access::Exclusive
-            && request.tick.is_none()
-            // A process that has a place has seen that there is a queue.
-            && request.known_place() == KnownPlace::None;
+        let is_plain =
+            request.access == Access::Exclusive && request.tick.is_none() && !request.likely_held;
+        // Who was refused has seen that the key is not free, or that there is a queue.
         if is_plain
-            && request.fresh
-            && !request.likely_held
+            && request.earlier == Earlier::None
             && let Some(grant) = self.acquire_free(request).await?
         {
             return Ok(AcquireAnswer::Granted(grant));
         }
         let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
-        // No earlier request can have been granted the lease of a fresh request.
-        let level = if request.fresh && request.tick.is_none() {
+        // If no earlier request was granted, the majority need not tell of a grant.
+        let level = if request.earlier != Earlier::Unclear && request.tick.is_none() {
             ReadLevel::Primary
         } else {
             ReadLevel::Majority
