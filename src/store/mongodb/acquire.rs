@@ -1,5 +1,7 @@
 //! Acquires, each by one command.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
@@ -17,6 +19,10 @@ use crate::{
     store::explained,
 };
 
+/// A process whose place counts for longer than this asks so rarely that a refusal is likely to write the place again,
+/// which only the full statement does.
+const RARE: Duration = Duration::from_secs(1);
+
 impl Pipelines<'_> {
     /// Asks for a lease, first by a cheaper command if that may be enough.
     pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
@@ -25,13 +31,15 @@ impl Pipelines<'_> {
         {
             return Ok(AcquireAnswer::Held(held));
         }
-        let is_short = match (request.earlier, request.turn) {
-            (Earlier::None, _) => true,
-            // It may have a place, which the short statement does not know.
-            (Earlier::Refused, Turn::InTurn(_)) | (Earlier::Unclear, _) => false,
-            (Earlier::Refused, Turn::Barging | Turn::Behind) => true,
+        let form = match (request.earlier, request.turn) {
+            (Earlier::Unclear, _) => Form::Full,
+            (Earlier::Refused, Turn::InTurn(turn)) if turn.counts_for > RARE => Form::Full,
+            (Earlier::Refused, Turn::InTurn(_)) => Form::First,
+            (Earlier::None, _) | (Earlier::Refused, Turn::Barging | Turn::Behind) => Form::Short,
         };
-        if is_short && let Some(answer) = self.acquire_fresh(request).await? {
+        if form != Form::Full
+            && let Some(answer) = self.acquire_fresh(request, form).await?
+        {
             return Ok(answer);
         }
         self.acquire_again(request).await
@@ -65,10 +73,14 @@ impl Pipelines<'_> {
     ///
     /// `None` if the answer decides nothing, for example because the key is held and the server's time is not known.
     /// The caller then asks again, for an answer with the time.
-    async fn acquire_fresh(self, request: &AcquireRequest) -> Result<Option<AcquireAnswer>, Error> {
+    async fn acquire_fresh(
+        self,
+        request: &AcquireRequest,
+        form: Form,
+    ) -> Result<Option<AcquireAnswer>, Error> {
         let locks = self.store.locks.durable_writes().await?;
         let sent = Instant::now();
-        let update = statements::acquire(request, Form::Short, self.store.retention);
+        let update = statements::acquire(request, form, self.store.retention);
         let update = self.statement_clock.update(update);
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)

@@ -9,8 +9,10 @@ use leasehold::{
 
 use super::{Engine, Fixture, LONG};
 
-/// A place that loses so much of its time between two requests that each request has to write it again.
+/// A process asks so rarely that each of its requests is likely to write its place again.
 const STAYS: Duration = Duration::from_secs(50);
+/// A process asks so often that most of its requests write nothing.
+const SOON: Duration = Duration::from_millis(750);
 
 fn ask() -> AcquireRequest {
     let (key, lease) = (Key::new("key").unwrap(), LeaseId::random());
@@ -43,12 +45,15 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
             assert_eq!(names, ["findAndModify", "findAndModify"]);
         }
         for waiter in [first, second] {
-            let again = wait(waiter, Earlier::Refused);
-            assert_eq!(sent(&again, false).await, ["findAndModify"]);
+            let mut again = wait(waiter, Earlier::Refused);
+            assert_eq!(sent(&again, false).await, ["findAndModify"], "{STAYS:?}");
+            again.turn = Turn::in_turn(waiter, SOON);
+            assert_eq!(sent(&again, false).await, ["findAndModify"], "{SOON:?}");
         }
         let release = ReleaseRequest::new(holder.key.clone(), holder.lease);
         store.release(&release).await.unwrap();
-        let own = wait(first, Earlier::Refused);
+        let mut own = wait(first, Earlier::Refused);
+        own.turn = Turn::in_turn(first, SOON);
         assert_eq!(sent(&own, true).await, ["findAndModify"]);
         let state = store.inspect(&holder.key).await.unwrap().unwrap();
         let left: Vec<_> = state.waiters.iter().map(|place| place.waiter).collect();

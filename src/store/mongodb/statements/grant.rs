@@ -1,8 +1,9 @@
 //! The rule of an acquire, as an update pipeline of MongoDB.
 //!
-//! The statement has two [forms](Form). The short one is for a key that is likely to be free. It refuses until all
-//! places are over, and takes no place. So a client that sends nothing else is granted a free key then. If the rule says
-//! something else, the caller sends the full form.
+//! The statement has three [forms](Form). The short one is for a key that is likely to be free. It refuses until all
+//! places are over, and takes no place. So a client that sends nothing else is granted a free key then. The second one
+//! is for a process that has the first place, and refuses if another process has it. If the rule says something else,
+//! the caller sends the full form.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use super::{
     turn,
 };
 use crate::{
-    messages::{AcquireRequest, Turn},
-    model::{Access, FENCES_PER_MILLI, MAX_HOLDERS},
+    messages::{AcquireRequest, InTurn, Turn},
+    model::{Access, FENCES_PER_MILLI, LeaseId, MAX_HOLDERS},
 };
 
 /// A form of the statement.
@@ -26,6 +27,8 @@ use crate::{
 pub(crate) enum Form {
     /// It refuses until all places are over.
     Short,
+    /// It refuses if another process has the first place.
+    First,
     /// It follows the rule of the queue.
     Full,
 }
@@ -49,6 +52,8 @@ enum QueueState {
     Ignored,
     /// The request is refused until all places are over.
     Over,
+    /// The request is refused if a process waits, unless the first place is that of this process.
+    First(LeaseId),
     /// The request is granted or refused, and takes a place, by the rule.
     Followed,
 }
@@ -57,7 +62,8 @@ impl QueueState {
     fn of(request: &AcquireRequest, form: Form) -> Self {
         match (request.turn, form) {
             (Turn::Barging, _) => Self::Ignored,
-            (_, Form::Short) => Self::Over,
+            (Turn::InTurn(InTurn { waiter, .. }), Form::First) => Self::First(waiter),
+            (_, Form::Short | Form::First) => Self::Over,
             (_, Form::Full) => Self::Followed,
         }
     }
@@ -67,6 +73,7 @@ impl QueueState {
         match self {
             Self::Ignored => None,
             Self::Over => Some(turn::all_places_are_over()),
+            Self::First(waiter) => Some(turn::comes_first(waiter)),
             Self::Followed => Some(turn::is_its_turn()),
         }
     }
@@ -113,6 +120,10 @@ fn waiters(request: &AcquireRequest, queue: QueueState) -> Option<(String, Bson)
     let left = match queue {
         QueueState::Ignored => turn::leave(request.turn.waiter()?).into(),
         QueueState::Over => Bson::from("$$REMOVE"),
+        QueueState::First(_) => {
+            request.turn.waiter()?;
+            turn::leave_first_place().into()
+        }
         QueueState::Followed => turn::leave_place(request).into(),
     };
     Some(("waiters".to_owned(), left))
@@ -159,7 +170,7 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
         Access::Shared | Access::Permits(_) => granted,
     };
     let decision = match queue {
-        QueueState::Ignored | QueueState::Over => {
+        QueueState::Ignored | QueueState::Over | QueueState::First(_) => {
             doc! { "$cond": [free, granted, "$$ROOT"] }
         }
         QueueState::Followed => in_turn(request, free, granted),

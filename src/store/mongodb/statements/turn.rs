@@ -26,6 +26,38 @@ pub(super) fn all_places_are_over() -> Document {
     doc! { "$lte": [{ "$max": "$waiters.until" }, "$$NOW"] }
 }
 
+/// Whether no process waits. Only a missing list, or null, sorts so early.
+fn nobody_waits() -> Document {
+    doc! { "$lte": ["$waiters", Bson::Null] }
+}
+
+/// Whether the request comes first, as far as the first place tells: no process waits, or the first place is its own.
+pub(super) fn comes_first(waiter: LeaseId) -> Document {
+    doc! { "$or": [nobody_waits(), has_first_place(waiter)] }
+}
+
+/// Whether the first place is that of this process, and counts.
+fn has_first_place(waiter: LeaseId) -> Document {
+    let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
+    doc! { "$and": [
+        { "$isArray": "$waiters" },
+        { "$let": {
+            "vars": { "this": { "$arrayElemAt": ["$waiters", 0] } },
+            "in": { "$and": [is_mine, counts()] },
+        } },
+    ] }
+}
+
+/// The places after a grant to a request that [comes first](comes_first): all but the first place.
+pub(super) fn leave_first_place() -> Document {
+    let left = doc! { "$slice": ["$waiters", 1, MAX_PLACES as i64] };
+    doc! { "$cond": [
+        { "$gt": [{ "$size": { "$ifNull": ["$waiters", []] } }, 1] },
+        left,
+        "$$REMOVE",
+    ] }
+}
+
 /// Whether a place counts.
 fn counts() -> Document {
     doc! { "$and": [
