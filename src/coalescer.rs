@@ -4,8 +4,8 @@
 //! another one has ended. If enough requests wait by then, they are sent in a batch.
 //!
 //! Each request or batch that is under way has a slot. A request is sent when a slot is free and not before, so that a
-//! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots,
-//! and neither has a request outside of a runtime.) A request that still waits can be withdrawn. It is then never sent.
+//! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots.)
+//! A request that still waits can be withdrawn. It is then never sent.
 //! If nothing could be sent for a while, one more request or batch is sent than there are slots. Its answer shows
 //! whether the others hang or the store is slow. If many are without an answer, each further one takes longer.
 //!
@@ -41,7 +41,6 @@ use std::{fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::{
-    runtime::Handle,
     sync::{oneshot, watch},
     time::{Instant, timeout},
 };
@@ -55,7 +54,7 @@ use self::{
 use crate::{
     messages::{BatchAnswer, BatchAnswers, BatchRequest},
     model::{Cause, Error},
-    runtime::{self, in_flight::TimedAnswer},
+    runtime::{self, in_flight::TimedAnswer, lifecycle::Lifecycle},
     store::Store,
 };
 
@@ -65,6 +64,7 @@ pub(crate) struct Coalescer {
     /// Whether renewals are late. While they are, fewer acquires and releases are sent.
     late: watch::Receiver<bool>,
     queue: Mutex<SendQueue<Unsent>>,
+    lifecycle: Arc<Lifecycle>,
 }
 
 /// A request that waits for a slot.
@@ -73,8 +73,6 @@ struct Unsent {
     reply: DispatchSender,
     /// Notified when the request is sent in a batch.
     went: oneshot::Sender<()>,
-    /// The runtime of the operation that waits for the answer.
-    runtime: Handle,
 }
 
 type DispatchSender = oneshot::Sender<Dispatch>;
@@ -116,16 +114,21 @@ impl Coalescer {
         self.store.name()
     }
 
-    pub(crate) fn new(store: Arc<dyn Store>, late: watch::Receiver<bool>) -> Arc<Self> {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        late: watch::Receiver<bool>,
+        lifecycle: Arc<Lifecycle>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             max_concurrent: store.max_concurrent().max(1),
             late,
             store,
             queue: Mutex::new(SendQueue::new()),
+            lifecycle,
         })
     }
 
-    /// Waits until a request is dispatched. `None` if its batch was dropped with the runtime that sent it.
+    /// Waits until a request is dispatched. `None` if its batch was dropped with the runtime of the client.
     ///
     /// Each waiting request also dispatches from time to time, because no event tells that a request under way hangs
     /// and has lost its slot.
@@ -145,10 +148,9 @@ impl Coalescer {
 
     /// Takes a slot for a request, or puts the request last in the queue.
     fn route(self: &Arc<Self>, request: impl FnOnce() -> QueuedRequest) -> Route {
-        let (false, Ok(runtime)) = (self.max_concurrent == usize::MAX, Handle::try_current())
-        else {
+        if self.max_concurrent == usize::MAX {
             return Route::Now(None);
-        };
+        }
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let load = queue.update_load(now);
@@ -161,14 +163,13 @@ impl Coalescer {
         let request = request();
         let key = request.key().clone();
         let class = request.class(now, self.store.has_cheap_undoable_releases());
-        let (is_single, id) = (request.is_single(), runtime.id());
+        let is_single = request.is_single();
         let unsent = Unsent {
             request,
             reply,
             went,
-            runtime,
         };
-        let number = queue.push(key, is_single, class, id, unsent);
+        let number = queue.push(key, is_single, class, unsent);
         let is_gathering = queue.is_gathering();
         drop(queue);
         if !is_gathering {
@@ -231,13 +232,10 @@ impl Coalescer {
             .iter()
             .map(|_| self.permit(&mut queue, now, 1))
             .collect();
-        let batch = batch
-            .first()
-            .map(|unsent| unsent.runtime.clone())
-            .map(|runtime| {
-                let permit = self.permit(&mut queue, now, batch.len());
-                (runtime, self.clone().send_batch(batch, permit))
-            });
+        let sending = (!batch.is_empty()).then(|| {
+            let permit = self.permit(&mut queue, now, batch.len());
+            self.clone().send_batch(batch, permit)
+        });
         drop(queue);
         for (unsent, permit) in alone.into_iter().zip(permits) {
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
@@ -245,10 +243,12 @@ impl Coalescer {
                 permit.end(false);
             }
         }
-        let Some((runtime, sending)) = batch else {
+        let Some(sending) = sending else {
             return false;
         };
-        runtime.spawn(sending);
+        if let Some(home) = self.lifecycle.home() {
+            home.spawn(sending);
+        }
         true
     }
 

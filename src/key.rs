@@ -42,7 +42,6 @@ mod requests;
 mod serving;
 mod settling;
 mod state;
-mod timer_task;
 mod timers;
 mod under_claims;
 mod waiters;

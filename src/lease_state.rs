@@ -45,7 +45,6 @@ pub(crate) use self::{
     conversions::{Opposites, Unanswered},
     number::LeaseNumber,
     status::{EndReason, Ended, EndedBefore},
-    watcher::LossWatcher,
 };
 use self::{
     status::{Phase, Status},

@@ -229,8 +229,8 @@ impl Limiter {
 /// wait only when the time given to [`wait_for`](TakePermit::wait_for) is over. Without such a time it ends the wait
 /// when all answers were errors for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
-/// A call belongs to the runtime on which its future is first polled. If that runtime ends, and the future is polled on
-/// another one, it may end with [`Error::Interrupted`].
+/// The requests are sent on [the runtime of the handle](crate::Leases#its-runtime). If that ends, the call ends with
+/// [`Error::RuntimeEnded`].
 ///
 /// # Cancel safety
 ///

@@ -4,15 +4,11 @@
 //! - `schedule.rs` says when each lease is renewed, and which leases together.
 //! - `handle.rs` is what the client calls. It puts work into `inbox.rs`, from which `task.rs` takes it.
 //! - `requests.rs` sends the renewals of a batch.
-//! - `host.rs` moves the task to another runtime when its own ends.
-//! - `release.rs` carries out a release in the background.
 //! - `overload.rs` warns if there are more leases than the store can renew in time.
 
 mod handle;
-mod host;
 mod inbox;
 mod overload;
-mod release;
 mod requests;
 mod schedule;
 mod task;

@@ -1,8 +1,8 @@
 //! Runs store calls to their end, even if the caller has gone. The MongoDB driver documents that its futures are not
-//! cancel safe, so a call that was sent must not be dropped. `lifecycle.rs` knows the operations that the close of a
-//! client waits for. `listener.rs` reads the streams of a store, and opens them again after errors.
+//! cancel safe, so a call that was sent must not be dropped. `lifecycle.rs` knows the runtime of a client, and how the
+//! client ends. `listener.rs` reads the streams of a store, and opens them again after errors.
 //!
-//! A call runs in one of four places:
+//! A call runs in one of three places:
 //!
 //! - A call that is rare has a task of its own ([`call`]).
 //! - Acquires and releases are so frequent that a task for each would cost more than everything else the client does. So
@@ -10,8 +10,6 @@
 //!   calls at once if it sends a request again (`in_flight.rs`).
 //! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`). The requests of
 //!   a limiter belong to its callers in the same way, so its task polls them (`limiter/driver.rs`).
-//! - Renewals and releases in the background go on when the runtime of the application's task ends, if another one is
-//!   left. So they are tasks of the renewal task, which moves with them (`renewal/host.rs`).
 //!
 //! What must not wait for the caller that starts it is started by a thread beside the runtimes (`outside.rs`).
 

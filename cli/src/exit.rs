@@ -166,7 +166,9 @@ fn of(error: &Error) -> Code {
         | Error::NotALock { .. }
         | Error::NotALimiter { .. } => Code::NotPrepared,
         error if error.is_retryable() => Code::Unavailable,
-        Error::Store { .. } | Error::NoRuntime | Error::Closed => Code::Failed,
+        Error::Store { .. } | Error::NoRuntime | Error::RuntimeEnded | Error::Closed => {
+            Code::Failed
+        }
         // All other errors are about invalid arguments.
         _ => Code::Usage,
     }
@@ -176,7 +178,10 @@ fn of(error: &Error) -> Code {
 fn is_about_the_place(error: &Error) -> bool {
     match error.kind() {
         // The message names the file.
-        ErrorKind::Misconfigured => !matches!(error, Error::File { .. } | Error::NoRuntime),
+        ErrorKind::Misconfigured => !matches!(
+            error,
+            Error::File { .. } | Error::NoRuntime | Error::RuntimeEnded
+        ),
         ErrorKind::Unavailable
         | ErrorKind::NoAnswer
         | ErrorKind::ForeignDocument

@@ -136,7 +136,7 @@ impl AcquireAll {
             let (options, key) = (self.options.clone(), Ok(key.clone()));
             start::acquire_without_holds(options, key, WaitPolicy::None, Retries::None)
         });
-        let coalescer = &self.options.context.coalescer;
+        let coalescer = &self.options.context.keys.coalescer;
         let answers = coalescer.send_together(join_all(asked)).await;
         let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
         for answer in answers {

@@ -3,12 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::recent_keys::RecentKeys;
-use crate::{coalescer::Coalescer, key::Keys};
+use crate::key::Keys;
 
 /// The parts of a handle that its acquires use.
 pub(crate) struct AcquireContext {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) coalescer: Arc<Coalescer>,
     /// The owner of the leases, unless an acquire names another owner.
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,

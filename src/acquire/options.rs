@@ -385,12 +385,9 @@ macro_rules! lease_options {
             /// ttl. An event and a metric report the wait. `docs/observability.md` describes them, and says how many
             /// leases a server can renew.
             ///
-            /// The task that renews leases runs on the runtime of the first acquire. When that runtime ends, the task
-            /// moves to another runtime from which leases were acquired, or else to the runtime of the next acquire. If
-            /// no runtime is left, the leases expire, and their [`LossReason`](crate::LossReason) says so. A
-            /// current-thread runtime stands still while no thread drives it, or while a task computes, and the
-            /// renewals with it. On a runtime with several threads a task that computes holds up no renewal while
-            /// another thread is idle.
+            /// Leases are renewed on [the runtime of the handle](crate::Leases#its-runtime). A current-thread runtime
+            /// stands still while no thread drives it, or while a task computes, and the renewals with it. On a runtime
+            /// with several threads a task that computes holds up no renewal while another thread is idle.
             ///
             /// ```
             /// # use std::time::Duration;

@@ -67,10 +67,7 @@ impl Resume {
         let context = self.context;
         let mut request = self.ticket.request()?;
         request.ttl = validation::checked_ttl(request.ttl, context.clock_margin)?;
-        if context.keys.lifecycle.is_closing() {
-            return Err(Error::Closed);
-        }
-        context.keys.ensure_running()?;
+        context.keys.begin_use()?;
         let (sent, grant) = match renewed(&context, &request).await? {
             (sent, RenewAnswer::Renewed(grant)) => (sent, grant),
             (_, RenewAnswer::Expired) => return Ok(Resumed::Gone(LossReason::Expired)),

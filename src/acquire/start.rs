@@ -82,10 +82,7 @@ async fn ask(
     let (context, key, since) = (&options.context, key?, span.since());
     let wait = wait(wait_policy, retries, since);
     let mut want = options.want(key.clone(), since, wait)?;
-    if context.keys.lifecycle.is_closing() {
-        return Err(Error::Closed);
-    }
-    context.keys.ensure_running()?;
+    context.keys.begin_use()?;
     if options.waits_for_renewals {
         let slowing = wait_for_renewals(context, &key, want.request.ttl, wait_policy, since);
         slowing.instrument(span.span()).await;
@@ -212,10 +209,8 @@ fn check_live_and_keep(
     keep_alive: bool,
     now: Instant,
 ) -> Result<(), Error> {
-    let is_closing = context.keys.lifecycle.is_closing();
-    if is_closing {
-        Err(Error::Closed)
-    } else if lease.is_live_at(now) {
+    context.keys.lifecycle.check()?;
+    if lease.is_live_at(now) {
         // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled
         // again.
         if keep_alive { lease.keep() } else { Ok(()) }

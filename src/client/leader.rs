@@ -202,7 +202,7 @@ impl Leader {
     ///
     /// The value may be out of date. Only a live [`Term`] shows for sure that this process leads.
     ///
-    /// Each call starts a task on the current runtime, so clone the receiver instead of calling this again. The task
+    /// Each call starts a task on [the runtime of the handle](crate::Leases#its-runtime), so clone the receiver instead of calling this again. The task
     /// ends when all receivers are dropped or the client closes. From then on
     /// [`changed`](tokio::sync::watch::Receiver::changed) returns an error. It does so at once if the key is invalid,
     /// or if this is called outside of a tokio runtime.

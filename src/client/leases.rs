@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     acquire::{Acquire, AcquireAll, AcquireContext, RecentKeys, Resume, TryAcquire},
-    coalescer::Coalescer,
     key::Keys,
     lease::Ticket,
     limiter::{Limiter, LimiterContext},
@@ -24,6 +23,14 @@ use crate::{
 ///
 /// An application makes one handle and keeps it for as long as it runs. A clone is cheap. Clones share their leases and
 /// their queues of waiters, and are closed together.
+///
+/// # Its runtime
+///
+/// A handle belongs to the tokio runtime on which it was first used, as the client of a database does: its leases are
+/// renewed there, and released in the background. Other runtimes may use it too while that one runs. When that runtime
+/// ends, all leases of the handle are lost, and later calls return
+/// [`Error::RuntimeEnded`](crate::Error::RuntimeEnded): each runtime, of each test for example, needs a handle of its own.
+/// If nothing drives that runtime, nothing goes on, and others may wait for ever.
 ///
 /// ```
 /// use std::time::Duration;
@@ -220,10 +227,9 @@ impl Leases {
     /// [`call_timeout`](LeasesBuilder::call_timeout). With more than a thousand leases it takes longer. Put
     /// `tokio::time::timeout` around it if the program must end sooner.
     ///
-    /// Await it on a Tokio runtime. Outside of one it can send nothing: it then waits until a runtime from which leases
-    /// were acquired has sent the releases or has ended, and waits for ever if such a runtime exists but nothing drives
-    /// it. The same holds anywhere for an acquire or a release that was dropped or has not ended on a runtime that
-    /// nothing drives.
+    /// The releases are sent on the runtime that awaits it, and outside of one on [that of the handle](Leases#its-runtime),
+    /// as those that began before. If nothing drives that runtime, it waits for them for ever. If it has ended, nothing is
+    /// left to wait for.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -258,15 +264,13 @@ impl LeasesBuilder {
     /// Makes the handle. It sends nothing and spawns no task.
     pub fn build(self) -> Leases {
         let late = Arc::new(watch::Sender::new(false));
-        let coalescer = Coalescer::new(self.store.clone(), late.subscribe());
         let (store, limit) = (self.store, self.call_timeout);
         let limits = (limit, self.clock_margin);
-        let keys = Keys::new(store.clone(), coalescer.clone(), limits, late);
+        let keys = Keys::new(store.clone(), limits, late);
         let lifecycle = keys.lifecycle.clone();
         Leases {
             acquires: Arc::new(AcquireContext {
                 keys,
-                coalescer,
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
                 likely_held: RecentKeys::default(),

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Id, time::Instant};
+use tokio::time::Instant;
 
 use super::policy::{HANGS, LoadSnapshot};
 use crate::model::Key;
@@ -66,8 +66,6 @@ struct Queued<W> {
     number: u64,
     key: Key,
     class: Class,
-    /// The runtime of the operation that waits for the answer.
-    runtime: Id,
     to_send: W,
 }
 
@@ -115,14 +113,7 @@ impl<W> SendQueue<W> {
     }
 
     /// Adds a request at the end of the queue, and returns its number. `is_single` says that it must not go in a batch.
-    pub(super) fn push(
-        &mut self,
-        key: Key,
-        is_single: bool,
-        class: Class,
-        runtime: Id,
-        to_send: W,
-    ) -> u64 {
+    pub(super) fn push(&mut self, key: Key, is_single: bool, class: Class, to_send: W) -> u64 {
         let number = self.assign_number();
         let waiting = if is_single {
             &mut self.unbatchable
@@ -133,7 +124,6 @@ impl<W> SendQueue<W> {
             number,
             key,
             class,
-            runtime,
             to_send,
         });
         number
@@ -199,20 +189,17 @@ impl<W> SendQueue<W> {
     }
 
     /// Takes the requests of the next batch out of the queue: of those that may go in a batch, the first ones that have
-    /// the same class and the same runtime as the very first, one for each key. Requests of another runtime stay,
-    /// because that runtime may stand still and would delay the answers of these.
+    /// the same class as the very first, one for each key.
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
-        let Queued { runtime, class, .. } = *self.batchable.front()?;
+        let class = self.batchable.front()?.class;
         let scanned = self.batchable.len().min(MAX_SCANNED);
         let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();
         for waiting in self.batchable.drain(..scanned) {
-            let goes = batch.len() < LARGEST
-                && waiting.runtime == runtime
-                && waiting.class == class
-                && keys.insert(waiting.key.clone());
+            let goes =
+                batch.len() < LARGEST && waiting.class == class && keys.insert(waiting.key.clone());
             if goes {
                 batch.push(waiting)
             } else {
@@ -268,13 +255,7 @@ impl<W> SendQueue<W> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::runtime::{Builder, Runtime};
-
     use super::{super::policy::LEAST_BATCH, *};
-
-    fn runtime() -> Runtime {
-        Builder::new_current_thread().build().unwrap()
-    }
 
     fn key(number: usize) -> Key {
         Key::new(format!("key {number}")).unwrap()
@@ -325,30 +306,25 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_together_is_of_one_runtime_and_of_many_keys() {
-        let (here, there) = (runtime(), runtime());
-        let (here, there) = (here.handle().id(), there.handle().id());
+    fn what_goes_together_is_of_many_keys() {
         let mut queue = SendQueue::new();
         for number in 0..LEAST_BATCH {
-            queue.push(key(number), false, Class::Durable, here, number);
+            queue.push(key(number), false, Class::Durable, number);
         }
-        queue.push(key(0), false, Class::Durable, here, 100);
-        queue.push(key(101), true, Class::Durable, here, 101);
-        queue.push(key(102), false, Class::Durable, there, 102);
+        queue.push(key(0), false, Class::Durable, 100);
+        queue.push(key(101), true, Class::Durable, 101);
         let batch: Vec<_> = (0..LEAST_BATCH).collect();
         assert_eq!(queue.take_batch(LEAST_BATCH), Some(batch));
         assert_eq!(queue.take_batch(LEAST_BATCH), None, "they are few");
-        assert_eq!(queue.take_first(9), [100, 101, 102], "in their order");
+        assert_eq!(queue.take_first(9), [100, 101], "in their order");
     }
 
     #[test]
     fn what_must_go_alone_is_taken_past_what_may_go_in_a_batch() {
-        let runtime = runtime();
         let mut queue = SendQueue::new();
         for number in 0..6 {
             let is_single = number % 2 == 1;
-            let here = runtime.handle().id();
-            queue.push(key(number), is_single, Class::Durable, here, number);
+            queue.push(key(number), is_single, Class::Durable, number);
         }
         let load = queue.update_load(Instant::now());
         assert_eq!((load.waiting, load.unbatchable), (6, 3));
@@ -360,12 +336,10 @@ mod tests {
 
     #[test]
     fn each_class_has_batches_of_its_own_and_the_oldest_goes_first() {
-        let runtime = runtime();
-        let here = runtime.handle().id();
         let mut queue = SendQueue::new();
         for number in 0..LEAST_BATCH * 2 {
             let class = [Class::Undoable, Class::Durable][number % 2];
-            queue.push(key(number), false, class, here, number);
+            queue.push(key(number), false, class, number);
         }
         let every_second = |first: usize| (first..LEAST_BATCH * 2).step_by(2).collect::<Vec<_>>();
         assert_eq!(queue.take_batch(LEAST_BATCH), Some(every_second(0)));
@@ -375,10 +349,8 @@ mod tests {
 
     #[test]
     fn what_is_withdrawn_is_never_sent() {
-        let runtime = runtime();
         let mut queue = SendQueue::new();
-        let [first, second] =
-            [1, 2].map(|it| queue.push(key(it), false, Class::Durable, runtime.handle().id(), it));
+        let [first, second] = [1, 2].map(|it| queue.push(key(it), false, Class::Durable, it));
         assert!(queue.withdraw(first) && !queue.withdraw(first));
         assert_eq!(queue.take_first(9), [2]);
         assert!(!queue.withdraw(second), "it was sent");

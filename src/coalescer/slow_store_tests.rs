@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::{runtime::Builder, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     policy::{LEAST_BATCH, Limits, Next},
@@ -19,8 +19,7 @@ const CONNECTIONS: usize = 10;
 /// Sends to a store that takes from `least` to three times as long for each request or batch, while this many requests
 /// wait all the time. Returns the greatest number of requests and batches under way.
 fn most_under_way(waiting: usize, least: Duration) -> usize {
-    let runtime = Builder::new_current_thread().build().unwrap();
-    let (runtime, mut random) = (runtime.handle().id(), fastrand::Rng::with_seed(7));
+    let mut random = fastrand::Rng::with_seed(7);
     let mut queue = SendQueue::new();
     let limits = Limits::of(MAX_CONCURRENT);
     let (start, mut keys, mut most) = (Instant::now(), 0, 0);
@@ -37,7 +36,7 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
         while load.waiting < waiting {
             keys += 1;
             let key = Key::new(format!("key {keys}")).unwrap();
-            queue.push(key, false, Class::Durable, runtime, ());
+            queue.push(key, false, Class::Durable, ());
             load = queue.update_load(now);
         }
         match load.next(limits, LEAST_BATCH) {

@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     model::Error,
-    runtime::{ended, in_flight::Withdraw, outside, panicked},
+    runtime::{ended, in_flight::Withdraw, lifecycle::Lifecycle, outside, panicked},
 };
 
 /// A request that was sent, or is about to be.
@@ -156,15 +156,15 @@ impl Call {
     }
 }
 
-/// A call that its caller polls, until a task on the runtime of the caller does.
+/// A call that its caller polls, until a task on the runtime of the client does.
 #[derive(Clone)]
 pub(crate) struct PolledCall(Arc<Call>, Handle);
 
 impl PolledCall {
     /// A call that begins later. `None` outside of a runtime.
-    pub(crate) fn new() -> Option<Self> {
-        let here = Handle::try_current().ok()?;
-        Some(Self(Arc::default(), here))
+    pub(crate) fn new(lifecycle: &Lifecycle) -> Option<Self> {
+        Handle::try_current().ok()?;
+        Some(Self(Arc::default(), lifecycle.home()?.clone()))
     }
 
     /// Begins the call.
@@ -194,7 +194,7 @@ impl LeaveOnDrop {
         // The receiver is moved to a local, which is dropped before the call is left. So the call can see that its caller
         // has gone.
         let (here, mut outcome) = (self, outcome);
-        let PolledCall(call, runtime) = &here.0;
+        let PolledCall(call, _) = &here.0;
         // Whether the call was left and resumed here, so that this future was woken and may have woken others.
         let mut is_resumed = false;
         let told = poll_fn(|cx| {
@@ -215,7 +215,7 @@ impl LeaveOnDrop {
             let has_panicked = call.state.lock().has_panicked;
             return Err(if has_panicked { panicked() } else { ended() });
         };
-        let may_have_woken = is_resumed && outside::is_used_for(runtime);
+        let may_have_woken = is_resumed && outside::runs_beside_others();
         drop(here);
         if may_have_woken {
             // The last poll may have woken a task that all requests need, for example the one that has the connections

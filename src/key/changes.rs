@@ -112,7 +112,7 @@ impl Keys {
         before.map(|at| times.remove(&(at, key.clone())));
         if let Some(at) = time {
             times.insert((at, key.clone()));
-            self.timers.arm(at, &self.this);
+            self.timers.arm(at);
         }
     }
 }

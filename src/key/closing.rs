@@ -1,11 +1,7 @@
-//! The close of a handle: it loses all leases, releases them, and waits until nothing is under way.
+//! The close of a handle: it loses all leases, releases them, and waits until nothing is under way. And its end with its
+//! runtime.
 
-use std::{pin::pin, time::Duration};
-
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout},
-};
+use tokio::{runtime::Handle, time::Instant};
 
 use super::{
     effect::{Event, GiveBack},
@@ -18,48 +14,36 @@ use crate::{
     telemetry,
 };
 
-/// How often a close looks for releases that a runtime which ends has left over.
-const LEFT_OVER: Duration = Duration::from_millis(100);
-
 impl Keys {
     /// Ends all waits, releases all leases, and waits until all operations have ended.
     pub(crate) async fn close(&self) {
         self.lifecycle.begin_to_close();
-        // A runtime may have ended, with the task that carries out releases.
-        let _ = self.ensure_running();
         let (pending, rest) = self.end_all();
-        let here = Handle::try_current();
-        match &here {
-            Ok(here) => self.release_on(here, pending),
-            Err(_) => {
-                let release = |pending| self.renewals.release(pending);
-                pending.into_iter().for_each(release);
-                self.renewals.drop_releases();
+        if !pending.is_empty() {
+            let (store, releaser) = (self.store.clone(), self.releaser.clone());
+            let releases = release_all(store, releaser, pending);
+            match Handle::try_current() {
+                // Its caller waits for them.
+                Ok(here) => drop(here.spawn(releases)),
+                Err(_) => self.lifecycle.spawn(releases),
             }
         }
         // The subscriber of the application may panic in an event, so the releases have begun before.
-        telemetry::for_each(rest, |(key, jobs)| {
-            self.carry_out(&key, Some(((), jobs)));
-        });
-        let mut finished = pin!(self.lifecycle.finish());
-        let Ok(here) = here else {
-            return finished.await;
-        };
-        loop {
-            self.release_on(&here, Vec::new());
-            if timeout(LEFT_OVER, &mut finished).await.is_ok() {
-                return;
-            }
-        }
+        self.carry_out_all(rest);
+        self.lifecycle.finish().await;
     }
 
-    /// Carries out these releases, and those that are left over, on this runtime.
-    fn release_on(&self, here: &Handle, mut pending: Vec<PendingRelease>) {
-        pending.extend(self.renewals.take_releases());
-        if !pending.is_empty() {
-            let (store, releaser) = (self.store.clone(), self.releaser.clone());
-            drop(here.spawn(release_all(store, releaser, pending)));
-        }
+    /// Ends all waits and all leases, because the runtime has ended. Nothing can be released.
+    pub(super) fn end_with_runtime(&self) {
+        let (pending, rest) = self.end_all();
+        drop(pending);
+        self.carry_out_all(rest);
+    }
+
+    fn carry_out_all(&self, jobs: Vec<(Key, Vec<Job>)>) {
+        telemetry::for_each(jobs, |(key, jobs)| {
+            self.carry_out(&key, Some(((), jobs)));
+        });
     }
 
     /// Ends the waits and the leases of all keys. Returns the releases, and what else the caller carries out after it has
@@ -79,7 +63,8 @@ impl Keys {
             let Some((leases, mut jobs)) = changed else {
                 continue;
             };
-            leases.iter().for_each(|lease| lease.lose_by_close());
+            let why = self.lifecycle.loss();
+            leases.iter().for_each(|lease| lease.lose_by_close(&why));
             jobs.retain(|job| match job {
                 Job::GiveBack(lease, GiveBack::Release) => {
                     let ended = self.end(lease, Instant::now());

@@ -94,7 +94,7 @@ impl Keys {
         let state = self
             .carry_out(&key, changed)
             .flatten()
-            .ok_or(Error::Closed)?;
+            .ok_or_else(|| self.lifecycle.why_closed())?;
         let is_first = true;
         Ok(Granted { state, is_first })
     }
@@ -103,7 +103,7 @@ impl Keys {
     pub(crate) fn keep(&self, guard: &Arc<LeaseState>) -> Result<(), Error> {
         let stored = guard.stored();
         if !stored.is_kept() {
-            self.renewals.keep(stored)?;
+            self.renewals.keep(stored);
         }
         self.extend(guard, true)
     }
@@ -325,12 +325,17 @@ impl Keys {
     pub(super) fn abandon(&self, lease: &Arc<LeaseState>) {
         match self.end(lease, Instant::now()) {
             Ok((pending, ended)) => {
-                self.renewals.release(pending);
+                self.release_in_background(pending);
                 lease.report_end(ended);
             }
             // Another call has ended it, and nothing is left to release.
             Err(EndedBefore) => self.step(lease.key(), Event::Released(lease.id())),
         }
+    }
+
+    /// Carries out a release whose outcome nobody waits for.
+    pub(crate) fn release_in_background(&self, pending: PendingRelease) {
+        self.lifecycle.spawn(pending.settle());
     }
 
     /// Gives up a lease without a release.
@@ -353,12 +358,13 @@ impl Keys {
         let begun = match call {
             Some(call) => {
                 let (reply, outcome) = oneshot::channel();
-                let releaser = self.releaser.clone();
-                call.begin(self.renewals.release_with_caller(pending, releaser, reply));
+                let lifecycle = self.lifecycle.clone();
+                let again = move |pending: PendingRelease| lifecycle.spawn(pending.settle());
+                call.begin(pending.release_with_caller(reply, again));
                 Ok(call.outcome(outcome))
             }
             None => {
-                self.renewals.release(pending);
+                self.release_in_background(pending);
                 Err(Error::NoRuntime)
             }
         };

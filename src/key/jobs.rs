@@ -177,7 +177,7 @@ impl Keys {
             },
             Refusal::Failed(error) => EndReason::Failed(error),
             Refusal::TimedOut => timed_out(),
-            Refusal::Closed => EndReason::Failed(Error::Closed),
+            Refusal::Closed => EndReason::Failed(self.lifecycle.why_closed()),
         };
         Ended {
             why,
@@ -200,8 +200,7 @@ impl Keys {
             Job::Spawn(call) => self.leave(&call),
             Job::SpawnRelease(call) => call.leave(),
             Job::Keep(lease) => {
-                // This fails without a runtime, on which the request was.
-                let _ = self.renewals.keep(&lease);
+                self.renewals.keep(&lease);
                 self.look_after();
                 self.bound_stays(lease.id());
             }

@@ -46,7 +46,7 @@ pub(crate) struct Keys {
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) renewals: RenewalHandle,
     pub(crate) releaser: Releaser,
-    pub(super) coalescer: Arc<Coalescer>,
+    pub(crate) coalescer: Arc<Coalescer>,
     pub(super) map: Mutex<KeyMap>,
     pub(super) streams: Streams,
     pub(super) timers: Timers,
@@ -91,7 +91,6 @@ pub(super) struct Entry {
 impl Keys {
     pub(crate) fn new(
         store: Arc<dyn Store>,
-        coalescer: Arc<Coalescer>,
         (call_timeout, clock_margin): (Duration, Duration),
         late: Arc<watch::Sender<bool>>,
     ) -> Arc<Self> {
@@ -103,11 +102,16 @@ impl Keys {
                     keys.streams.followers.tell(key);
                 }
             };
+            let ended = this.clone();
+            let lifecycle = Lifecycle::new(move || {
+                if let Some(keys) = ended.upgrade() {
+                    keys.end_with_runtime();
+                }
+            });
+            let coalescer = Coalescer::new(store.clone(), late.subscribe(), lifecycle.clone());
             let releaser = Releaser::new(coalescer.clone(), call_timeout, Arc::new(released));
-            let lifecycle = Arc::<Lifecycle>::default();
-            let closing = lifecycle.closing().clone();
             Self {
-                renewals: RenewalHandle::new(store.clone(), releaser.clone(), late, closing),
+                renewals: RenewalHandle::new(store.clone(), late),
                 store,
                 call_timeout,
                 clock_margin,
@@ -123,10 +127,13 @@ impl Keys {
         })
     }
 
-    /// Starts what runs in the background, unless it runs. Fails outside of a tokio runtime.
-    pub(crate) fn ensure_running(&self) -> Result<(), Error> {
-        self.renewals.ensure_running()?;
-        self.timers.ensure_running(&self.this)
+    /// Begins to use the handle, and starts what runs in the background, unless it runs. Fails outside of a tokio
+    /// runtime, and if the handle is closing, or its runtime has ended.
+    pub(crate) fn begin_use(&self) -> Result<(), Error> {
+        self.lifecycle.enter()?;
+        self.renewals.ensure_running(&self.lifecycle);
+        self.timers.ensure_running(&self.lifecycle, &self.this);
+        Ok(())
     }
 
     pub(super) fn next_waiter(&self) -> WaiterNo {

@@ -24,7 +24,8 @@ impl Keys {
         if let Some(permit) = self.streams.freed.permit() {
             let listener = FreedListener(self.this.clone());
             // Without a runtime the permit is dropped here, so that a later waiter can start a listener.
-            self.spawn(listen(listener, permit, self.lifecycle.closing().clone()));
+            self.lifecycle
+                .spawn(listen(listener, permit, self.lifecycle.closing().clone()));
         }
     }
 

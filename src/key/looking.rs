@@ -38,13 +38,14 @@ impl Keys {
         if !std::mem::replace(&mut map.has_look_task, true) {
             drop(map);
             let task = LookTask(self.this.clone());
-            self.spawn(task.run());
+            self.lifecycle.spawn(task.run());
         } else {
             drop(map);
         }
         if let Some(permit) = self.streams.awaited.permit() {
             let listener = AwaitedListener(self.this.clone());
-            self.spawn(listen(listener, permit, self.lifecycle.closing().clone()));
+            self.lifecycle
+                .spawn(listen(listener, permit, self.lifecycle.closing().clone()));
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{
     model::{Error, Key, LeaseId},
     release::ReleaseJob,
     rules,
-    runtime::{self, in_flight::InFlight, outside, suspension},
+    runtime::{self, in_flight::InFlight, suspension},
     telemetry,
 };
 
@@ -75,15 +75,8 @@ impl Keys {
 
     /// Lets a task of its own poll a call.
     pub(super) fn leave(&self, call: &Call) {
-        if let Some(home) = self.timers.home() {
-            call.leave(&home);
-        }
-    }
-
-    /// Spawns work on the runtime of this handle.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(home) = self.timers.home() {
-            outside::spawn(&home, work);
+        if let Some(home) = self.lifecycle.home() {
+            call.leave(home);
         }
     }
 
@@ -95,7 +88,7 @@ impl Keys {
         let (key, lease) = (job.key.clone(), job.lease);
         let done = OnDrop(Some(move || keys.step(&key, Event::Settled(lease))));
         let releaser = self.releaser.clone();
-        self.spawn(async move {
+        self.lifecycle.spawn(async move {
             let mut calls = InFlight::new();
             releaser
                 .release_until_confirmed(&job, None, &mut calls)
@@ -116,7 +109,7 @@ impl Keys {
             let key = key.clone();
             move || keys.step(&key, Event::PlaceLeft(claim))
         }));
-        self.spawn(async move {
+        self.lifecycle.spawn(async move {
             let leaving = async move { store.leave(&of, claim).await };
             let left = runtime::call("leave", limit, || named.0.name(), leaving).await;
             drop(done);

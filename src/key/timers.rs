@@ -88,7 +88,11 @@ impl Timers {
 
 /// The task. A subscriber of the application that panics in an event does not end it.
 async fn run(keys: Weak<Keys>, changed: Arc<Notify>) {
-    while AssertUnwindSafe(tell(&keys, &changed)).catch_unwind().await.is_err() {
+    while AssertUnwindSafe(tell(&keys, &changed))
+        .catch_unwind()
+        .await
+        .is_err()
+    {
         // The subscriber may panic each time.
         sleep(PAUSE).await;
     }

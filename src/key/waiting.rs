@@ -2,15 +2,8 @@
 
 use std::{
     future::poll_fn,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
-
-use tokio::{
-    runtime::Handle,
-    time::{Instant, Sleep, sleep},
+    task::{Context, Poll},
 };
 
 use super::{
@@ -31,15 +24,10 @@ pub(crate) struct Waiting {
     want: Want,
     no: WaiterNo,
     cell: Arc<Cell>,
-    /// Looks from time to time whether the timers of the handle run: their runtime may not be driven any more.
-    watch: Option<Pin<Box<Sleep>>>,
     /// Whether it has waited, so that it was woken and may have woken others.
     is_resumed: bool,
     is_over: bool,
 }
-
-/// How often a waiter looks whether the timers run.
-const WATCH: Duration = Duration::from_secs(1);
 
 /// How the wait of a task ends.
 pub(crate) struct WaitEnd {
@@ -61,7 +49,6 @@ impl Keys {
             want: want.clone(),
             no,
             cell: cell.clone(),
-            watch: None,
             is_resumed: false,
             is_over: false,
         };
@@ -114,44 +101,23 @@ impl Waiting {
                     });
                 }
             }
-            // While it polls a request, its answer wakes it.
-            let mut is_awake = false;
-            if let Some(call) = call {
-                is_awake = call.poll_here(cx) == Polled::Here;
-                if !is_awake {
-                    self.cell.forget_call(&call);
-                    if self.is_resumed && runs_beside_others() {
-                        // The answer may have woken a task that all requests need, for example the one that has the
-                        // connections of a driver. No other worker takes that task while this one computes, so it runs
-                        // before this one takes the guard.
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
+            if let Some(call) = call
+                && call.poll_here(cx) == Polled::Gone
+            {
+                self.cell.forget_call(&call);
+                if self.is_resumed && outside::runs_beside_others() {
+                    // The answer may have woken a task that all requests need, for example the one that has the
+                    // connections of a driver. No other worker takes that task while this one computes, so it runs
+                    // before this one takes the guard.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
             }
-            let has_news = self.cell.wait(cx.waker());
-            if !has_news && (is_awake || self.watch_timers(cx).is_pending()) {
+            if !self.cell.wait(cx.waker()) {
                 return Poll::Pending;
             }
         }
     }
-}
-
-impl Waiting {
-    /// Lets this runtime have the timers, if theirs is not driven any more. Ready if the key is to be looked at again.
-    fn watch_timers(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let keys = &self.keys;
-        let watch = self.watch.get_or_insert_with(|| Box::pin(sleep(WATCH)));
-        ready!(watch.as_mut().poll(cx));
-        watch.as_mut().reset(Instant::now() + WATCH);
-        keys.take_over_timers();
-        Poll::Ready(())
-    }
-}
-
-/// Whether this task runs on a runtime with several workers.
-fn runs_beside_others() -> bool {
-    Handle::try_current().is_ok_and(|here| outside::is_used_for(&here))
 }
 
 impl Drop for Waiting {

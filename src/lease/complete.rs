@@ -29,7 +29,7 @@ impl Lease {
             return Err(self.state.lost_error(self.closed()));
         };
         // If the subscriber of the application panics in an event, the release goes on in the background.
-        let (call, how) = (PolledCall::new(), Departure::Done(done));
+        let (call, how) = (PolledCall::new(&self.keys.lifecycle), Departure::Done(done));
         let begin = |pending| self.keys.release(call.clone(), pending);
         let (_, release) = self
             .keys

@@ -57,7 +57,7 @@ impl Lease {
             return Err(self.state.lost_error(self.closed()));
         };
         // If the subscriber of the application panics in an event, the release goes on in the background.
-        let call = PolledCall::new();
+        let call = PolledCall::new(&self.keys.lifecycle);
         let begin = |pending| self.keys.release(call.clone(), pending);
         let (departed, release) =
             self.keys
@@ -142,7 +142,7 @@ impl Lease {
         let Ok(ended) = self.state.end(EndReason::Detached, now) else {
             return Err(self.closed());
         };
-        let begin = |pending| self.keys.renewals.release(pending);
+        let begin = |pending| self.keys.release_in_background(pending);
         let (departed, _) = self.keys.depart(&self.state, how, now, None, begin);
         self.state.report_end(ended);
         if departed.detaches {
@@ -166,7 +166,7 @@ impl Drop for Lease {
         let Ok(ended) = self.state.end(EndReason::Released, now) else {
             return;
         };
-        let begin = |pending| self.keys.renewals.release(pending);
+        let begin = |pending| self.keys.release_in_background(pending);
         let _ = self
             .keys
             .depart(&self.state, Departure::Released, now, None, begin);

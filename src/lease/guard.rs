@@ -252,9 +252,7 @@ impl Lease {
     /// Returns a token that is cancelled as soon as the lease is lost, released, dropped or detached. Use the token in
     /// tasks that cannot borrow the guard.
     ///
-    /// A task on the runtime of the first call watches the lease. The token is also cancelled when that runtime ends.
-    /// If the first call is outside of a tokio runtime, the task runs on a runtime from which leases were acquired. If
-    /// no such runtime is left, the token is cancelled at once.
+    /// A task on [the runtime of the handle](crate::Leases#its-runtime) watches the lease.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -275,7 +273,11 @@ impl Lease {
         let token = self.state.token.get_or_init(|| {
             let token = CancellationToken::new();
             let guard = token.clone().drop_guard();
-            self.keys.renewals.cancel_on_loss(&self.state, guard);
+            let watcher = self.state.watch();
+            self.keys.lifecycle.spawn(async move {
+                watcher.lost().await;
+                drop(guard);
+            });
             token
         });
         // The token is a child, so that a caller that cancels it does not cancel the tokens of other callers.

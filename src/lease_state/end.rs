@@ -48,10 +48,10 @@ impl LeaseState {
         }
     }
 
-    /// Records that the close of the client loses the lease, without an event.
-    pub(crate) fn lose_by_close(&self) {
+    /// Records that the end of the client loses the lease for this reason, without an event.
+    pub(crate) fn lose_by_close(&self, why: &LossReason) {
         self.state.send_modify(|state| {
-            state.validity.lose(LossReason::Closed, Instant::now());
+            state.validity.lose(why.clone(), Instant::now());
         });
     }
 

@@ -3,10 +3,9 @@
 //!
 //! Invariants:
 //!
-//! - A limiter with callers has a task on each runtime on which they entered, as a rule one. So no caller depends on the
-//!   runtime of another one, and none on another one's future. The task ends when the queue is empty and no request of
-//!   its own is under way.
-//! - A request that was sent runs to its end, unless its runtime ends.
+//! - A limiter with callers has a task on the runtime of the client. So no caller depends on another one's future. The
+//!   task ends when the queue is empty and no request is under way.
+//! - A request that was sent runs to its end, unless the runtime ends.
 //! - A caller whose future is dropped leaves the queue. The permits that it was granted shortly before go to the next
 //!   callers.
 
@@ -23,7 +22,6 @@ use futures::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    runtime::{Handle, Id},
     sync::{Notify, oneshot},
     time::{Instant, sleep_until},
 };
@@ -72,26 +70,13 @@ pub(crate) struct LimiterQueue {
     key: Key,
     quota: Quota,
     state: Mutex<State>,
+    /// Wakes the task.
+    changed: Notify,
 }
 
 struct State {
     queue: PermitQueue,
-    /// What wakes the task on each runtime.
-    tasks: Vec<(Id, Arc<Notify>)>,
-}
-
-impl State {
-    /// Wakes the tasks if the queue has changed what they do next.
-    fn wake(&mut self) {
-        if self.queue.has_new_plan() {
-            self.tasks.iter().for_each(|(_, wake)| wake.notify_one());
-        }
-    }
-
-    fn remove(&mut self, task: &LimiterTask) {
-        self.tasks
-            .retain(|(_, wake)| !Arc::ptr_eq(wake, &task.wake));
-    }
+    has_task: bool,
 }
 
 impl LimiterQueue {
@@ -102,13 +87,14 @@ impl LimiterQueue {
             let limit = context.call_timeout;
             let state = State {
                 queue: PermitQueue::new(key.clone(), quota, limit, Instant::now()),
-                tasks: Vec::new(),
+                has_task: false,
             };
             let this = Arc::new(Self {
                 context: context.clone(),
                 key,
                 quota,
                 state: Mutex::new(state),
+                changed: Notify::new(),
             });
             *known = Arc::downgrade(&this);
             this
@@ -164,15 +150,12 @@ impl LimiterQueue {
                 capacity: capacity.into(),
             });
         }
-        if self.context.lifecycle.is_closing() {
-            return Err(Error::Closed);
-        }
+        self.context.lifecycle.enter()?;
         let until = match policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Until::Answered,
             WaitPolicy::For(wait) => Until::Time(retry::wait_end(since, wait)),
             WaitPolicy::Endless => Until::Granted,
         };
-        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (reply, outcome) = oneshot::channel();
         let caller = PermitCaller {
             permits,
@@ -180,7 +163,7 @@ impl LimiterQueue {
             since,
             reply: Some(reply),
         };
-        let mut waiter = match self.enter(caller, &runtime) {
+        let mut waiter = match self.enter(caller) {
             Ok(place) => PermitWaiter {
                 limiter: self.clone(),
                 place,
@@ -206,24 +189,28 @@ impl LimiterQueue {
         (&mut waiter.outcome).await.map_err(|_| runtime::ended())?
     }
 
-    /// Adds a caller to the end of the queue, and starts a task if this runtime has none. Returns the caller's place, or
-    /// as the error its answer, if that is known without a request.
-    fn enter(self: &Arc<Self>, caller: PermitCaller, at: &Handle) -> Result<u64, PermitAttempt> {
+    /// Adds a caller to the end of the queue, and starts the task if it does not run. Returns the caller's place, or as
+    /// the error its answer, if that is known without a request.
+    fn enter(self: &Arc<Self>, caller: PermitCaller) -> Result<u64, PermitAttempt> {
         let mut state = self.state.lock();
         let place = state.queue.enter(caller, Instant::now())?;
-        if state.tasks.iter().any(|(id, _)| *id == at.id()) {
-            state.wake();
+        if std::mem::replace(&mut state.has_task, true) {
+            self.wake(&mut state);
         } else {
-            let task = LimiterTask {
-                limiter: self.clone(),
-                wake: Arc::default(),
-            };
-            state.tasks.push((at.id(), task.wake.clone()));
             // A runtime that has ended drops the task at once, which takes the lock.
             drop(state);
-            at.spawn(task.run());
+            let (limiter, is_over) = (self.clone(), false);
+            let task = LimiterTask { limiter, is_over };
+            self.context.lifecycle.spawn(task.run());
         }
         Ok(place)
+    }
+
+    /// Wakes the task if the queue has changed what it does next.
+    fn wake(&self, state: &mut State) {
+        if state.queue.has_new_plan() {
+            self.changed.notify_one();
+        }
     }
 
     fn no_answer(&self, limit: Duration) -> Error {
@@ -269,31 +256,33 @@ impl Drop for PermitWaiter {
         let mut state = self.limiter.state.lock();
         let unused = self.outcome.try_recv().ok();
         state.queue.leave(self.place, unused, Instant::now());
-        state.wake();
+        self.limiter.wake(&mut state);
     }
 }
 
 /// The task that works for a queue.
 struct LimiterTask {
     limiter: Arc<LimiterQueue>,
-    wake: Arc<Notify>,
+    /// Whether it has ended, so that the next caller starts another one.
+    is_over: bool,
 }
 
 impl LimiterTask {
-    async fn run(self) {
-        let closing = self.limiter.context.lifecycle.closing();
+    async fn run(mut self) {
+        let limiter = self.limiter.clone();
+        let closing = limiter.context.lifecycle.closing();
         // There are several calls only if one had no answer for long, so all are polled each time.
         let mut calls: Vec<BoxFuture<'static, Call>> = Vec::new();
         while let Some(step) = self.next_step(calls.is_empty()) {
             let until = match step {
                 Step::Wait(until) => until,
                 Step::Send(request, sent) => {
-                    calls.push(self.call(request, sent));
+                    calls.push(limiter.call(request, sent));
                     continue;
                 }
                 Step::GiveUp(request, sent) => {
-                    let limit = self.limiter.state.lock().queue.response_timeout;
-                    self.complete((request, sent, Err(self.limiter.no_answer(limit))));
+                    let limit = limiter.state.lock().queue.response_timeout;
+                    limiter.complete((request, sent, Err(limiter.no_answer(limit))));
                     continue;
                 }
             };
@@ -303,32 +292,34 @@ impl LimiterTask {
                 biased;
                 Some((call, index)) = OptionFuture::from(next) => {
                     drop(calls.swap_remove(index));
-                    self.complete(call);
+                    limiter.complete(call);
                 }
                 () = closing.cancelled(), if until.is_some() => {
-                    self.limiter.state.lock().queue.end(&Error::Closed);
+                    limiter.state.lock().queue.end(&limiter.context.lifecycle.why_closed());
                 }
-                () = self.wake.notified() => {}
+                () = limiter.changed.notified() => {}
                 Some(()) = OptionFuture::from(until.map(sleep_until)) => {}
             }
         }
     }
 
-    /// The next step. `None` if the queue is empty, and `is_idle` says that no request is under way: the next caller
-    /// then starts another task.
-    fn next_step(&self, is_idle: bool) -> Option<Step> {
+    /// The next step. `None` if the queue is empty, and `is_idle` says that no request is under way.
+    fn next_step(&mut self, is_idle: bool) -> Option<Step> {
         let mut state = self.limiter.state.lock();
         let step = state.queue.step(Instant::now());
         if is_idle && matches!(step, Step::Wait(None)) {
-            state.remove(self);
+            state.has_task = false;
+            self.is_over = true;
             return None;
         }
         Some(step)
     }
+}
 
+impl LimiterQueue {
     /// Sends a request. It is not dropped when it is given up, because a late answer may [count](PermitQueue::complete).
     fn call(&self, request: PermitRequest, sent: Instant) -> BoxFuture<'static, Call> {
-        let store = self.limiter.context.store.clone();
+        let store = self.context.store.clone();
         Box::pin(async move {
             let outcome = runtime::caught(store.permit(&request)).await;
             (request, sent, outcome)
@@ -343,17 +334,17 @@ impl LimiterTask {
             now: Instant::now(),
             chance: random::fraction(),
         };
-        self.limiter.state.lock().queue.complete(call, moment);
+        self.state.lock().queue.complete(call, moment);
     }
 }
 
 impl Drop for LimiterTask {
     fn drop(&mut self) {
-        let mut state = self.limiter.state.lock();
-        state.remove(self);
-        if state.tasks.is_empty() {
-            // Only the end of the runtime leaves callers without a task.
-            state.queue.end(&runtime::ended());
+        if !self.is_over {
+            // The runtime has ended, and leaves the callers without a task.
+            let mut state = self.limiter.state.lock();
+            state.has_task = false;
+            state.queue.end(&Error::RuntimeEnded);
         }
     }
 }

@@ -298,6 +298,13 @@ pub enum Error {
     #[error("leasehold needs a tokio runtime with time enabled: await it inside one")]
     NoRuntime,
 
+    /// The tokio runtime on which the handle was first used has ended. Nothing was sent. A handle belongs to that
+    /// runtime: its leases are renewed and released there.
+    #[error(
+        "the tokio runtime on which this handle was first used has ended: make a handle for each runtime"
+    )]
+    RuntimeEnded,
+
     /// Other clients kept changing the same document. Nothing was changed. A retry can help.
     #[error(
         "too many clients changed {} at the same moment; try again",

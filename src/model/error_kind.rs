@@ -142,6 +142,7 @@ impl Error {
             | Self::NoJournal { .. }
             | Self::File { .. }
             | Self::NoRuntime
+            | Self::RuntimeEnded
             | Self::NotEnforceable { .. } => ErrorKind::Misconfigured,
             Self::UnsupportedSchema { .. } | Self::NotALock { .. } | Self::NotALimiter { .. } => {
                 ErrorKind::ForeignDocument
@@ -245,6 +246,7 @@ mod tests {
                 false,
             ),
             (Error::NoRuntime, false, false),
+            (Error::RuntimeEnded, false, false),
             (Error::InvalidUpsert, false, false),
             (Error::Closed, false, false),
         ];

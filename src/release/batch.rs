@@ -34,7 +34,7 @@ pub(crate) async fn release_all(
         _ => separate(pending),
     };
     for pending in singly {
-        release_singly(&releaser, pending);
+        release_singly(pending);
     }
     stream::iter(together)
         .for_each_concurrent(BATCHES, async |batch| {
@@ -89,12 +89,12 @@ async fn release_together(
         match answers.next() {
             Some(Ok(BatchAnswer::Release(answer))) => releaser.confirmed(&job, answer),
             // The release may have been carried out although it failed. It is tried again like any other release.
-            _ => release_singly(releaser, pending),
+            _ => release_singly(pending),
         }
     }
 }
 
-fn release_singly(releaser: &Releaser, pending: PendingRelease) {
+fn release_singly(pending: PendingRelease) {
     // Without a runtime the lease is not released, and the key is free when the ttl is over.
-    let _ = runtime::spawn(pending.settle(releaser.clone()));
+    let _ = runtime::spawn(pending.settle());
 }

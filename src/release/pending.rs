@@ -1,7 +1,11 @@
 //! `PendingRelease`: a release that is due, from the end of its lease until the release is done or given up.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+};
 
+use futures::FutureExt;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
@@ -37,23 +41,35 @@ impl PendingRelease {
 
     /// Releases the lease without a caller that waits for the outcome. Calls that are still under way after that run to
     /// their end, but a close does not wait for them.
-    pub(super) async fn settle(self, releaser: Releaser) {
+    pub(crate) async fn settle(self) {
         let mut calls = InFlight::new();
-        self.release(&releaser, None, &mut calls).await;
+        self.release(None, &mut calls).await;
         drop(self);
+        calls.finish().await;
+    }
+
+    /// Releases the lease, and sends the outcome to the caller, who polls this. If it panics, `again` gets the release,
+    /// because a second try may succeed: a subscriber of the application may panic only once.
+    pub(crate) async fn release_with_caller(self, reply: ReleaseReply, again: impl FnOnce(Self)) {
+        let mut calls = InFlight::new();
+        let release = AssertUnwindSafe(self.release(Some(reply), &mut calls));
+        match release.catch_unwind().await {
+            Ok(()) => drop(self),
+            Err(panic) => {
+                again(self);
+                resume_unwind(panic);
+            }
+        }
         calls.finish().await;
     }
 
     /// Releases the lease, and sends the outcome to the caller if one waits. Calls that are still under way after that
     /// are left in `calls`.
-    pub(crate) async fn release(
-        &self,
-        releaser: &Releaser,
-        reply: Option<ReleaseReply>,
-        calls: &mut InFlight<ReleaseAnswer>,
-    ) {
+    async fn release(&self, reply: Option<ReleaseReply>, calls: &mut InFlight<ReleaseAnswer>) {
         let job = self.job();
-        releaser.release_until_confirmed(&job, reply, calls).await;
+        self.releaser
+            .release_until_confirmed(&job, reply, calls)
+            .await;
     }
 }
 

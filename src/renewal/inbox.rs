@@ -1,7 +1,7 @@
 //! `RenewalInbox`: the work of the renewal task. The handle adds work, and the task carries it out.
 
 use std::{
-    fmt, mem,
+    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -12,23 +12,21 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::DropGuard;
 
-use super::schedule::Schedule;
+use super::schedule::{Due, Schedule};
 use crate::{
-    lease_state::{LeaseNumber, LeaseState, LossWatcher},
-    release::PendingRelease,
+    lease_state::{LeaseNumber, LeaseState},
     runtime::outside::{self, Alarm},
 };
 
 /// How late the task may note that leases have come or gone. It only counts them then.
 const COUNTED_AFTER: Duration = Duration::from_secs(1);
 
-/// The work of the task. It outlives the runtimes that the task runs on.
+/// The work of the task.
 ///
-/// A change of the work never waits for I/O or a task, never spawns and never panics, so that the drop of a guard can
-/// make a change, with or without a runtime. While the mutex is held, no lease is dropped and no code of the
-/// application is called that could lock it again.
+/// A change of the work never waits for I/O or a task, and never panics, so that the drop of a guard can make a change,
+/// with or without a runtime. While the mutex is held, no lease is dropped and no code of the application is called
+/// that could lock it again.
 ///
 /// On a runtime with several threads only the thread beside the runtimes (`runtime/outside.rs`) wakes the task, when
 /// there is something to do.
@@ -39,9 +37,6 @@ pub(super) struct RenewalInbox {
 
 pub(super) struct RenewalWork {
     pub(super) schedule: Schedule<Weak<LeaseState>>,
-    pub(super) todo: Todo,
-    /// Whether releases are dropped instead of carried out, because the client closes and no runtime is left.
-    drops_releases: bool,
     /// Whether the handle was dropped, so that no more work comes.
     pub(super) handle_dropped: bool,
     /// When the task has to look at the work, whatever the schedule says.
@@ -50,21 +45,10 @@ pub(super) struct RenewalWork {
     alarm: Option<Alarm>,
 }
 
-/// The work that the task carries out as soon as it can.
-#[derive(Default)]
-pub(super) struct Todo {
-    /// The leases to release in the background.
-    pub(super) releases: Vec<PendingRelease>,
-    /// The tokens to cancel when their leases are lost or given up.
-    pub(super) tokens: Vec<(LossWatcher, DropGuard)>,
-}
-
 impl RenewalInbox {
     pub(super) fn new() -> Arc<Self> {
         let work = RenewalWork {
             schedule: Schedule::new(),
-            todo: Todo::default(),
-            drops_releases: false,
             handle_dropped: false,
             look_at: None,
             alarm: None,
@@ -127,53 +111,18 @@ impl RenewalInbox {
         self.change_by(look_at, |work| drop(work.schedule.remove(lease)));
     }
 
-    /// Releases a lease in the background, unless releases are dropped.
-    pub(super) fn release(&self, pending: PendingRelease) {
-        let dropped = self.change(|work| {
-            if work.drops_releases {
-                return Some(pending);
-            }
-            work.todo.releases.push(pending);
-            None
-        });
-        drop(dropped);
-    }
-
-    /// Cancels a token when this lease is lost or given up.
-    pub(super) fn cancel_on_loss(&self, watcher: LossWatcher, token: DropGuard) {
-        self.change(|work| work.todo.tokens.push((watcher, token)));
-    }
-
-    /// Takes the releases that have not begun, so that the caller carries them out.
-    pub(super) fn take_releases(&self) -> Vec<PendingRelease> {
-        self.with(|work| mem::take(&mut work.todo.releases))
-    }
-
-    /// From now on releases are dropped instead of carried out. Returns the releases that have not begun, and the
-    /// caller drops them. Others may come later: a runtime that ends drops the task first, and then the releases that
-    /// were under way.
-    pub(super) fn refuse_releases(&self) -> Vec<PendingRelease> {
-        self.with(|work| {
-            work.drops_releases = true;
-            mem::take(&mut work.todo.releases)
-        })
-    }
-
     /// From now on the work is carried out by a task on this runtime.
     pub(super) fn begin_on(&self, runtime: &Handle) {
         let alarm = outside::is_used_for(runtime).then(|| Alarm::new(self.changed.clone()));
-        self.with(|work| {
-            work.drops_releases = false;
-            work.alarm = alarm;
-        });
+        self.with(|work| work.alarm = alarm);
     }
 }
 
 impl RenewalWork {
-    /// Takes what the task is to do as soon as it can.
-    pub(super) fn take_todo(&mut self) -> Todo {
+    /// Takes the renewals that are due now.
+    pub(super) fn take_due(&mut self, now: Instant) -> Due<Weak<LeaseState>> {
         self.look_at = None;
-        mem::take(&mut self.todo)
+        self.schedule.take_due(now)
     }
 
     /// When the task has to look at the work next. `None` if it has nothing to do.

@@ -177,10 +177,6 @@ impl<T: Clone> Schedule<T> {
         Some(entry.lease)
     }
 
-    pub(crate) fn leases(&self) -> impl Iterator<Item = &T> {
-        self.leases.values().map(|entry| &entry.lease)
-    }
-
     /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         if self.may_send_first(now) || self.next_repeat(now).is_some() {

@@ -1,76 +1,59 @@
-//! `RenewalTask`: renews leases, and spawns the background releases and the watchers of cancellation tokens.
+//! `RenewalTask`: renews leases.
 
 use std::{
-    mem,
+    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
-use tokio::{task::coop::consume_budget, time::Instant};
+use futures::FutureExt;
+use tokio::time::{Instant, sleep};
 
 use super::{
-    inbox::{RenewalInbox, Todo},
+    inbox::RenewalInbox,
     overload::Overload,
-    release::OngoingRelease,
     requests::{self, renew},
     schedule::{Batch, BatchId, Due, RenewalOutcome},
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
     model::Error,
-    random,
-    release::Releaser,
-    runtime,
+    random, runtime,
     store::Store,
     telemetry,
 };
 
+/// The pause after a panic.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// The task. It never waits for an answer of the store, so a request that hangs does not delay other leases.
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
-    pub(super) releaser: Releaser,
     pub(super) inbox: Arc<RenewalInbox>,
     pub(super) overload: Overload,
 }
 
 impl RenewalTask {
-    /// Renews leases until the handle is dropped.
-    pub(super) async fn run(&mut self) {
+    /// Renews leases until the handle is dropped. A subscriber of the application that panics in an event ends nothing:
+    /// what is due was sent before.
+    pub(super) async fn run(mut self) {
+        while AssertUnwindSafe(self.work()).catch_unwind().await.is_err() {
+            // The subscriber may panic each time.
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn work(&mut self) {
         while self.carry_out(Instant::now()) {
-            // A runtime that is ending drops a spawned release at once, and the drop returns the release to this task.
-            // Without a point at which the runtime can stop the task, the task would spawn the release again for ever.
-            consume_budget().await;
             self.inbox.due().await;
         }
     }
 
-    /// Called when no runtime is left. Cancels the tokens that wait for a watcher, because no task could cancel them
-    /// later. Returns the leases that are kept alive, because no task renews them any more.
-    pub(super) fn interrupt(&self) -> Vec<Arc<LeaseState>> {
-        let (tokens, leases) = self.inbox.with(|work| {
-            let leases = work.schedule.leases().filter_map(Weak::upgrade);
-            (mem::take(&mut work.todo.tokens), leases.collect())
-        });
-        drop(tokens);
-        leases
-    }
-
     /// Carries out the work that is due now. Returns whether more work may come.
     fn carry_out(&mut self, now: Instant) -> bool {
-        let (todo, due, handle_dropped) = self.inbox.with(|work| {
-            let due = work.schedule.take_due(now);
-            (work.take_todo(), due, work.handle_dropped)
-        });
-        let Todo { releases, tokens } = todo;
-        for pending in releases {
-            let release = OngoingRelease::new(pending, self.inbox.clone());
-            self.spawn(release.run(self.releaser.clone(), None));
-        }
-        for (watcher, token) in tokens {
-            self.spawn(async move {
-                watcher.lost().await;
-                drop(token);
-            });
-        }
+        let (due, handle_dropped) = self
+            .inbox
+            .with(|work| (work.take_due(now), work.handle_dropped));
         self.renew(due, now);
         let findings = self
             .inbox
@@ -79,36 +62,37 @@ impl RenewalTask {
         !handle_dropped
     }
 
+    /// Does what is due. A subscriber that panics in the event of one lease keeps no other from it.
     fn renew(&self, due: Due<Weak<LeaseState>>, now: Instant) {
-        let mut overdue = None;
-        for lease in due.overdue.iter().filter_map(Weak::upgrade) {
-            let error = Error::TimedOut {
-                store: self.store.name(),
-                operation: "renew",
-                limit: timing::response_timeout(lease.ttl()),
-            };
-            lease.failed(error.clone());
-            overdue.get_or_insert(error);
-        }
-        if let Some(error) = overdue {
-            telemetry::store_failed("renew", None, &error);
-        }
-        for lease in due.expired.iter().filter_map(Weak::upgrade) {
+        let overdue = due.overdue.iter().filter_map(Weak::upgrade);
+        let expired = due.expired.iter().filter_map(Weak::upgrade);
+        let steps = overdue.map(Step::Overdue).chain(expired.map(Step::Expired));
+        let steps = steps.chain(due.batches.into_iter().map(Step::Send));
+        let mut is_reported = false;
+        telemetry::for_each(steps, |step| match step {
+            Step::Overdue(lease) => {
+                let error = Error::TimedOut {
+                    store: self.store.name(),
+                    operation: "renew",
+                    limit: timing::response_timeout(lease.ttl()),
+                };
+                if !std::mem::replace(&mut is_reported, true) {
+                    telemetry::store_failed("renew", None, &error);
+                }
+                lease.failed(error);
+            }
             // If the lease is still live, the holder has renewed it by a call of its own, which the schedule does not
             // know.
-            if lease.is_kept_alive() {
+            Step::Expired(lease) if lease.is_kept_alive() => {
                 self.inbox.with(|work| work.plan(&lease, now));
-            } else {
-                lease.check_loss();
             }
-        }
-        for batch in due.batches {
-            self.send(batch);
-        }
+            Step::Expired(lease) => lease.check_loss(),
+            Step::Send(batch) => self.send(batch),
+        });
     }
 
     fn send(&self, batch: Batch<Weak<LeaseState>>) {
-        let mut leases = Vec::with_capacity(batch.leases.len());
+        let (mut leases, mut over) = (Vec::with_capacity(batch.leases.len()), Vec::new());
         let mut outcomes = Vec::new();
         for (number, lease) in batch.leases {
             match lease.upgrade() {
@@ -117,8 +101,8 @@ impl RenewalTask {
                     outcomes.push((number, RenewalOutcome::Final(lease.deadline())));
                 }
                 Some(lease) if lease.is_kept_alive() => leases.push(lease),
-                over => {
-                    over.iter().for_each(|lease| lease.check_loss());
+                lost => {
+                    over.extend(lost);
                     outcomes.push((number, RenewalOutcome::Lost));
                 }
             }
@@ -129,21 +113,27 @@ impl RenewalTask {
             inbox: self.inbox.clone(),
         };
         if leases.is_empty() {
-            return;
+            drop(answered);
+        } else {
+            let renewals = requests::Renewals::of(&leases);
+            let store = self.store.clone();
+            // A runtime that is ending drops the work.
+            let _ = runtime::spawn(async move {
+                let outcomes = renew(&*store, renewals).await;
+                answered.outcomes.extend(outcomes);
+            });
+            telemetry::renewals_sent(leases.len(), batch.lag);
         }
-        telemetry::renewals_sent(leases.len(), batch.lag);
-        let renewals = requests::Renewals::of(&leases);
-        let store = self.store.clone();
-        self.spawn(async move {
-            let outcomes = renew(&*store, renewals).await;
-            answered.outcomes.extend(outcomes);
-        });
+        over.iter().for_each(|lease| lease.check_loss());
     }
+}
 
-    /// Spawns work on the runtime of this task. A runtime that is ending drops the work.
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _ = runtime::spawn(work);
-    }
+/// What is due.
+enum Step {
+    /// A renewal was not answered in time.
+    Overdue(Arc<LeaseState>),
+    Expired(Arc<LeaseState>),
+    Send(Batch<Weak<LeaseState>>),
 }
 
 /// Passes the outcomes of a batch to the schedule when it is dropped, also if the call is dropped with its runtime.

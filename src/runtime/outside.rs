@@ -60,6 +60,11 @@ pub(crate) fn is_used_for(runtime: &Handle) -> bool {
     runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
 }
 
+/// Whether the task that calls this runs on a runtime with several workers.
+pub(crate) fn runs_beside_others() -> bool {
+    Handle::try_current().is_ok_and(|here| is_used_for(&here))
+}
+
 /// Spawns work that must not wait for the task that calls this. If the runtime has ended, the work is dropped.
 pub(crate) fn spawn(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
     let is_here = Handle::try_current().is_ok_and(|here| here.id() == runtime.id());

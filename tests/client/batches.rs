@@ -279,6 +279,8 @@ fn the_end_of_a_runtime_strands_nobody() {
     let other = { other }.worker_threads(1).enable_all().build().unwrap();
     let here = tokio::runtime::Builder::new_current_thread();
     let here = { here }.enable_all().build().unwrap();
+    here.block_on(cycle(&leases, 1));
+    store.calls();
     store.fates_now([Fate::Late(TTL)]);
     other.spawn(leases.acquire("hanging", TTL).into_future());
     here.block_on(async {
@@ -315,6 +317,8 @@ fn a_runtime_that_stands_still_holds_up_no_batch() {
     let (store, leases) = at_once(1);
     store.fates_now([]);
     let (here, still) = (driven(), driven());
+    here.block_on(cycle(&leases, 1));
+    store.calls();
     // The guest is answered only after the others have joined the queue.
     store.gates.close(1);
     let guest = still.spawn(leases.try_acquire("the guest", TTL).into_future());
@@ -327,29 +331,6 @@ fn a_runtime_that_stands_still_holds_up_no_batch() {
     assert_eq!(took, Duration::ZERO);
     assert_eq!(*store.batched.lock(), [8], "as soon as they are enough");
     assert_eq!(store.calls(), ["acquire", "batch", "acquire", "acquire"]);
-    drop((guest, still));
-}
-
-/// The same when the request of the runtime that stands still is the first in the queue.
-#[test]
-fn one_that_stands_still_at_the_head_of_the_line_holds_up_no_batch() {
-    let (store, leases) = at_once(1);
-    store.fates_now([]);
-    let (here, still) = (driven(), driven());
-    store.gates.close(0);
-    let first = here.spawn(leases.try_acquire("the first", TTL).into_future());
-    here.block_on(store.gates.reached());
-    let guest = still.spawn(leases.try_acquire("the guest", TTL).into_future());
-    still.block_on(async { tokio::task::yield_now().await });
-    let asked = here.spawn(ten(&leases));
-    here.block_on(async { tokio::task::yield_now().await });
-    assert_eq!(store.calls(), ["acquire"], "the control: the others wait");
-    store.gates.open();
-    let took = here.block_on(all_granted(asked));
-    // A request that waits in a batch is sent alone only after a much longer time than this.
-    assert!(took <= Duration::from_millis(50), "{took:?}");
-    assert_eq!(*store.batched.lock(), [10]);
-    assert!(here.block_on(first).unwrap().is_ok());
     drop((guest, still));
 }
 

@@ -126,19 +126,6 @@ async fn a_store_that_cannot_be_reached_holds_it_up_for_a_ttl_at_the_most() {
     drop(lease);
 }
 
-/// As with a static handle in tests: the runtime of the renewal task has ended.
-#[test]
-fn it_releases_though_the_first_runtime_has_ended() {
-    let (store, leases) = setup();
-    let runtime = || tokio::runtime::Runtime::new().unwrap();
-    let lease = runtime().block_on(async { leases.acquire("key", TTL).await.unwrap() });
-    runtime().block_on(async {
-        leases.close().await;
-        assert!(is_free(&store).await);
-    });
-    drop(lease);
-}
-
 #[tokio::test(start_paused = true)]
 async fn calls_that_hang_do_not_hold_it_up_for_ever() {
     let (store, leases) = setup();
@@ -176,33 +163,18 @@ async fn the_clean_up_of_an_acquire_that_hangs_holds_it_up_for_the_ttl_and_the_t
     }
 }
 
+/// The runtime of the first use exists, but nothing drives it. The runtime of the close carries out its releases.
 #[test]
-fn it_releases_what_was_dropped_while_there_was_no_renewal_task() {
+fn it_does_not_need_the_runtime_of_the_first_use() {
     let (store, leases) = setup();
-    let runtime = || tokio::runtime::Runtime::new().unwrap();
-    let lease = runtime().block_on(async { leases.acquire("key", TTL).await.unwrap() });
-    runtime().block_on(async {
-        drop(lease);
-        leases.close().await;
+    let mut idle = tokio::runtime::Builder::new_current_thread();
+    let idle = idle.enable_all().build().unwrap();
+    let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        timeout(PATIENCE, leases.close()).await.unwrap();
         assert!(is_free(&store).await);
     });
-}
-
-/// The runtime of the renewal task exists, but nothing drives it.
-#[test]
-fn it_does_not_need_the_renewal_tasks_runtime() {
-    for is_dropped in [false, true] {
-        let (store, leases) = setup();
-        let mut idle = tokio::runtime::Builder::new_current_thread();
-        let idle = idle.enable_all().build().unwrap();
-        let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
-        let lease = Some(lease).filter(|_| !is_dropped);
-        tokio::runtime::Runtime::new().unwrap().block_on(async {
-            timeout(PATIENCE, leases.close()).await.unwrap();
-            assert!(is_free(&store).await);
-        });
-        drop(lease);
-    }
+    drop(lease);
 }
 
 /// Without a runtime nothing can be released: the leases that are held expire with their ttl, and so do those that were
@@ -270,14 +242,12 @@ async fn a_close_does_not_wait_for_ever_for_a_request_of_a_lease_that_was_detach
     timeout(limit, leases.close()).await.expect("a close hangs");
 }
 
-/// The release goes back to the renewal task, whose runtime nothing drives, because the runtime that carries it out
-/// ends during the close.
+/// The runtime of a caller that polls its release ends during the close, and that of the first use goes on with it.
 #[test]
-fn it_carries_out_a_release_whose_runtime_ends_meanwhile() {
+fn it_waits_for_a_release_whose_caller_ends_meanwhile() {
     let (store, leases) = setup();
-    let mut idle = tokio::runtime::Builder::new_current_thread();
-    let idle = idle.enable_all().build().unwrap();
-    let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    let lives = tokio::runtime::Runtime::new().unwrap();
+    let lease = lives.block_on(async { leases.acquire("key", TTL).await.unwrap() });
     let ends = tokio::runtime::Runtime::new().unwrap();
     store.next([Fate::Late(PATIENCE)]);
     store.calls();

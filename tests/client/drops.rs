@@ -6,7 +6,7 @@ use futures::executor;
 use leasehold::{Error, Leases, MemoryStore};
 use tokio::{
     runtime::{Builder, Runtime},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{Fate, FlakyStore, MOMENT, PATIENCE, TTL, is_free, setup, until_free};
@@ -14,12 +14,8 @@ use super::{Fate, FlakyStore, MOMENT, PATIENCE, TTL, is_free, setup, until_free}
 #[test]
 fn a_lease_can_be_dropped_without_a_runtime() {
     let leases = Leases::new(MemoryStore::new());
-    let lease = Runtime::new()
-        .unwrap()
-        .block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() });
-    drop(lease);
-    // The lease is released by the renewal task of the next runtime.
     let runtime = Runtime::new().unwrap();
+    drop(runtime.block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() }));
     runtime.block_on(async {
         let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;
         drop(next.unwrap());
@@ -72,26 +68,6 @@ fn a_lease_can_be_dropped_in_a_runtime_that_shuts_down() {
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
     assert_eq!(was_dropped.recv(), Ok(false), "it panicked");
-}
-
-#[test]
-fn a_release_that_is_under_way_outlives_its_runtime() {
-    let store = FlakyStore::new();
-    let leases = Leases::new(store.clone());
-    let (ends, lives) = (Runtime::new().unwrap(), Runtime::new().unwrap());
-    let lease = ends.block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() });
-    let other = lives.block_on(async { leases.acquire("other", TTL).await.unwrap() });
-    store.calls();
-    store.fates_now([Fate::Late(PATIENCE * 4)]);
-    drop(lease);
-    lives.block_on(async {
-        while store.calls() != ["release"] {
-            sleep(MOMENT).await;
-        }
-        ends.shutdown_background();
-        let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;
-        drop((next.unwrap(), other));
-    });
 }
 
 /// Tells by a message that it was dropped, and whether a panic did that.

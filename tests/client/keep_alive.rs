@@ -1,12 +1,7 @@
 //! Leases that are renewed in the background.
 
-use std::time::Duration;
-
-use leasehold::{Attempt, Error, Lease, Leases, LossReason};
-use tokio::{
-    runtime::Runtime,
-    time::{Instant, sleep},
-};
+use leasehold::{Attempt, Error, Leases, LossReason};
+use tokio::time::{Instant, sleep};
 
 use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, is_free, setup};
 
@@ -154,115 +149,26 @@ async fn a_lease_that_is_refused_does_not_take_others_along() {
     assert_eq!(store.calls(), ["release"]);
 }
 
-/// The ttl of a lease on a runtime with the clock of the machine. Nothing there waits for so long.
-const LONG: Duration = Duration::from_secs(60 * 60);
-
-/// A runtime with threads, as most are. It ends before anything is due on it.
-fn ending() -> Runtime {
-    Runtime::new().unwrap()
-}
-
-/// Waits until the renewal task runs on this runtime: nothing else carries out releases in the background. On a runtime
-/// with threads the task is started by another thread, which a busy machine may let wait.
-fn renewals_run_on(runtime: &Runtime, store: &FlakyStore, leases: &Leases) {
-    runtime.block_on(async {
-        drop(leases.acquire("other", LONG).await.unwrap());
-        while !store.calls().contains(&"release") {
-            sleep(Duration::from_millis(1)).await;
-        }
-    });
-}
-
-/// A runtime with a paused clock, so that a renewal is in time however slow the machine is.
-fn living() -> Runtime {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    { runtime }.enable_all().start_paused(true).build().unwrap()
-}
-
-async fn kept(leases: &Leases, key: &str) -> Lease {
-    leases.acquire(key, LONG).keep_alive().await.unwrap()
-}
-
-/// No runtime is left on which the lease could be renewed. The reason of the loss says so.
+/// The leases of a runtime that ends are renewed on that of the first use.
 #[test]
-fn without_a_runtime_a_kept_lease_is_lost_at_its_deadline() {
-    let (store, leases) = setup();
-    let first = ending();
-    renewals_run_on(&first, &store, &leases);
-    is_lost_at_its_deadline_without(first, leases);
-}
-
-/// The same when the renewal task has not even learnt of the lease, because nothing drives its runtime.
-#[test]
-fn without_a_runtime_a_lease_that_was_just_kept_is_lost_at_its_deadline() {
-    is_lost_at_its_deadline_without(living(), Leases::new(FlakyStore::new()));
-}
-
-fn is_lost_at_its_deadline_without(first: Runtime, leases: Leases) {
-    let second = living();
-    let lease = first.block_on(kept(&leases, "key"));
-    let token = lease.cancellation_token();
-    drop(first);
-    second.block_on(async {
-        assert!(token.is_cancelled(), "nobody would cancel it any more");
-        let reason = lease.lost().await;
-        assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
-        let cause = format!("{reason:?}");
-        assert!(cause.contains("its runtime ended"), "{cause}");
-        assert!(Instant::now() >= lease.deadline(), "it was lost too soon");
-        // The next acquire runs on a new runtime, so renewals go on there.
-        sleep(MARGIN).await;
-        let next = kept(&leases, "key").await;
-        outlives_its_ttl(&next).await;
-        next.renew().await.unwrap();
-        let late = lease.release().await;
-        assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
-    });
-}
-
-/// Checks that the lease is still live after its ttl.
-async fn outlives_its_ttl(lease: &Lease) {
-    tokio::select! {
-        reason = lease.lost() => panic!("{} was lost: {reason:?}", lease.key()),
-        () = sleep(LONG * 3 / 2) => assert!(lease.is_live()),
-    }
-}
-
-/// The handle was first used on a runtime that ends, as that of a test does. Leases of other runtimes are kept alive.
-#[test]
-fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_ends() {
-    goes_on_after(drop);
-}
-
-/// The same if the runtime ends by a panic of what it runs, as that of a failing test does.
-#[test]
-fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_panics() {
-    goes_on_after(|first| {
-        let ends = std::thread::spawn(move || {
-            let _first = first;
-            panic!("the work went wrong");
-        });
-        assert!(ends.join().is_err());
-    });
-}
-
-fn goes_on_after(end: impl FnOnce(Runtime)) {
+fn a_lease_of_another_runtime_is_kept_when_that_one_ends() {
     let leases = Leases::new(FlakyStore::new());
-    let (first, second) = (living(), living());
-    let early = first.block_on(kept(&leases, "early"));
-    let lease = second.block_on(kept(&leases, "key"));
-    let token = second.block_on(async { lease.cancellation_token() });
-    end(first);
-    second.block_on(async {
-        outlives_its_ttl(&lease).await;
-        outlives_its_ttl(&early).await;
-        assert!(!token.is_cancelled());
+    // With a paused clock, a renewal is in time however slow the machine is.
+    let paused = || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        { runtime }.enable_all().start_paused(true).build().unwrap()
+    };
+    let (lives, ends) = (paused(), paused());
+    let kept = |key| leases.acquire(key, TTL).keep_alive().into_future();
+    let first = lives.block_on(kept("first")).unwrap();
+    let lease = ends.block_on(kept("key")).unwrap();
+    let token = lease.cancellation_token();
+    drop(ends);
+    lives.block_on(async {
+        sleep(TTL * 3).await;
+        assert!(first.is_live() && lease.is_live() && !token.is_cancelled());
         lease.release().await.unwrap();
         token.cancelled().await;
-        // Background releases go on too.
-        drop(early);
-        let again = leases.acquire("early", TTL).await.unwrap();
-        again.release().await.unwrap();
     });
 }
 
@@ -309,24 +215,6 @@ async fn a_renewal_of_a_later_grant_is_a_loss() {
     assert!(!is_free(&store).await, "the control");
     let error = lease.renew().await.unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
-}
-
-/// A waiter lives longer than the runtime of the renewal task.
-#[test]
-fn a_lease_that_is_granted_after_the_end_of_the_renewal_tasks_runtime_is_kept() {
-    let (store, leases) = setup();
-    let (first, second) = (ending(), living());
-    let other = Leases::new(store.memory.clone());
-    let holder = second.block_on(async { other.acquire("key", LONG).await.unwrap() });
-    renewals_run_on(&first, &store, &leases);
-    let waiter = second.spawn(leases.acquire("key", LONG).keep_alive().into_future());
-    second.block_on(async { sleep(MOMENT).await });
-    drop(first);
-    second.block_on(async {
-        holder.release().await.unwrap();
-        let lease = waiter.await.unwrap().unwrap();
-        outlives_its_ttl(&lease).await;
-    });
 }
 
 /// The pauses between the tries are random, so there are several outages.

@@ -13,7 +13,6 @@ use crate::{
     client::call::call,
     key::{Follower, Keys},
     model::{Error, Fence, Key, LockState, between},
-    runtime,
     store::Store,
     telemetry,
 };
@@ -60,8 +59,11 @@ impl Leading {
 pub(super) fn watch(keys: &Arc<Keys>, key: Result<Key, Error>) -> watch::Receiver<Option<Leading>> {
     let (leading, receiver) = watch::channel(None);
     if let Ok(key) = key {
+        let follows = follow(keys.clone(), key, Publisher(leading));
         // Without a runtime the sender is dropped here, which closes the channel.
-        let _ = runtime::spawn(follow(keys.clone(), key, Publisher(leading)));
+        if keys.lifecycle.enter().is_ok() {
+            keys.lifecycle.spawn(follows);
+        }
     }
     receiver
 }

@@ -251,8 +251,8 @@ fn nobody_is_known_to_lead_after_the_end_of_the_runtime() {
     };
     let (ends, stays) = (runtime(), runtime());
     let store = FlakyStore::new();
-    let leases = process(&store, "a");
-    let lease = stays.block_on(leases.acquire("key", TTL * 100).into_future());
+    let (leases, other) = (process(&store, "a"), process(&store, "b"));
+    let lease = stays.block_on(other.acquire("key", TTL * 100).into_future());
     let mut leading = ends.block_on(async {
         let mut leading = leader(&leases).watch();
         hears(&mut leading).await;

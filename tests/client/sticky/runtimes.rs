@@ -1,6 +1,6 @@
-//! A key that stays here while runtimes end, are not driven, or are missing, and subscribers panic.
+//! A key that stays here while other runtimes end, are not driven, or are missing, and subscribers panic.
 
-use std::{future::IntoFuture, pin::pin, time::Duration};
+use std::{future::IntoFuture, time::Duration};
 
 use futures::executor;
 use leasehold::{Error, Lease, Leases};
@@ -9,9 +9,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{IDLE, SECOND, elsewhere, plain, sticky};
+use super::{IDLE, SECOND, elsewhere, sticky};
 use crate::{
-    FlakyStore, LIMIT, MOMENT, PATIENCE, TTL, is_free, observe::panics::panic_in, setup, until_free,
+    FlakyStore, MOMENT, PATIENCE, TTL, is_free, observe::panics::panic_in, setup, until_free,
 };
 
 /// So long that a lease which is never given back shows.
@@ -63,17 +63,6 @@ fn another_process_gets_the_key_although_the_runtime_of_the_first_use_has_ended(
     drop(ends);
     another_gets_it(&store, &driven);
     assert!(!hung.is_live());
-}
-
-#[test]
-fn the_next_runtime_uses_the_key_at_once_after_the_last_one_has_ended() {
-    let (_store, leases) = setup();
-    let ends = not_driven();
-    ends.block_on(async { stays(&leases).await.release().await.unwrap() });
-    drop(ends);
-    let start = std::time::Instant::now();
-    not_driven().block_on(async { plain(&leases).await.release().await.unwrap() });
-    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -139,23 +128,6 @@ async fn a_subscriber_that_panics_does_not_end_the_looks() {
     drop(next.unwrap().unwrap());
 }
 
-/// The first runtime, on which leases are renewed and keys are looked after, is not driven any more. And the turn has
-/// come to a task that does not take it.
-#[test]
-fn a_task_gets_the_key_although_nothing_looks_after_it() {
-    let (_store, leases) = setup();
-    let idle = not_driven();
-    let asked = leases.acquire("key", 2 * SECOND).sticky(LONG);
-    let first = idle.block_on(asked.into_future()).unwrap();
-    Runtime::new().unwrap().block_on(async {
-        let mut not_polled = pin!(leases.acquire("key", SECOND).into_future());
-        assert!(futures::poll!(not_polled.as_mut()).is_pending());
-        first.release().await.unwrap();
-        let next = timeout(PATIENCE, plain(&leases)).await;
-        next.expect("it waits for ever").release().await.unwrap();
-    });
-}
-
 #[test]
 fn a_close_releases_the_key_although_the_runtime_of_the_first_use_is_not_driven_any_more() {
     let (store, leases) = setup();
@@ -164,19 +136,5 @@ fn a_close_releases_the_key_although_the_runtime_of_the_first_use_is_not_driven_
     Runtime::new().unwrap().block_on(async {
         timeout(PATIENCE, leases.close()).await.unwrap();
         assert!(is_free(&store).await);
-    });
-}
-
-#[test]
-fn a_task_that_needs_the_document_gets_the_key_although_nothing_looks_after_it() {
-    let (store, leases) = setup();
-    let idle = not_driven();
-    idle.block_on(async { stays(&leases).await.release().await.unwrap() });
-    Runtime::new().unwrap().block_on(async {
-        let asked = leases.acquire("key", TTL).note("note").into_future();
-        let lease = timeout(PATIENCE, asked).await.unwrap().unwrap();
-        lease.release().await.unwrap();
-        assert!(is_free(&store).await);
-        timeout(PATIENCE, leases.close()).await.unwrap();
     });
 }
