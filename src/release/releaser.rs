@@ -61,6 +61,11 @@ impl Releaser {
         }
     }
 
+    /// What sends the requests.
+    pub(crate) fn coalescer(&self) -> &Arc<Coalescer> {
+        &self.coalescer
+    }
+
     /// How long one call may take.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.call_timeout
@@ -94,41 +99,21 @@ impl Releaser {
         mut reply: Option<ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
     ) {
-        let start = Instant::now();
-        // No renewal is sent any more, so at this instant the lease has expired on the server. An error after this
-        // instant ends the release.
-        let expired = start.checked_add(job.ttl);
-        // When the first of the release requests was answered. Until a call timeout later, an acquire request may still
-        // be on its way to the server. That time does not begin with the start of the release: a server that stood
-        // still for long carries out the waiting requests in any order, also the acquire request of a connection that
-        // broke.
-        let mut first_answer = None;
-        let mut tries = Tries::default();
-        let mut unclear = false;
-        let mut pauses = 0;
-        let has_caller = reply.is_some();
+        let mut progress = Progress::begin(job, reply.is_some());
         loop {
             // The caller may have dropped its future.
             reply = reply.filter(|reply| !reply.is_closed());
-            let request = if pauses == 0 {
-                job.first_request()
-            } else {
-                job.repeated_request(first_answer.is_some())
-            };
-            let outcome = self.send(request, reply.as_mut(), calls).await;
-            let error = match outcome {
+            let request = progress.next_request(job);
+            let pause = match self.send(request, reply.as_mut(), calls).await {
                 Ok((sent, answer)) => {
                     // A request that is not answered may have been carried out before this one.
-                    unclear |= !calls.is_empty();
-                    let is_first = first_answer.is_none();
-                    let first = *first_answer.get_or_insert(Instant::now());
+                    progress.unclear |= !calls.is_empty();
+                    let unclear = progress.unclear;
+                    let is_first = progress.first_answer.is_none();
+                    let first = *progress.first_answer.get_or_insert(Instant::now());
                     let told = reply.take();
-                    self.answered(
-                        job,
-                        Released { answer, unclear },
-                        told,
-                        (is_first, has_caller),
-                    );
+                    let of = (is_first, progress.has_caller);
+                    self.answered(job, Released { answer, unclear }, told, of);
                     // This may be the late answer to an earlier request, after which an acquire request may have been
                     // carried out. So the request that was answered counts, and not the last one.
                     let settled = sent.saturating_duration_since(first) >= self.call_timeout;
@@ -136,37 +121,44 @@ impl Releaser {
                     if !job.maybe_in_flight || settled {
                         return;
                     }
-                    None
-                }
-                Err(error) => Some(error),
-            };
-            let mut pause = match first_answer {
-                // The next release is the last one, if it is answered.
-                Some(first) if error.is_none() => {
+                    // The next release is the last one, if it is answered.
                     (first + self.call_timeout).saturating_duration_since(Instant::now())
                 }
-                _ => retry::pause(pauses, retry::BACKGROUND, random::fraction()),
+                Err(error) => match self.failed(job, &mut progress, &mut reply, &error) {
+                    Some(pause) => pause,
+                    None => return,
+                },
             };
-            if let Some(error) = error {
-                // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
-                if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {
-                    let about = (&job.key, job.lease);
-                    telemetry::store_failed("release", Some(about), &error);
-                }
-                unclear |= error.is_ambiguous();
-                let over = expired.is_none_or(|at| Instant::now() >= at) || !error.is_retryable();
-                match tries.pause_after(&error) {
-                    Some(short) if reply.is_some() && !over => pause = short,
-                    _ => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
-                }
-                if over {
-                    telemetry::release_failed(job.fields(has_caller), &error);
-                    return;
-                }
-            }
             calls.drive_while(sleep(pause)).await;
-            pauses += 1;
+            progress.pauses += 1;
         }
+    }
+
+    /// Tells of a failed try. Returns the pause before the next one; `None` if there is none.
+    fn failed(
+        &self,
+        job: &ReleaseJob,
+        progress: &mut Progress,
+        reply: &mut Option<ReleaseReply>,
+        error: &Error,
+    ) -> Option<Duration> {
+        // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
+        if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {
+            let about = (&job.key, job.lease);
+            telemetry::store_failed("release", Some(about), error);
+        }
+        progress.unclear |= error.is_ambiguous();
+        let over = progress.is_over() || !error.is_retryable();
+        let mut pause = retry::pause(progress.pauses, retry::BACKGROUND, random::fraction());
+        match progress.tries.pause_after(error) {
+            Some(short) if reply.is_some() && !over => pause = short,
+            _ => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
+        }
+        if over {
+            telemetry::release_failed(job.fields(progress.has_caller), error);
+            return None;
+        }
+        Some(pause)
     }
 
     /// Tells of an answer to a release.
@@ -241,6 +233,47 @@ impl Releaser {
             },
             |(sent, answer)| answer.map(|answer| (sent, answer)),
         )
+    }
+}
+
+/// How far the release of a lease has come.
+struct Progress {
+    /// When the lease has expired on the server, because no renewal is sent any more. An error after this instant ends
+    /// the release.
+    expired: Option<Instant>,
+    /// When the first of the requests was answered. Until a call timeout later, an acquire request may still be on its
+    /// way to the server. That time does not begin with the start of the release: a server that stood still for long
+    /// carries out the waiting requests in any order, also the acquire request of a connection that broke.
+    first_answer: Option<Instant>,
+    tries: Tries,
+    /// Whether an earlier try may have been carried out although its answer was lost.
+    unclear: bool,
+    pauses: u32,
+    has_caller: bool,
+}
+
+impl Progress {
+    fn begin(job: &ReleaseJob, has_caller: bool) -> Self {
+        Self {
+            expired: Instant::now().checked_add(job.ttl),
+            first_answer: None,
+            tries: Tries::default(),
+            unclear: false,
+            pauses: 0,
+            has_caller,
+        }
+    }
+
+    fn next_request(&self, job: &ReleaseJob) -> PlannedRelease {
+        if self.pauses == 0 {
+            job.first_request()
+        } else {
+            job.repeated_request(self.first_answer.is_some())
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.expired.is_none_or(|at| Instant::now() >= at)
     }
 }
 
