@@ -73,17 +73,24 @@ pub(crate) struct BackingLease {
     lease: Arc<LeaseState>,
 }
 
+/// When a lease was granted.
+#[derive(Clone, Copy, Debug)]
+struct GrantTimes {
+    /// On the server's clock.
+    acquired_at: DateTime<Utc>,
+    /// On the clock of this process. The maximum hold counts from here.
+    granted_at: Instant,
+    /// When the answer was applied. The hold time that telemetry reports counts from here.
+    since: Instant,
+}
+
 #[derive(Debug)]
 pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
     /// The lease in the store, if this one was granted from memory.
     backing: Option<BackingLease>,
-    acquired_at: DateTime<Utc>,
-    /// When the lease was granted, on the clock of this process. The maximum hold counts from here.
-    granted_at: Instant,
-    /// When the answer with the grant was applied. The hold time that telemetry reports counts from here.
-    since: Instant,
+    granted: GrantTimes,
     state: Sender<Status>,
     /// The guards under the lease, if it is one in the store.
     guards: parking_lot::Mutex<Vec<Weak<LeaseState>>>,
@@ -103,18 +110,19 @@ impl LeaseState {
         if !validity.is_live(since) {
             return None;
         }
-        let granted_at = granted_at(sent, grant);
-        let at = (grant.acquired_at, granted_at, since);
+        let at = GrantTimes {
+            acquired_at: grant.acquired_at,
+            granted_at: granted_at(sent, grant),
+            since,
+        };
         let number = LeaseNumber::next();
         Some(Self::with((number, terms, validity), grant.fence, at, None))
     }
 
-    /// The state of a lease that was granted at this time of the server, and this instant of this process. `since` is
-    /// when its grant is applied.
     fn with(
         (number, terms, validity): (LeaseNumber, GrantTerms, Validity),
         fence: Fence,
-        (acquired_at, granted_at, since): (DateTime<Utc>, Instant, Instant),
+        granted: GrantTimes,
         backing: Option<BackingLease>,
     ) -> Self {
         let state = Status::new(validity, terms.request.access.mode(), fence);
@@ -122,9 +130,7 @@ impl LeaseState {
             number,
             terms,
             backing,
-            acquired_at,
-            granted_at,
-            since,
+            granted,
             state: Sender::new(state),
             guards: parking_lot::Mutex::default(),
             converting: Mutex::new(()),
@@ -157,7 +163,7 @@ impl LeaseState {
     }
 
     pub(crate) fn acquired_at(&self) -> DateTime<Utc> {
-        self.acquired_at
+        self.granted.acquired_at
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -233,7 +239,7 @@ impl LeaseState {
         if self.terms.asked_once && is_unchanged {
             request.known(KnownGrant {
                 fence: state.fence,
-                acquired_at: self.acquired_at,
+                acquired_at: self.granted.acquired_at,
             })
         } else {
             request
@@ -394,7 +400,7 @@ impl LeaseState {
         let Some(reason) = loss else {
             return;
         };
-        if self.has_guard() {
+        if self.is_guard() {
             telemetry::lost(self.fields(), &reason);
         } else {
             self.check_guards();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::{model::Error, random};
 
@@ -64,6 +64,14 @@ impl Tries {
         let again = self.failed < TRIES && error.is_retryable();
         // The first pause is skipped, because a store that has failed needs more time than a held key.
         again.then(|| pause(self.failed, LONGEST_PAUSE, random::fraction()))
+    }
+
+    /// Counts a failed try, and pauses before the next one, for `longest` at most. Fails with this error if there is no
+    /// [next try](Self::pause_after).
+    pub(crate) async fn pause(&mut self, error: Error, longest: Duration) -> Result<(), Error> {
+        let pause = self.pause_after(&error).ok_or(error)?;
+        sleep(pause.min(longest)).await;
+        Ok(())
     }
 }
 

@@ -93,7 +93,7 @@ impl AcquireAll {
             && let Some(first) = keys.first()
         {
             // The set waits for late renewals once, before it holds any key, and not for each key.
-            let (context, ttl) = (&self.options.context, self.options.ttl);
+            let (context, ttl) = (&self.options.context, self.options.asked.ttl);
             wait_for_renewals(context, first, ttl, self.wait_policy, start).await;
             self.options.waits_for_renewals = false;
         }
@@ -116,7 +116,7 @@ impl AcquireAll {
     /// Renews the leases if the acquire took more than a tenth of the ttl, so that the caller gets most of the ttl.
     /// Fails if a lease was lost. Leases that are kept alive are renewed in the background anyway.
     async fn refresh(&self, taken: &LeaseSet, start: Instant) -> Result<(), Error> {
-        if !self.options.keep_alive && start.elapsed() >= self.options.ttl / 10 {
+        if !self.options.keep_alive && start.elapsed() >= self.options.asked.ttl / 10 {
             taken.renew().await?;
         }
         taken.loss().map_or(Ok(()), Err)
@@ -136,8 +136,8 @@ impl AcquireAll {
             let (options, key) = (self.options.clone(), Ok(key.clone()));
             start::acquire_without_holds(options, key, WaitPolicy::None, Retries::None)
         });
-        let coalescer = &self.options.context.keys.coalescer;
-        let answers = coalescer.send_together(join_all(asked)).await;
+        let keys = &self.options.context.keys;
+        let answers = keys.releaser.send_together(join_all(asked)).await;
         let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
         for answer in answers {
             match answer {

@@ -10,7 +10,6 @@ pub(crate) struct AcquireContext {
     pub(crate) keys: Arc<Keys>,
     /// The owner of the leases, unless an acquire names another owner.
     pub(crate) owner: Arc<str>,
-    pub(crate) clock_margin: Duration,
     /// The keys that were held when this handle last tried to acquire them without waiting, each until a holder
     /// expires. Another attempt is likely to be refused too. A read of the document of a held key costs a database less
     /// than a refused change. So the request for one of these keys tells the store that it may read first.

@@ -98,7 +98,7 @@ impl<E: From<Error>> OnceError<E> {
 impl RunOnce {
     pub(crate) fn new(context: Arc<AcquireContext>, key: Result<Key, Error>, tick: Tick) -> Self {
         let mut options = LeaseOptions::new(context, TTL);
-        options.tick = Some(tick);
+        options.asked.tick = Some(tick);
         (options.keep_alive, options.waits_for_renewals) = (true, true);
         Self {
             key,
@@ -112,21 +112,21 @@ impl RunOnce {
     /// Sets the ttl of the lease: how long the key stays held after the process that runs the work has died. The
     /// default is 30 s. The lease is kept alive while the work runs, so the work may take longer than the ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
+        self.options.asked.ttl = ttl;
         self
     }
 
     /// Sets the owner that other processes see while the work runs, and as [`Done::by`](crate::jobs::Done) afterwards.
     /// The default is the [owner of the handle](crate::LeasesBuilder::owner).
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.options.owner = Some(owner.into());
+        self.options.asked.owner = Some(owner.into());
         self
     }
 
     /// Sets a note for people, which [`inspect`](crate::Leases::inspect) shows while the work runs, of at most
     /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. A note must not contain secrets.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
-        self.options.note = Some(note.into());
+        self.options.asked.note = Some(note.into());
         self
     }
 

@@ -19,18 +19,9 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct LeaseOptions {
     pub(crate) context: Arc<AcquireContext>,
-    pub(crate) ttl: Duration,
-    pub(crate) owner: Option<Arc<str>>,
-    /// The error if more permits are asked for than there are, or none.
-    pub(crate) access: Result<Access, Error>,
-    pub(crate) reentrant: bool,
+    pub(crate) asked: AskedFor,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
-    pub(crate) note: Option<Arc<str>>,
-    /// The tick that is to be done under the lease.
-    pub(crate) tick: Option<Tick>,
-    /// Whether the acquire comes before the processes that wait for the key.
-    pub(crate) barging: bool,
     pub(crate) keep_alive: bool,
     /// Whether the acquire waits while renewals are late.
     pub(crate) waits_for_renewals: bool,
@@ -40,20 +31,37 @@ pub(crate) struct LeaseOptions {
     pub(crate) is_plain: bool,
 }
 
+/// What the request says.
+#[derive(Clone)]
+pub(crate) struct AskedFor {
+    pub(crate) ttl: Duration,
+    pub(crate) owner: Option<Arc<str>>,
+    /// The error if more permits are asked for than there are, or none.
+    pub(crate) access: Result<Access, Error>,
+    pub(crate) reentrant: bool,
+    pub(crate) note: Option<Arc<str>>,
+    /// The tick that is to be done under the lease.
+    pub(crate) tick: Option<Tick>,
+    /// Whether the acquire comes before the processes that wait for the key.
+    pub(crate) barging: bool,
+}
+
 impl LeaseOptions {
     pub(crate) fn new(context: Arc<AcquireContext>, ttl: Duration) -> Self {
         let sticky = context.sticky;
         Self {
             context,
-            ttl,
-            owner: None,
-            access: Ok(Access::Exclusive),
-            reentrant: false,
+            asked: AskedFor {
+                ttl,
+                owner: None,
+                access: Ok(Access::Exclusive),
+                reentrant: false,
+                note: None,
+                tick: None,
+                barging: false,
+            },
             min_hold: None,
             max_hold: None,
-            note: None,
-            tick: None,
-            barging: false,
             keep_alive: false,
             waits_for_renewals: false,
             sticky,
@@ -62,28 +70,32 @@ impl LeaseOptions {
     }
 
     pub(crate) fn owner(&self) -> &Arc<str> {
-        self.owner.as_ref().unwrap_or(&self.context.owner)
+        self.asked.owner.as_ref().unwrap_or(&self.context.owner)
     }
 
     /// The fields of the acquire's span.
     pub(crate) fn fields(&self) -> AcquireFields<'_> {
         AcquireFields {
             // Only permits can be asked for in a wrong way.
-            mode: self.access.as_ref().map_or(Mode::Permits, |it| it.mode()),
+            mode: self
+                .asked
+                .access
+                .as_ref()
+                .map_or(Mode::Permits, |it| it.mode()),
             owner: self.owner(),
-            ttl: self.ttl,
+            ttl: self.asked.ttl,
         }
     }
 
     fn needs_document(&self) -> bool {
-        self.tick.is_some() || self.min_hold.is_some() || self.is_plain
+        self.asked.tick.is_some() || self.min_hold.is_some() || self.is_plain
     }
 
     /// For how long the lease stays with this process, if it is granted by the store. `None` if it does not stay.
     fn stays_for(&self) -> Option<Duration> {
-        let can_stay = matches!(self.access, Ok(Access::Exclusive | Access::Shared));
+        let can_stay = matches!(self.asked.access, Ok(Access::Exclusive | Access::Shared));
         // A reentrant lease may have the fence of another one.
-        let can_stay = can_stay && !self.needs_document() && !self.reentrant;
+        let can_stay = can_stay && !self.needs_document() && !self.asked.reentrant;
         self.sticky.filter(|_| can_stay)
     }
 
@@ -91,7 +103,7 @@ impl LeaseOptions {
     pub(super) fn want(&self, key: Key, since: Instant, wait: Wait) -> Result<Want, Error> {
         let memory = if self.needs_document() {
             FromMemory::Never
-        } else if self.owner.is_some() || self.max_hold.is_some() {
+        } else if self.asked.owner.is_some() || self.max_hold.is_some() {
             FromMemory::IfItStays
         } else {
             FromMemory::Always
@@ -107,30 +119,30 @@ impl LeaseOptions {
 
     /// The request for this key, under a new lease id.
     fn request(&self, key: Key) -> Result<AcquireRequest, Error> {
-        let ttl = validation::checked_ttl(self.ttl, self.context.clock_margin)?;
+        let ttl = validation::checked_ttl(self.asked.ttl, self.context.keys.clock_margin)?;
         let owner = self.owner().clone();
         let bytes = owner.len();
         if bytes == 0 || bytes > MAX_OWNER_BYTES {
             return Err(Error::InvalidOwner { bytes });
         }
-        let access = self.access.clone()?;
+        let access = self.asked.access.clone()?;
         if let Some(min_hold) = self.min_hold.filter(|time| *time > MAX_TTL) {
             return Err(Error::InvalidMinHold { min_hold });
         }
-        if let Some(max_hold) = self.max_hold.filter(|time| *time < self.ttl) {
-            let ttl = self.ttl;
+        if let Some(max_hold) = self.max_hold.filter(|time| *time < self.asked.ttl) {
+            let ttl = self.asked.ttl;
             return Err(Error::InvalidMaxHold { max_hold, ttl });
         }
-        let bytes = self.note.as_ref().map_or(0, |note| note.len());
+        let bytes = self.asked.note.as_ref().map_or(0, |note| note.len());
         if bytes > MAX_NOTE_BYTES {
             return Err(Error::InvalidNote { bytes });
         }
         let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
         request.access = access;
-        request.reentrant = self.reentrant;
-        request.note = self.note.clone();
-        request.tick = self.tick;
-        if self.barging {
+        request.reentrant = self.asked.reentrant;
+        request.note = self.asked.note.clone();
+        request.tick = self.asked.tick;
+        if self.asked.barging {
             request.turn = Turn::Barging;
         }
         Ok(request)
@@ -140,8 +152,8 @@ impl LeaseOptions {
 impl fmt::Debug for LeaseOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaseOptions")
-            .field("ttl", &self.ttl)
-            .field("access", &self.access)
+            .field("ttl", &self.asked.ttl)
+            .field("access", &self.asked.access)
             .field("keep_alive", &self.keep_alive)
             .finish_non_exhaustive()
     }
@@ -173,7 +185,7 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn shared(mut self) -> Self {
-                self.options.access = Ok(crate::model::Access::Shared);
+                self.options.asked.access = Ok(crate::model::Access::Shared);
                 self
             }
 
@@ -202,14 +214,14 @@ macro_rules! lease_options {
             /// ```
             pub fn permits(mut self, permits: u32, of: u32) -> Self {
                 let permits = crate::model::Permits::new(permits.into(), of.into());
-                self.options.access = permits.map(crate::model::Access::Permits);
+                self.options.asked.access = permits.map(crate::model::Access::Permits);
                 self
             }
 
             /// Sets the owner that other processes see on the key, 1 to 512 bytes of text. The default is the [owner of
             /// the handle](crate::LeasesBuilder::owner).
             pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
-                self.options.owner = Some(owner.into());
+                self.options.asked.owner = Some(owner.into());
                 self
             }
 
@@ -235,7 +247,7 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn reentrant(mut self) -> Self {
-                self.options.reentrant = true;
+                self.options.asked.reentrant = true;
                 self
             }
 
@@ -312,7 +324,7 @@ macro_rules! lease_options {
             ///
             /// It comes before the tasks of its own process that wait, too. They keep their place.
             pub fn barging(mut self) -> Self {
-                self.options.barging = true;
+                self.options.asked.barging = true;
                 self
             }
 
@@ -363,7 +375,7 @@ macro_rules! lease_options {
             /// show, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. An acquire with a longer note
             /// returns [`Error::InvalidNote`](crate::Error::InvalidNote). A note must not contain secrets.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
-                self.options.note = Some(note.into());
+                self.options.asked.note = Some(note.into());
                 self
             }
 

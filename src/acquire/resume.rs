@@ -12,7 +12,7 @@ use crate::{
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireRequest, RenewAnswer, RenewRequest, only_renewal},
     model::{Error, LossReason, validation},
-    retry::Tries,
+    retry::{LONGEST_PAUSE, Tries},
     runtime,
     telemetry::{self, ResumeEnd},
 };
@@ -66,7 +66,7 @@ impl Resume {
     async fn run(self) -> Result<Resumed, Error> {
         let context = self.context;
         let mut request = self.ticket.request()?;
-        request.ttl = validation::checked_ttl(request.ttl, context.clock_margin)?;
+        request.ttl = validation::checked_ttl(request.ttl, context.keys.clock_margin)?;
         context.keys.begin_use()?;
         let (sent, grant) = match renewed(&context, &request).await? {
             (sent, RenewAnswer::Renewed(grant)) => (sent, grant),
@@ -75,7 +75,7 @@ impl Resume {
         };
         let terms = GrantTerms {
             request: Arc::new(request),
-            clock_margin: context.clock_margin,
+            clock_margin: context.keys.clock_margin,
             // The process that made the ticket may have sent more than one request.
             asked_once: false,
         };
@@ -125,10 +125,7 @@ async fn renewed(
         let sent = Instant::now();
         match renew(context, request).await {
             Ok(answer) => return Ok((sent, answer)),
-            Err(error) => match tries.pause_after(&error) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(error),
-            },
+            Err(error) => tries.pause(error, LONGEST_PAUSE).await?,
         }
     }
 }
@@ -136,7 +133,7 @@ async fn renewed(
 async fn renew(context: &AcquireContext, request: &AcquireRequest) -> Result<RenewAnswer, Error> {
     let store = &context.keys.store;
     let asked = store.clone();
-    let limit = context.keys.call_timeout.min(request.ttl);
+    let limit = context.keys.call_timeout().min(request.ttl);
     let request = [RenewRequest::new(
         request.key.clone(),
         request.lease,

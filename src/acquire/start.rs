@@ -104,7 +104,7 @@ async fn ask(
         Ok(guard) => Ok(Attempt::Acquired(granted(context, &key, guard).await)),
         Err(why) => {
             if was_behind {
-                let limit = context.keys.call_timeout.min(want.request.ttl);
+                let limit = context.keys.call_timeout().min(want.request.ttl);
                 if let Some(done) = read_tick(context, &want, limit).await {
                     return Err(done);
                 }

@@ -23,7 +23,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let (store, call_timeout) = (keys.store.clone(), keys.call_timeout);
+    let (store, call_timeout) = (keys.store.clone(), keys.call_timeout());
     let span = telemetry::call(operation, key);
     let name = || keys.store.name();
     let call = runtime::call(operation, call_timeout, name, work(store));

@@ -272,7 +272,6 @@ impl LeasesBuilder {
             acquires: Arc::new(AcquireContext {
                 keys,
                 owner: self.owner.unwrap_or_else(this_process),
-                clock_margin: self.clock_margin,
                 likely_held: RecentKeys::default(),
                 sticky: self.sticky,
             }),

@@ -11,8 +11,9 @@ use super::{
     claim::RequestNo,
     effect::{Effect, Event},
     jobs::Job,
-    keys::{Entry, Keys},
+    keys::{Entry, KeyMap, Keys},
     state::{Effects, Facts, KeyState},
+    timers::Look,
 };
 use crate::{model::Key, telemetry};
 
@@ -28,6 +29,20 @@ impl Keys {
     /// Looks at the times of a key again, because one has changed.
     pub(crate) fn look_at_times(&self, key: &Key) {
         self.update(key, |_, _, _| ());
+    }
+
+    /// Tells the keys whose times have come.
+    pub(super) fn pass_time(&self) -> Look {
+        let now = Instant::now();
+        let due = |map: &KeyMap| -> Vec<Key> {
+            let due = map.times.iter().take_while(|(at, _)| *at <= now);
+            due.map(|(_, key)| key.clone()).collect()
+        };
+        let keys = due(&self.map.lock());
+        telemetry::for_each(&keys, |key| self.step(key, Event::Timer));
+        // The lock of the keys is held, so that an earlier time which comes meanwhile is not replaced.
+        let map = self.map.lock();
+        self.timers.plan(map.times.first().map(|(at, _)| *at))
     }
 
     /// Changes a key, and carries out what follows. `None` if nobody wants it and no lease of it is held.
@@ -66,7 +81,7 @@ impl Keys {
             entering: None,
         };
         if inserts && !map.entries.contains_key(key) {
-            let state = KeyState::new(self.call_timeout, facts, now);
+            let state = KeyState::new(self.call_timeout(), facts, now);
             map.entries.insert(key.clone(), Entry::new(state));
         }
         let entry = map.entries.get_mut(key)?;

@@ -59,7 +59,6 @@ impl Keys {
     /// Adds the lease of a ticket, and takes its only guard.
     pub(crate) fn resume(&self, lease: LeaseState) -> Result<Granted, Error> {
         let (lease, number) = (Arc::new(lease), LeaseNumber::next());
-        lease.set_without_guard();
         let key = lease.key().clone();
         let changed = self.change(&key, true, |entry, now, _| {
             if entry.state.facts.is_closing {

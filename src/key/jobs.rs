@@ -168,7 +168,7 @@ impl Keys {
     }
 
     fn ended(&self, entry: &Entry, refused: Refused, now: Instant) -> Ended {
-        let timed_out = || EndReason::Failed(self.timed_out(self.call_timeout));
+        let timed_out = || EndReason::Failed(self.timed_out(self.call_timeout()));
         let why = match refused.why {
             Refusal::Held(held) => EndReason::Held(held),
             Refusal::HeldHere(claim) => match entry.leases.get(&claim) {

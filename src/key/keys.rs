@@ -5,10 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -41,17 +38,14 @@ use crate::{
 /// The keys of a handle, and what all of its operations need.
 pub(crate) struct Keys {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) call_timeout: Duration,
     pub(crate) clock_margin: Duration,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) renewals: RenewalHandle,
     pub(crate) releaser: Releaser,
-    pub(crate) coalescer: Arc<Coalescer>,
     pub(super) map: Mutex<KeyMap>,
     pub(super) streams: Streams,
     pub(super) timers: Timers,
     pub(super) this: Weak<Keys>,
-    next_waiter: AtomicU64,
 }
 
 /// The streams of the store, and who listens to them.
@@ -109,20 +103,17 @@ impl Keys {
                 }
             });
             let coalescer = Coalescer::new(store.clone(), late.subscribe(), lifecycle.clone());
-            let releaser = Releaser::new(coalescer.clone(), call_timeout, Arc::new(released));
+            let releaser = Releaser::new(coalescer, call_timeout, Arc::new(released));
             Self {
                 renewals: RenewalHandle::new(store.clone(), late),
                 store,
-                call_timeout,
                 clock_margin,
                 lifecycle,
                 releaser,
-                coalescer,
                 map: Mutex::default(),
                 streams: Streams::default(),
                 timers: Timers::default(),
                 this: this.clone(),
-                next_waiter: AtomicU64::new(0),
             }
         })
     }
@@ -132,12 +123,15 @@ impl Keys {
     pub(crate) fn begin_use(&self) -> Result<(), Error> {
         self.lifecycle.enter()?;
         self.renewals.ensure_running(&self.lifecycle);
-        self.timers.ensure_running(&self.lifecycle, &self.this);
+        let this = self.this.clone();
+        let look = move || this.upgrade().map(|keys| keys.pass_time());
+        self.timers.ensure_running(&self.lifecycle, look);
         Ok(())
     }
 
-    pub(super) fn next_waiter(&self) -> WaiterNo {
-        WaiterNo(self.next_waiter.fetch_add(1, Ordering::Relaxed))
+    /// How long one call may take.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.releaser.call_timeout()
     }
 
     /// Whether tasks of this process wait for the key.

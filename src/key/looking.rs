@@ -194,7 +194,7 @@ async fn look_at(keys: &Keys, leases: &[Arc<LeaseState>]) -> Result<Vec<LookAnsw
     let asked = keys.store.clone();
     let looked = async move { runtime::caught(asked.look(&requests)).await };
     let name = || keys.store.name();
-    let answers = runtime::call("look", keys.call_timeout, name, looked).await?;
+    let answers = runtime::call("look", keys.call_timeout(), name, looked).await?;
     if answers.len() == leases.len() {
         return Ok(answers);
     }
@@ -223,7 +223,7 @@ async fn renew(keys: &Keys, leases: Vec<Arc<LeaseState>>) {
         Ok(())
     };
     let name = || keys.store.name();
-    let _ = runtime::call("renew", keys.call_timeout, name, renewing).await;
+    let _ = runtime::call("renew", keys.call_timeout(), name, renewing).await;
     for lease in leases
         .iter()
         .filter(|lease| lease.loss(Instant::now()).is_some())

@@ -56,7 +56,7 @@ impl Keys {
             suspended: suspension::total(),
             is_over: false,
         };
-        let asked = self.coalescer.acquire(message, repeats);
+        let asked = self.releaser.coalescer().acquire(message, repeats);
         let withdraw = asked.withdraw;
         let mut answer = asked.answer;
         let work = async move {
@@ -103,7 +103,7 @@ impl Keys {
         let Some(keys) = self.this.upgrade() else {
             return;
         };
-        let (store, of, limit) = (self.store.clone(), key.clone(), self.call_timeout);
+        let (store, of, limit) = (self.store.clone(), key.clone(), self.call_timeout());
         let named = (store.clone(), key.clone());
         let done = OnDrop(Some({
             let key = key.clone();
@@ -170,7 +170,7 @@ impl Sent {
             clock_margin: self.keys.clock_margin,
             asked_once: message.earlier != Earlier::Unclear && is_only && !is_unclear,
         };
-        let limit = self.keys.call_timeout.min(message.ttl);
+        let limit = self.keys.call_timeout().min(message.ttl);
         let Some(lease) = LeaseState::new(terms, &grant, at) else {
             let error = Error::TimedOut {
                 store: self.keys.store.name(),
@@ -186,7 +186,6 @@ impl Sent {
             is_awaited: grant.is_awaited,
         };
         if asks {
-            lease.set_without_guard();
             let behind = BackingLease::new(Arc::new(lease), self.suspended);
             entry.leases.insert(message.lease, behind);
         }

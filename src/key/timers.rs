@@ -1,10 +1,6 @@
-//! `Timers`: a task tells the keys when their times have come.
+//! `Timers`: when a task looks at the keys whose times have come.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -13,17 +9,9 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{
-    effect::Event,
-    keys::{KeyMap, Keys},
-};
-use crate::{
-    model::Key,
-    runtime::{
-        lifecycle::Lifecycle,
-        outside::{self, Alarm},
-    },
-    telemetry,
+use crate::runtime::{
+    lifecycle::Lifecycle,
+    outside::{self, Alarm},
 };
 
 /// The pause after a panic.
@@ -44,16 +32,27 @@ struct TimerState {
     alarm: Option<Alarm>,
 }
 
+/// What comes of a look at the keys.
+pub(super) struct Look {
+    /// When the task has to wake by itself.
+    pub(super) wakes: Option<Instant>,
+}
+
 impl Timers {
-    /// Starts the task on the runtime of the client, unless it was started before.
-    pub(super) fn ensure_running(&self, lifecycle: &Lifecycle, keys: &Weak<Keys>) {
+    /// Starts the task on the runtime of the client, unless it was started before. `look` tells the keys of their times;
+    /// `None` if the handle has gone.
+    pub(super) fn ensure_running(
+        &self,
+        lifecycle: &Lifecycle,
+        look: impl Fn() -> Option<Look> + Send + Sync + 'static,
+    ) {
         let mut state = self.state.lock();
         if let Some(home) = lifecycle.home()
             && !std::mem::replace(&mut state.is_running, true)
         {
             state.alarm = outside::is_used_for(home).then(|| Alarm::new(self.changed.clone()));
             drop(state);
-            lifecycle.spawn(run(keys.clone(), self.changed.clone()));
+            lifecycle.spawn(run(self.changed.clone(), look));
         }
     }
 
@@ -72,12 +71,13 @@ impl Timers {
         }
     }
 
-    /// Records when the task looks at the keys next. Returns when it has to wake by itself.
-    fn plan(&self, next: Option<Instant>) -> Option<Instant> {
+    /// Records when the task looks at the keys next.
+    pub(super) fn plan(&self, next: Option<Instant>) -> Look {
         let mut state = self.state.lock();
         state.armed = next;
         let is_set = state.alarm.as_mut().is_some_and(|alarm| alarm.set(next));
-        next.filter(|_| !is_set)
+        let wakes = next.filter(|_| !is_set);
+        Look { wakes }
     }
 
     /// Wakes the task, which ends if the handle has gone.
@@ -87,8 +87,8 @@ impl Timers {
 }
 
 /// The task. A subscriber of the application that panics in an event does not end it.
-async fn run(keys: Weak<Keys>, changed: Arc<Notify>) {
-    while AssertUnwindSafe(tell(&keys, &changed))
+async fn run(changed: Arc<Notify>, look: impl Fn() -> Option<Look>) {
+    while AssertUnwindSafe(wait_and(&look, &changed))
         .catch_unwind()
         .await
         .is_err()
@@ -98,9 +98,9 @@ async fn run(keys: Weak<Keys>, changed: Arc<Notify>) {
     }
 }
 
-/// Tells the keys of their times until the handle has gone.
-async fn tell(keys: &Weak<Keys>, changed: &Notify) {
-    while let Some(wakes) = keys.upgrade().map(|keys| keys.pass_time()) {
+/// Looks at the keys each time that it is due, until the handle has gone.
+async fn wait_and(look: &impl Fn() -> Option<Look>, changed: &Notify) {
+    while let Some(Look { wakes }) = look() {
         match wakes {
             Some(at) => tokio::select! {
                 biased;
@@ -109,21 +109,5 @@ async fn tell(keys: &Weak<Keys>, changed: &Notify) {
             },
             None => changed.notified().await,
         }
-    }
-}
-
-impl Keys {
-    /// Tells the keys whose times have come. Returns when the task has to wake by itself.
-    fn pass_time(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let due = |map: &KeyMap| -> Vec<Key> {
-            let due = map.times.iter().take_while(|(at, _)| *at <= now);
-            due.map(|(_, key)| key.clone()).collect()
-        };
-        let keys = due(&self.map.lock());
-        telemetry::for_each(&keys, |key| self.step(key, Event::Timer));
-        // The lock of the keys is held, so that an earlier time which comes meanwhile is not replaced.
-        let map = self.map.lock();
-        self.timers.plan(map.times.first().map(|(at, _)| *at))
     }
 }

@@ -9,7 +9,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,9 +24,17 @@ use crate::{messages::AcquireRequest, model::LeaseId};
 /// How long a waiter may leave an offer untaken before others are served. Its future is not polled any more.
 pub(super) const UNCLAIMED: Duration = Duration::from_millis(500);
 
-/// The number of a waiter, which no other waiter of the handle has.
+/// The number of a waiter, which no other waiter of this process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaiterNo(pub(super) u64);
+
+impl WaiterNo {
+    /// A number that is greater than all before it.
+    pub(super) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Waiter {

@@ -41,7 +41,7 @@ pub(crate) struct WaitEnd {
 impl Keys {
     /// Lets a task want a key from now on.
     pub(crate) fn enter(self: &Arc<Self>, want: Want) -> Waiting {
-        let (key, no) = (want.request.key.clone(), self.next_waiter());
+        let (key, no) = (want.request.key.clone(), WaiterNo::next());
         let cell = Arc::<Cell>::default();
         let waiting = Waiting {
             keys: self.clone(),

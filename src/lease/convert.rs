@@ -152,7 +152,7 @@ impl Lease {
         stored: &Arc<LeaseState>,
         wanted: Conversion,
     ) -> Result<Option<Held>, Error> {
-        let limit = || self.keys.call_timeout.min(self.remaining());
+        let limit = || self.keys.call_timeout().min(self.remaining());
         // A call whose future is not polled any more delays the others for no longer than a request would. After that
         // they go on beside it: what it has sent counts as unanswered.
         let _one_at_a_time = timeout(limit(), stored.lock_conversions()).await;
@@ -189,10 +189,7 @@ impl Lease {
                     return Ok(None);
                 }
                 Ok(Converted::Held(held)) => return Ok(Some(held)),
-                Err(error) => match tries.pause_after(&error) {
-                    Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
-                    None => return Err(error),
-                },
+                Err(error) => tries.pause(error, self.remaining()).await?,
             }
         }
     }

@@ -321,15 +321,12 @@ impl Lease {
                 return Err(self.state.lost_error(reason));
             }
             // An answer after the deadline comes too late to extend the lease.
-            let limit = self.keys.call_timeout.min(self.state.remaining(now));
+            let limit = self.keys.call_timeout().min(self.state.remaining(now));
             let renewal = requests::renew_now(self.keys.clone(), self.state.clone(), limit);
             let Err(error) = renewal.instrument(span.clone()).await else {
                 return Ok(());
             };
-            match tries.pause_after(&error) {
-                Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
-                None => return Err(error),
-            }
+            tries.pause(error, self.remaining()).await?;
         }
     }
 }

@@ -34,39 +34,55 @@ pub struct Ticket {
     key: Key,
     lease: LeaseId,
     owner: Arc<str>,
-    mode: Mode,
-    permits: i64,
+    held_as: HeldAs,
     fence: Fence,
     /// When the lease was granted, by the server's clock. No later grant under the same id has the same time, and an
     /// upgrade keeps it.
     acquired_at_ms: i64,
     ttl_ms: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_hold_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    max_hold_ms: Option<u64>,
-    /// The conversions of the lease that may still be carried out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    unanswered: Option<Unanswered<bool>>,
-    /// Whether a request for the lease may still reach the store. The release is then repeated.
-    #[serde(default, skip_serializing_if = "is_false")]
-    maybe_in_flight: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    hold: Hold,
+    #[serde(default, skip_serializing_if = "is_default")]
+    unclear: Unclear,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // `serde` passes a reference.
-fn is_false(flag: &bool) -> bool {
-    !flag
+/// The present mode of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum HeldAs {
+    Exclusive,
+    Shared,
+    Permits(i64),
+}
+
+/// For how long the lease is held, counted from the grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Hold {
+    min_ms: Option<u64>,
+    max_ms: Option<u64>,
+}
+
+/// What may still be carried out for the lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Unclear {
+    conversions: Option<Unanswered<bool>>,
+    /// Whether it is an acquire request. The release is then repeated.
+    acquire: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Ticket {
     /// For how long, counted from the grant, the key stays held although the lease is released.
     pub(crate) fn min_hold(&self) -> Option<Duration> {
-        self.min_hold_ms.map(Duration::from_millis)
+        self.hold.min_ms.map(Duration::from_millis)
     }
 
     /// For how long, counted from the grant, the lease is held at most.
     pub(crate) fn max_hold(&self) -> Option<Duration> {
-        self.max_hold_ms.map(Duration::from_millis)
+        self.hold.max_ms.map(Duration::from_millis)
     }
 
     /// Whether this grant, which a renewal has found, is that of the ticket. A late request may have been granted the
@@ -77,12 +93,12 @@ impl Ticket {
 
     /// Which conversions of the lease had no answer, if any.
     pub(crate) fn unanswered(&self) -> Option<Unanswered<bool>> {
-        self.unanswered
+        self.unclear.conversions
     }
 
     /// Whether a request for the lease may still reach the store.
     pub(crate) fn maybe_in_flight(&self) -> bool {
-        self.maybe_in_flight
+        self.unclear.acquire
     }
 
     /// The ticket of this lease in the store. The holds are those of `held`, which is another lease if the holder was
@@ -95,15 +111,22 @@ impl Ticket {
             key: request.key.clone(),
             lease: request.lease,
             owner: request.owner.clone(),
-            mode,
-            permits: request.access.permits(),
+            held_as: match mode {
+                Mode::Exclusive => HeldAs::Exclusive,
+                Mode::Shared => HeldAs::Shared,
+                Mode::Permits => HeldAs::Permits(request.access.permits()),
+            },
             fence,
             acquired_at_ms: state.acquired_at().timestamp_millis(),
             ttl_ms: millis(request.ttl),
-            min_hold_ms: held.release_terms().min_hold.map(millis),
-            max_hold_ms: held.max_hold_from(state.granted_at()).map(millis),
-            unanswered: (unanswered != Unanswered::default()).then_some(unanswered),
-            maybe_in_flight: state.release_terms().maybe_in_flight,
+            hold: Hold {
+                min_ms: held.release_terms().min_hold.map(millis),
+                max_ms: held.max_hold_from(state.granted_at()).map(millis),
+            },
+            unclear: Unclear {
+                conversions: (unanswered != Unanswered::default()).then_some(unanswered),
+                acquire: state.release_terms().maybe_in_flight,
+            },
         }
     }
 
@@ -131,12 +154,12 @@ impl Ticket {
         let ttl = Duration::from_millis(self.ttl_ms);
         let (key, owner) = (self.key.clone(), self.owner.clone());
         let mut request = AcquireRequest::exclusive(key, self.lease, owner, ttl);
-        request.access = match self.mode {
-            Mode::Exclusive => Access::Exclusive,
-            Mode::Shared => Access::Shared,
+        request.access = match self.held_as {
+            HeldAs::Exclusive => Access::Exclusive,
+            HeldAs::Shared => Access::Shared,
             // Only an acquire compares `of` with the permits that are taken, and this request is only renewed and
             // released. So `of` can be any valid number.
-            Mode::Permits => Access::Permits(Permits::new(self.permits, self.permits)?),
+            HeldAs::Permits(count) => Access::Permits(Permits::new(count, count)?),
         };
         Ok(request)
     }

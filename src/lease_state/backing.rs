@@ -15,7 +15,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
-    BackingLease, GrantTerms, LeaseNumber, LeaseState,
+    BackingLease, GrantTerms, GrantTimes, LeaseNumber, LeaseState,
     status::{Status, Suspensions},
     validity::Validity,
 };
@@ -106,9 +106,17 @@ impl LeaseState {
         };
         let lease = backing.lease.clone();
         let at = if is_first {
-            (lease.acquired_at, lease.granted_at, now)
+            let since = now;
+            GrantTimes {
+                since,
+                ..lease.granted
+            }
         } else {
-            (lease.server_time(now), now, now)
+            GrantTimes {
+                acquired_at: lease.server_time(now),
+                granted_at: now,
+                since: now,
+            }
         };
         let of = (number, terms, Validity::until(until));
         let guard = Arc::new(Self::with(of, fence, at, Some(backing)));
@@ -182,8 +190,8 @@ impl LeaseState {
     /// The time of the server at this instant, as far as this process can tell it.
     pub(crate) fn server_time(&self, now: Instant) -> DateTime<Utc> {
         after(
-            self.acquired_at,
-            now.saturating_duration_since(self.granted_at),
+            self.granted.acquired_at,
+            now.saturating_duration_since(self.granted.granted_at),
         )
     }
 
@@ -213,15 +221,6 @@ impl LeaseState {
             }
             state.mode = mode;
         });
-    }
-
-    pub(super) fn has_guard(&self) -> bool {
-        self.state.borrow().has_guard
-    }
-
-    /// Records that the lease has no guard, because it stands behind leases that were granted from memory.
-    pub(crate) fn set_without_guard(&self) {
-        self.set(|state| state.has_guard = false);
     }
 }
 

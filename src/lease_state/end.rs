@@ -33,14 +33,14 @@ impl LeaseState {
         Ok(Ended {
             how,
             loss,
-            held: now.saturating_duration_since(self.since),
+            held: now.saturating_duration_since(self.granted.since),
         })
     }
 
     /// Reports the end of the lease to telemetry.
     pub(crate) fn report_end(&self, ended: Ended) {
         self.report_loss(ended.loss);
-        if self.has_guard() {
+        if self.is_guard() {
             match ended.how {
                 EndReason::Released => telemetry::given_up(self.fields(), ended.held),
                 EndReason::Detached => telemetry::detached(self.fields(), ended.held),

@@ -49,7 +49,7 @@ impl LeaseState {
 
     /// When the lease was granted, on the clock of this process.
     pub(crate) fn granted_at(&self) -> Instant {
-        self.granted_at
+        self.granted.granted_at
     }
 
     /// Sets the maximum hold that the caller requested, counted from `from`. This is called when the caller gets the

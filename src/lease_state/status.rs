@@ -46,8 +46,6 @@ pub(super) struct Status {
     pub(super) phase: Phase,
     /// Whether the lease is renewed in the background.
     pub(super) is_kept: bool,
-    /// Whether the lease has a guard. Otherwise it stands behind leases that have one.
-    pub(super) has_guard: bool,
     pub(super) release: ReleaseTerms,
     pub(super) suspensions: Suspensions,
     reported: Reported,
@@ -132,7 +130,6 @@ impl Status {
             conversions: Conversions::default(),
             phase: Phase::Held,
             is_kept: false,
-            has_guard: true,
             release: ReleaseTerms::default(),
             suspensions: Suspensions::NotCounted,
             reported: Reported::Nothing,
