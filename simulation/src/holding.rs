@@ -146,6 +146,7 @@ impl Task {
             CALL
         };
         self.ledger.count("converted");
+        self.ledger.converts(self.client, lease.key());
         if self.rng.borrow_mut().bool() {
             guard.may_be_shared.set(true);
             let answer = timeout(limit, lease.downgrade()).await;

@@ -47,6 +47,8 @@ pub struct Wait {
     pub is_shared: bool,
     /// Since when it is polled whenever it is woken. `None` if its task leaves it alone.
     pub polled_since: Option<Instant>,
+    /// How often a task of its client, which may be this one, was left alone.
+    pub silences: usize,
     /// How often another client had its turn since then.
     pub turns: usize,
     /// Which other client had the last turn.
@@ -98,6 +100,8 @@ struct Inner {
     next_wait: u64,
     passed: Vec<Passed>,
     readers: BTreeMap<(usize, Key), Instant>,
+    /// When a task of a client last began to convert the lease of a key.
+    converted: BTreeMap<(usize, Key), Instant>,
     excuses: Vec<Excuse>,
     /// The clients that are closed or killed, or are about to be.
     gone: BTreeSet<usize>,
@@ -163,9 +167,30 @@ impl Ledger {
 
     /// A task is polled again from now on, or is not polled any more.
     pub fn polls(&self, wait: u64, is_polled: bool) {
-        if let Some(wait) = self.inner.borrow_mut().waits.get_mut(&wait) {
-            wait.polled_since = is_polled.then(Instant::now);
+        let mut inner = self.inner.borrow_mut();
+        let Some(silent) = inner.waits.get_mut(&wait) else {
+            return;
+        };
+        silent.polled_since = is_polled.then(Instant::now);
+        let client = silent.client;
+        if !is_polled {
+            let others = inner.waits.values_mut();
+            others
+                .filter(|it| it.client == client)
+                .for_each(|it| it.silences += 1);
         }
+    }
+
+    /// A task converts the lease of a key: what other tasks of its client were offered under it is taken back. So those
+    /// that asked later may have come before them.
+    pub fn converts(&self, client: usize, key: &Key) {
+        let mut inner = self.inner.borrow_mut();
+        inner
+            .converted
+            .insert((client, key.clone()), Instant::now());
+        let Inner { passed, waits, .. } = &mut *inner;
+        let is_of = |it: &Wait| it.client == client && it.keys.contains(key);
+        passed.retain(|it| !waits.get(&it.wait).is_some_and(is_of));
     }
 
     /// A task does not wait any more.

@@ -47,7 +47,7 @@ impl KeyState {
         for other in &claim.sent.under_way {
             out.push(Effect::Withdraw(other.number));
         }
-        claim.note(&answer, is_last);
+        claim.note(&answer);
         if let Answer::Held(held) = &answer {
             self.release_leftovers(held, out);
         }
@@ -104,7 +104,7 @@ impl KeyState {
                     self.refuse(no, Refusal::Failed(error), out);
                 }
             }
-            Answer::GrantedLate(_, error) | Answer::Failed(error) => {
+            Answer::GrantedLate(_, error) | Answer::Failed(error) | Answer::Overdue(error) => {
                 self.line_failed(error, now, out);
             }
         }
@@ -290,23 +290,25 @@ impl KeyState {
 }
 
 impl Claim {
-    /// Records what a request with this answer may have left. If it is not the last answer, the request is still under
-    /// way.
-    fn note(&mut self, answer: &Answer, is_last: bool) {
+    /// Records what a request with this answer may have left.
+    fn note(&mut self, answer: &Answer) {
         let (became, is_unclear, may_have_place) = match answer {
             Answer::Failed(error) => {
                 let leaves_doubt = error.leaves_doubt();
-                (Earlier::Unclear, is_last && leaves_doubt, leaves_doubt)
+                (Earlier::Unclear, leaves_doubt, leaves_doubt)
             }
+            // Its answer may still come.
+            Answer::Overdue(error) => (Earlier::Unclear, false, error.leaves_doubt()),
             Answer::GrantedLate(..) => (Earlier::Unclear, true, false),
             Answer::Granted(_) => (Earlier::Unclear, false, false),
             Answer::Held(held) => (Earlier::Refused, false, held.ahead() < MAX_PLACES),
             Answer::Done(_) => (Earlier::Refused, false, false),
         };
-        let is_in_turn = self.is_in_turn();
+        // A request that is answered after the grant was refused before it, and the grant has ended the place.
+        let takes_place = self.is_in_turn() && self.holding().is_none();
         self.sent.ended = self.sent.ended.max(became);
         self.sent.is_unclear |= is_unclear;
-        self.sent.has_place |= may_have_place && is_in_turn;
+        self.sent.has_place |= may_have_place && takes_place;
     }
 }
 

@@ -41,7 +41,7 @@ impl KeyState {
                 self.beside_refused(lease, (no, &want), held, now, out);
             }
             Answer::Done(error) => self.end_beside(lease, no, Refusal::Failed(error), now, out),
-            Answer::GrantedLate(_, error) | Answer::Failed(error) => {
+            Answer::GrantedLate(_, error) | Answer::Failed(error) | Answer::Overdue(error) => {
                 self.beside_failed(lease, (no, &want), error, now, out);
             }
         }

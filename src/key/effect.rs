@@ -63,6 +63,8 @@ pub(crate) enum Answer {
     /// What the task wanted the key for is done.
     Done(Error),
     Failed(Error),
+    /// It counts as failed, because no answer came in time. One may still come.
+    Overdue(Error),
 }
 
 /// What the driver does. It does so after it has released the lock of the keys.

@@ -198,6 +198,8 @@ impl Keys {
                 }
             }
             Job::Spawn(call) => self.leave(&call),
+            // Its caller polls it on another runtime.
+            Job::SpawnRelease(_) if self.lifecycle.has_runtime_ended() => {}
             Job::SpawnRelease(call) => call.leave(),
             Job::Keep(lease) => {
                 self.renewals.keep(&lease);
@@ -218,7 +220,7 @@ impl Keys {
     fn report(&self, key: &Key, reported: Reported) {
         match reported {
             Reported::Overdue(request, error) => {
-                let answer = Answer::Failed(error.clone());
+                let answer = Answer::Overdue(error.clone());
                 self.step(
                     key,
                     Event::Answered {

@@ -125,7 +125,7 @@ impl Sent {
         let error = answered.as_ref().err().cloned();
         let (keys, key) = (self.keys.clone(), self.message.key.clone());
         keys.update(&key, |entry, now, out| {
-            let answer = self.answer(entry, at, answered);
+            let answer = self.answer(entry, at, answered, is_last);
             if is_last {
                 entry.calls.remove(&self.number);
             }
@@ -151,6 +151,7 @@ impl Sent {
         entry: &mut Entry,
         at: Instant,
         answered: Result<AcquireAnswer, Error>,
+        is_last: bool,
     ) -> Answer {
         let message = &self.message;
         let grant = match answered {
@@ -168,7 +169,7 @@ impl Sent {
         let terms = GrantTerms {
             request: message.clone(),
             clock_margin: self.keys.clock_margin,
-            asked_once: message.earlier != Earlier::Unclear && is_only && !is_unclear,
+            asked_once: message.earlier != Earlier::Unclear && is_last && is_only && !is_unclear,
         };
         let limit = self.keys.call_timeout().min(message.ttl);
         let Some(lease) = LeaseState::new(terms, &grant, at) else {

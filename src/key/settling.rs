@@ -61,7 +61,7 @@ impl KeyState {
             let granted_at = match answer {
                 Answer::Granted(grant) => Some(grant.acquired_at),
                 Answer::GrantedLate(granted_at, _) => Some(*granted_at),
-                Answer::Held(_) | Answer::Done(_) | Answer::Failed(_) => None,
+                Answer::Held(_) | Answer::Done(_) | Answer::Failed(_) | Answer::Overdue(_) => None,
             };
             if granted_at.is_some_and(|granted_at| granted_at > at) {
                 self.settle(lease, now, out);
@@ -71,7 +71,7 @@ impl KeyState {
         }
         let (is_granted, leaves_doubt, is_refused) = match answer {
             Answer::Granted(_) | Answer::GrantedLate(..) => (true, false, false),
-            Answer::Failed(error) => (false, error.leaves_doubt(), false),
+            Answer::Failed(error) | Answer::Overdue(error) => (false, error.leaves_doubt(), false),
             Answer::Held(_) => (false, false, true),
             Answer::Done(_) => (false, false, false),
         };

@@ -11,9 +11,13 @@ use crate::{guard::Guard, judge::Judge};
 /// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says.
 const READERS: Duration = Duration::from_millis(200);
 
+/// A conversion takes back what tasks of its process were offered, and others may have been offered at that moment.
+const CONVERTED: Duration = Duration::from_millis(200);
+
 impl Ledger {
     /// While a task waits in turn, each other client has the key once for each time that the task's client has it, and
-    /// it has it for one of its tasks at least.
+    /// it has it for one of its tasks at least, unless that one is not polled: such a task wastes a turn, and another one
+    /// when it has its position back.
     pub(super) fn came_in_time(&self, guard: &Guard, wait: &Wait) {
         let it = &self.course;
         let is_calm = !(it.faults.any() || it.kills || it.evicts || it.shares_owner);
@@ -22,7 +26,7 @@ impl Ledger {
             return;
         }
         self.count("waited in turn");
-        let most = (it.clients - 1) * (it.tasks + 2);
+        let most = (it.clients - 1) * (it.tasks + 2 + 2 * wait.silences);
         if wait.turns > most {
             let text = || {
                 let (guard, turns) = (guard.describe(), wait.turns);
@@ -63,7 +67,8 @@ impl Inner {
         let has_just_come = wait
             .polled_since
             .is_none_or(|since| since > wait.began && now < since + PASSED_OVER);
-        if has_just_come {
+        let converted = self.converted.get(&(wait.client, guard.key().clone()));
+        if has_just_come || converted.is_some_and(|&at| now < at + CONVERTED) {
             return Vec::new();
         }
         let is_passed = |(_, it): &(&u64, &Wait)| {

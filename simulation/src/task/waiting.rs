@@ -19,6 +19,7 @@ impl Task {
             is_in_turn: false,
             is_shared: false,
             polled_since: None,
+            silences: 0,
             turns: 0,
             last_turn: None,
             passed: None,
