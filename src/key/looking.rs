@@ -2,6 +2,7 @@
 //! wait for, and which leases are gone. A store that reports awaited keys is listened to as well.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -37,7 +38,11 @@ impl Keys {
         let mut map = self.map.lock();
         if !std::mem::replace(&mut map.has_look_task, true) {
             drop(map);
-            let task = LookTask(self.this.clone());
+            let keys = self.this.clone();
+            let task = LookTask {
+                keys,
+                is_over: false,
+            };
             self.lifecycle.spawn(task.run());
         } else {
             drop(map);
@@ -49,9 +54,9 @@ impl Keys {
         }
     }
 
-    /// The leases that stay, and those that did and are in use.
+    /// The leases that stay, and those that did and are in use. If there are none, the task that looks at them ends.
     fn looked_at(&self) -> Vec<Arc<LeaseState>> {
-        let map = self.map.lock();
+        let mut map = self.map.lock();
         let mut all = Vec::new();
         for entry in map.entries.values() {
             let looked_at = |claim: &&LeaseId| entry.state.is_looked_at(**claim);
@@ -59,6 +64,7 @@ impl Keys {
             let leases = claims.filter_map(|claim| entry.leases.get(claim));
             all.extend(leases.map(|behind| behind.lease().clone()));
         }
+        map.has_look_task = !all.is_empty();
         all
     }
 
@@ -124,21 +130,33 @@ impl Keys {
 }
 
 /// Looks at the leases that stay until there are none.
-struct LookTask(Weak<Keys>);
+struct LookTask {
+    keys: Weak<Keys>,
+    /// Whether there are none, so that the next one has another task.
+    is_over: bool,
+}
 
 impl LookTask {
-    async fn run(self) {
+    /// A subscriber of the application that panics in an event does not end it.
+    async fn run(mut self) {
+        while AssertUnwindSafe(self.look_on())
+            .catch_unwind()
+            .await
+            .is_err()
+        {}
+    }
+
+    async fn look_on(&mut self) {
         let mut failures = 0;
         let mut answered = Instant::now();
         loop {
             sleep(INTERVAL).await;
-            let Some(keys) = self.0.upgrade() else {
+            let Some(keys) = self.keys.upgrade() else {
                 return;
             };
             let staying = keys.looked_at();
             if staying.is_empty() {
-                let mut map = keys.map.lock();
-                map.has_look_task = false;
+                self.is_over = true;
                 return;
             }
             staying.iter().for_each(|lease| lease.check_guards());
@@ -160,7 +178,7 @@ impl LookTask {
 
 impl Drop for LookTask {
     fn drop(&mut self) {
-        if let Some(keys) = self.0.upgrade() {
+        if let Some(keys) = self.keys.upgrade().filter(|_| !self.is_over) {
             keys.map.lock().has_look_task = false;
         }
     }

@@ -32,11 +32,12 @@ impl Renewals {
 }
 
 /// Renews the leases in one call, and applies each answer to its lease. A lease that was dropped meanwhile counts as
-/// lost.
+/// lost. A subscriber that panics in the event of one lease loses the outcome of no other.
 pub(super) async fn renew(
     store: &dyn Store,
     renewals: Renewals,
-) -> Vec<(LeaseNumber, RenewalOutcome)> {
+    outcomes: &mut Vec<(LeaseNumber, RenewalOutcome)>,
+) {
     let Renewals { requests, leases } = renewals;
     let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
@@ -49,20 +50,22 @@ pub(super) async fn renew(
         telemetry::store_failed("renew", None, error);
     }
     let mut answers = answers.map(Vec::into_iter);
-    let outcome = |(number, lease): (LeaseNumber, Weak<LeaseState>)| {
-        let answer = match &mut answers {
-            Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
-            Err(error) => Err(error.clone()),
-        };
-        let outcome = lease
-            .upgrade()
-            .map(|lease| match lease.apply_renewal(sent, answer) {
-                Ok(()) if lease.reaches_end() => RenewalOutcome::Final(lease.deadline()),
-                Ok(()) => RenewalOutcome::Renewed(lease.deadline()),
-                Err(Error::Lost { .. }) => RenewalOutcome::Lost,
-                Err(_) => RenewalOutcome::Failed,
-            });
-        (number, outcome.unwrap_or(RenewalOutcome::Lost))
-    };
-    leases.into_iter().map(outcome).collect()
+    telemetry::for_each(
+        leases,
+        |(number, lease): (LeaseNumber, Weak<LeaseState>)| {
+            let answer = match &mut answers {
+                Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
+                Err(error) => Err(error.clone()),
+            };
+            let outcome = lease
+                .upgrade()
+                .map(|lease| match lease.apply_renewal(sent, answer) {
+                    Ok(()) if lease.reaches_end() => RenewalOutcome::Final(lease.deadline()),
+                    Ok(()) => RenewalOutcome::Renewed(lease.deadline()),
+                    Err(Error::Lost { .. }) => RenewalOutcome::Lost,
+                    Err(_) => RenewalOutcome::Failed,
+                });
+            outcomes.push((number, outcome.unwrap_or(RenewalOutcome::Lost)));
+        },
+    );
 }

@@ -119,8 +119,7 @@ impl RenewalTask {
             let store = self.store.clone();
             // A runtime that is ending drops the work.
             let _ = runtime::spawn(async move {
-                let outcomes = renew(&*store, renewals).await;
-                answered.outcomes.extend(outcomes);
+                renew(&*store, renewals, &mut answered.outcomes).await;
             });
             telemetry::renewals_sent(leases.len(), batch.lag);
         }

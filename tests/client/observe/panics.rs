@@ -60,7 +60,7 @@ pub fn panic_in(field: &'static str, times: usize) -> (DefaultGuard, Arc<AtomicU
 /// The events of renewals that are sent, of leases that are counted, and of a loss have these fields.
 #[tokio::test(start_paused = true)]
 async fn it_keeps_no_lease_from_its_renewals() {
-    for field in ["lag", "kept", "reason"] {
+    for field in ["lag", "kept", "reason", "left"] {
         let (_default, panics) = panic_in(field, usize::MAX);
         let (store, leases) = setup();
         let keep = |key| leases.acquire(key, TTL).keep_alive().into_future();
