@@ -180,6 +180,15 @@ impl AcquireRequest {
         self
     }
 
+    /// Whether the process waits already, and asks so rarely that a refusal is likely to write its place again.
+    #[cfg(any(feature = "elasticsearch", feature = "mongodb", feature = "opensearch"))]
+    pub(crate) fn is_likely_to_write_place(&self) -> bool {
+        /// The place of a process that asks at least twice a second counts for no longer.
+        const OFTEN: Duration = Duration::from_secs(1);
+        let is_rare = matches!(self.turn, Turn::InTurn(turn) if turn.counts_for > OFTEN);
+        is_rare && self.earlier == Earlier::Refused
+    }
+
     /// The same request, whose lease id [was in no request](Earlier::None) before.
     pub fn fresh(mut self) -> Self {
         self.earlier = Earlier::None;

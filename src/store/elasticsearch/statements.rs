@@ -37,8 +37,7 @@ use super::scripts::{
 use super::server::name;
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, DoneTick, Earlier, InTurn, ReleaseRequest, RenewRequest,
-        Turn,
+        AcquireRequest, ConvertRequest, DoneTick, InTurn, ReleaseRequest, RenewRequest, Turn,
     },
     model::{Access, Fence, Key, LeaseId, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA},
     rules::turn,
@@ -300,10 +299,10 @@ impl Statements {
 /// check which places count. It takes no place, and refuses a free key whose first place is another process's, unless
 /// the request is [barging](Turn::Barging).
 ///
-/// So a process that waits uses it at first, while the key is likely to be free.
+/// So a process that waits uses it at first, while the key is likely to be free, and again when its place is the first.
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
-    let was_refused = request.likely_held || request.earlier == Earlier::Refused;
-    let waits_already = request.turn.waiter().is_some() && was_refused;
+    let has_to_write = request.likely_held || request.is_likely_to_write_place();
+    let waits_already = request.turn.waiter().is_some() && has_to_write;
     is_whole(request) && request.tick.is_none() && !waits_already
 }
 

@@ -1,7 +1,5 @@
 //! Acquires, each by one command.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
@@ -19,10 +17,6 @@ use crate::{
     store::explained,
 };
 
-/// A process whose place counts for longer than this asks so rarely that a refusal is likely to write the place again,
-/// which only the full statement does.
-const RARE: Duration = Duration::from_secs(1);
-
 impl Pipelines<'_> {
     /// Asks for a lease, first by a cheaper command if that may be enough.
     pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
@@ -33,7 +27,8 @@ impl Pipelines<'_> {
         }
         let form = match (request.earlier, request.turn) {
             (Earlier::Unclear, _) => Form::Full,
-            (Earlier::Refused, Turn::InTurn(turn)) if turn.counts_for > RARE => Form::Full,
+            // Only the full statement writes a place.
+            (Earlier::Refused, _) if request.is_likely_to_write_place() => Form::Full,
             (Earlier::Refused, Turn::InTurn(_)) => Form::First,
             (Earlier::None, _) | (Earlier::Refused, Turn::Barging | Turn::Behind) => Form::Short,
         };
