@@ -155,7 +155,8 @@ impl Limiter {
     /// # Errors
     ///
     /// An error whose name begins with `Invalid` for bad input, and [`Error::NoRuntime`] outside of a tokio runtime,
-    /// both before anything is sent. [`Error::Closed`] if the client closes or is closed. Otherwise the error of the
+    /// both before anything is sent. [`Error::Closed`] if the client closes or is closed, and [`Error::RuntimeEnded`] if
+    /// [its runtime](crate::Leases#its-runtime) has ended. Otherwise the error of the
     /// store, after three tries if a retry could help.
     ///
     /// # Cancel safety

@@ -28,7 +28,7 @@ use crate::{
 /// # Errors
 ///
 /// - Before anything is sent: an error whose name begins with `Invalid` for a bad key, ttl or option;
-///   [`Error::Closed`]; and [`Error::NoRuntime`] outside a tokio runtime.
+///   [`Error::Closed`]; [`Error::NoRuntime`] outside a tokio runtime; and [`Error::RuntimeEnded`].
 /// - [`Error::TooManyHolders`] if no holder conflicts with the request, but the key has
 ///   [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) holders.
 /// - [`Error::NotTaken`] if the lease expired before the future was polled again.

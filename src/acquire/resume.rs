@@ -34,7 +34,7 @@ pub enum Resumed {
 /// # Errors
 ///
 /// [`Error::InvalidTtl`] if the ttl is too short for the clock margin of this handle; [`Error::NoRuntime`] outside a
-/// tokio runtime; [`Error::Closed`]; otherwise the error of the store, after three tries if a retry could help. After
+/// tokio runtime; [`Error::RuntimeEnded`]; [`Error::Closed`]; otherwise the error of the store, after three tries if a retry could help. After
 /// an error the lease is unchanged or renewed, and the ticket can be used again.
 ///
 /// # Cancel safety

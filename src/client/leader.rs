@@ -125,7 +125,7 @@ impl Leader {
     /// # Errors
     ///
     /// Only errors that a retry cannot fix: an error whose name begins with `Invalid`, [`Error::NoRuntime`] outside a
-    /// tokio runtime, and the error of a store that refuses the credentials, is not prepared, or has a document for the
+    /// tokio runtime, [`Error::RuntimeEnded`], and the error of a store that refuses the credentials, is not prepared, or has a document for the
     /// key that is not a lock. While the store does not answer, the campaign goes on.
     ///
     /// # Cancel safety

@@ -254,7 +254,7 @@ impl Leases {
         close.instrument(telemetry::close()).await;
     }
 
-    /// Whether [`close`](Leases::close) was called.
+    /// Whether [`close`](Leases::close) was called, or [the runtime of the handle](Leases#its-runtime) has ended.
     pub fn is_closed(&self) -> bool {
         self.limiters.lifecycle.is_closing()
     }

@@ -65,7 +65,7 @@ use crate::{
 /// A lease is lost when it expires on the clock of this process, which is before it expires on the server;
 /// when the store answers a renewal or a conversion that the lease has expired, was evicted or was taken
 /// over; when its [maximum hold](crate::Acquire::max_hold) is over; or when the client
-/// [closes](crate::Leases::close). A lost lease stays lost. [`lost`](Lease::lost)
+/// [closes](crate::Leases::close), or ends with [its runtime](crate::Leases#its-runtime). A lost lease stays lost. [`lost`](Lease::lost)
 /// waits for the loss, [`cancellation_token`](Lease::cancellation_token) tells other tasks of the loss, and
 /// [`at_risk`](Lease::at_risk) warns before the loss.
 #[must_use = "a lease that is dropped is released at once"]
@@ -92,7 +92,7 @@ impl Lease {
         lease
     }
 
-    /// Keeps the lease alive from now on. Fails without a tokio runtime.
+    /// Keeps the lease alive from now on. Fails if it is lost.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         self.keys.keep(&self.state)
     }

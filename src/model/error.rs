@@ -298,8 +298,8 @@ pub enum Error {
     #[error("leasehold needs a tokio runtime with time enabled: await it inside one")]
     NoRuntime,
 
-    /// The tokio runtime on which the handle was first used has ended. Nothing was sent. A handle belongs to that
-    /// runtime: its leases are renewed and released there.
+    /// The tokio runtime on which the handle was first used has ended. A handle belongs to that runtime: its leases are
+    /// renewed and released there. Nothing is sent any more. What was sent before may be carried out.
     #[error(
         "the tokio runtime on which this handle was first used has ended: make a handle for each runtime"
     )]

@@ -89,9 +89,14 @@ impl Lifecycle {
         self.closing.is_cancelled()
     }
 
+    /// Whether the runtime has ended before a close.
+    pub(crate) fn has_runtime_ended(&self) -> bool {
+        self.has_runtime_ended.load(Ordering::Acquire)
+    }
+
     /// The error of an operation that is refused because the client [is closing](Self::is_closing).
     pub(crate) fn why_closed(&self) -> Error {
-        if self.has_runtime_ended.load(Ordering::Acquire) {
+        if self.has_runtime_ended() {
             Error::RuntimeEnded
         } else {
             Error::Closed

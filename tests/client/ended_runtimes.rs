@@ -170,6 +170,29 @@ fn only_the_runtime_of_the_first_use_counts() {
     }
 }
 
+/// The caller polls its release on a runtime that lives, and goes on when that of the first use ends.
+#[test]
+fn a_release_that_its_caller_polls_goes_on() {
+    for (ends, end) in endings() {
+        let (store, leases) = setup();
+        let lease = in_time(&ends, acquire(&leases, "key")).unwrap();
+        let lives = with_threads();
+        store.gates.close(0);
+        let mut release = Box::pin(lease.release());
+        in_time(&lives, async {
+            tokio::select! {
+                biased;
+                released = &mut release => panic!("{released:?}"),
+                () = store.gates.reached() => {}
+            }
+        });
+        end(ends);
+        store.gates.open();
+        in_time(&lives, release).unwrap();
+        assert!(in_time(&lives, is_free(&store)));
+    }
+}
+
 /// A guard that is dropped on another runtime is released on that of the first use, also if the other one ends.
 #[test]
 fn what_goes_on_without_a_caller_runs_on_it() {

@@ -106,7 +106,7 @@ impl Term {
     /// Returns a token that is cancelled as soon as the term ends, for any reason. Use it in tasks that the work
     /// spawns, because those are not dropped with the work. Each term has a token of its own.
     ///
-    /// A task on the runtime of the first call watches the lease, as for [`Lease::cancellation_token`].
+    /// A task watches the lease, as for [`Lease::cancellation_token`].
     ///
     /// ```
     /// # use std::time::Duration;
