@@ -210,14 +210,14 @@ fn check_live_and_keep(
     now: Instant,
 ) -> Result<(), Error> {
     context.keys.lifecycle.check()?;
-    if lease.is_live_at(now) {
-        // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled
-        // again.
-        if keep_alive { lease.keep() } else { Ok(()) }
-    } else {
-        Err(Error::NotTaken {
-            key: lease.key().clone(),
-            ttl: lease.ttl(),
-        })
+    // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled again.
+    if lease.is_live_at(now) && (!keep_alive || lease.keep().is_ok()) {
+        return Ok(());
     }
+    // It may be a close that has ended the lease meanwhile.
+    context.keys.lifecycle.check()?;
+    Err(Error::NotTaken {
+        key: lease.key().clone(),
+        ttl: lease.ttl(),
+    })
 }
