@@ -209,15 +209,16 @@ fn check_live_and_keep(
     keep_alive: bool,
     now: Instant,
 ) -> Result<(), Error> {
-    context.keys.lifecycle.check()?;
     // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled again.
-    if lease.is_live_at(now) && (!keep_alive || lease.keep().is_ok()) {
-        return Ok(());
-    }
-    // It may be a close that has ended the lease meanwhile.
+    let is_given = lease.is_live_at(now) && (!keep_alive || lease.keep().is_ok());
+    // A close may have ended the lease, or is about to.
     context.keys.lifecycle.check()?;
-    Err(Error::NotTaken {
-        key: lease.key().clone(),
-        ttl: lease.ttl(),
-    })
+    if is_given {
+        Ok(())
+    } else {
+        Err(Error::NotTaken {
+            key: lease.key().clone(),
+            ttl: lease.ttl(),
+        })
+    }
 }
