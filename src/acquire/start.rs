@@ -214,11 +214,10 @@ fn check_live_and_keep(
     // A close may have ended the lease, or is about to.
     context.keys.lifecycle.check()?;
     if is_given {
-        Ok(())
-    } else {
-        Err(Error::NotTaken {
-            key: lease.key().clone(),
-            ttl: lease.ttl(),
-        })
+        return Ok(());
     }
+    Err(Error::NotTaken {
+        key: lease.key().clone(),
+        ttl: lease.ttl(),
+    })
 }
