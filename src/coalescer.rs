@@ -16,20 +16,18 @@
 //! for a slot, and for no batch.
 //!
 //! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
-//! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The caller gets
-//! the first of the two answers, and a call that gives the second one, which it has to poll too.
+//! them. The operation of a request whose batch is not answered in time therefore sends another request, alone:
+//! [`Queued`] tells how the first one was sent.
 //!
 //! - `submit.rs` has what operations call.
 //! - `queue.rs` has the requests that wait, and `policy.rs` decides how many of them are sent now. Both are pure.
-//! - `request.rs` is a request with the channels to its operation.
-//! - `overdue.rs` sends a request again whose batch is not answered.
+//! - `request.rs` is a request, and what its operation has of it.
 //!
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
 //! what was sent; and to release what a late answer grants. The operation polls its call itself, which saves a task for
 //! each request (`cpu` in `docs/performance.md`).
 
-mod overdue;
 mod policy;
 mod queue;
 mod request;
@@ -37,7 +35,10 @@ mod request;
 mod slow_store_tests;
 mod submit;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -45,7 +46,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub(crate) use self::{overdue::Repeats, request::PlannedRelease};
+pub(crate) use self::request::{Call, HowSent, PlannedRelease, Queued, TimedAnswer};
 use self::{
     policy::{HANGS, LEAST_BATCH, Limits, Next},
     queue::{RECENT, SendQueue},
@@ -54,7 +55,7 @@ use self::{
 use crate::{
     messages::{BatchAnswer, BatchAnswers, BatchRequest},
     model::{Cause, Error},
-    runtime::{self, in_flight::TimedAnswer, lifecycle::Lifecycle},
+    runtime::{self, lifecycle::Lifecycle},
     store::Store,
 };
 
@@ -70,12 +71,9 @@ pub(crate) struct Coalescer {
 /// A request that waits for a slot.
 struct Unsent {
     request: QueuedRequest,
-    reply: DispatchSender,
-    /// Notified when the request is sent in a batch.
-    went: oneshot::Sender<()>,
+    reply: oneshot::Sender<Dispatch>,
+    sent: Arc<OnceLock<HowSent>>,
 }
-
-type DispatchSender = oneshot::Sender<Dispatch>;
 
 /// How the wait of a request ends.
 enum Dispatch {
@@ -95,17 +93,8 @@ enum Route {
 
 /// The receiving side of a request that waits for a slot.
 struct SlotWait {
-    number: u64,
+    queued: Queued,
     dispatch: oneshot::Receiver<Dispatch>,
-    /// Resolves when the request is sent in a batch. The error means that the request is sent alone.
-    went: oneshot::Receiver<()>,
-}
-
-impl Route {
-    /// Whether the request may have to be sent again: one that is sent alone at once never is.
-    fn may_be_repeated(&self, repeats: Repeats) -> bool {
-        matches!(self, Self::Later(_)) && repeats == Repeats::Once
-    }
 }
 
 impl Coalescer {
@@ -159,7 +148,7 @@ impl Coalescer {
             return Route::Now(Some(self.permit(&mut queue, now, 1)));
         }
         let (reply, dispatch) = oneshot::channel();
-        let (went, told) = oneshot::channel();
+        let sent = Arc::<OnceLock<HowSent>>::default();
         let request = request();
         let key = request.key().clone();
         let class = request.class(now, self.store.has_cheap_undoable_releases());
@@ -167,7 +156,7 @@ impl Coalescer {
         let unsent = Unsent {
             request,
             reply,
-            went,
+            sent: sent.clone(),
         };
         let number = queue.push(key, is_single, class, unsent);
         let is_gathering = queue.is_gathering();
@@ -175,11 +164,10 @@ impl Coalescer {
         if !is_gathering {
             self.dispatch();
         }
-        Route::Later(SlotWait {
-            number,
-            dispatch,
-            went: told,
-        })
+        let coalescer = self.clone();
+        let withdraw = move || coalescer.queue.lock().withdraw(number);
+        let queued = Queued::new(withdraw, sent);
+        Route::Later(SlotWait { queued, dispatch })
     }
 
     fn permit(
@@ -238,6 +226,7 @@ impl Coalescer {
         });
         drop(queue);
         for (unsent, permit) in alone.into_iter().zip(permits) {
+            let _ = unsent.sent.set(HowSent::Alone);
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
                 permit.end(false);
@@ -256,8 +245,7 @@ impl Coalescer {
         let sent = Instant::now();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         for unsent in batch {
-            // This fails if the operation was dropped meanwhile. The send of the answer below then fails too.
-            let _ = unsent.went.send(());
+            let _ = unsent.sent.set(HowSent::InBatch(sent));
             requests.push(unsent.request.at(sent));
             replies.push(unsent.reply);
         }

@@ -15,6 +15,9 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest pause of a waiter that has no process ahead of it. If the store does not report a release, this waiter
 /// notices it after this time at most.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long a request waits for an answer before it is sent once more, if its answer depends on other requests or other
+/// tasks depend on it.
+pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
 /// After this many pauses a waiter pauses for [`LONGEST_PAUSE`] before jitter, which is the longest pause.
 pub(crate) const PAUSES_TO_LONGEST: u32 = 7;
 /// The longest pause between the requests of background work, for which no caller waits.

@@ -6,15 +6,13 @@
 //!
 //! - A call that is rare has a task of its own ([`call`]).
 //! - Acquires and releases are so frequent that a task for each would cost more than everything else the client does. So
-//!   the caller polls each of them, until it has to go on without the caller (`key/call.rs`). It waits for several
-//!   calls at once if it sends a request again (`in_flight.rs`).
+//!   the caller polls each of them, until it has to go on without the caller (`key/call.rs`).
 //! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`). The requests of
 //!   a limiter belong to its callers in the same way, so its task polls them (`limiter/driver.rs`).
 //!
 //! What must not wait for the caller that starts it is started by a thread beside the runtimes (`outside.rs`).
 
 mod call;
-pub(crate) mod in_flight;
 pub(crate) mod lifecycle;
 pub(crate) mod listener;
 pub(crate) mod outside;

@@ -1,14 +1,63 @@
-//! The requests that a coalescer sends.
+//! The requests that a coalescer sends, and what their operations have of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::queue::Class;
 use crate::{
     messages::{AcquireRequest, BatchRequest, Earlier, ReleaseRequest},
-    model::Key,
+    model::{Error, Key},
 };
+
+/// An answer, and the instant before its request was sent.
+pub(crate) type TimedAnswer<T> = (Instant, Result<T, Error>);
+
+/// A request that was submitted. It begins when its answer is first polled.
+pub(crate) struct Call<T> {
+    pub(crate) answer: BoxFuture<'static, TimedAnswer<T>>,
+    /// `None` if the request is sent at once, and alone.
+    pub(crate) queued: Option<Queued>,
+}
+
+/// A request that waits until it is sent, or has waited.
+pub(crate) struct Queued {
+    withdraw: Box<dyn Fn() -> bool + Send + Sync>,
+    sent: Arc<OnceLock<HowSent>>,
+}
+
+/// How a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HowSent {
+    /// It still waits, or was withdrawn.
+    NotYet,
+    Alone,
+    /// In a batch, at this instant.
+    InBatch(Instant),
+}
+
+impl Queued {
+    pub(super) fn new(
+        withdraw: impl Fn() -> bool + Send + Sync + 'static,
+        sent: Arc<OnceLock<HowSent>>,
+    ) -> Self {
+        Self {
+            withdraw: Box::new(withdraw),
+            sent,
+        }
+    }
+
+    /// Withdraws the request, if it was not sent yet. Returns whether it was withdrawn: there is then no answer.
+    #[must_use]
+    pub(crate) fn withdraw(&self) -> bool {
+        (self.withdraw)()
+    }
+
+    pub(crate) fn how_sent(&self) -> HowSent {
+        self.sent.get().copied().unwrap_or(HowSent::NotYet)
+    }
+}
 
 /// A request to send.
 pub(super) enum QueuedRequest {

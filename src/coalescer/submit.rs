@@ -2,18 +2,17 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
-use tokio::{sync::Notify, time::Instant};
+use futures::FutureExt;
+use tokio::time::Instant;
 
 use super::{
-    Coalescer, Dispatch, PlannedRelease, Repeats, Route, SlotWait, mismatched,
-    overdue::{Repeat, in_time},
-    request::QueuedRequest,
+    Call, Coalescer, Dispatch, PlannedRelease, Route, SlotWait, mismatched, request::QueuedRequest,
     send_alone,
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest, BatchAnswer, Earlier, ReleaseAnswer},
+    messages::{AcquireAnswer, AcquireRequest, BatchAnswer, ReleaseAnswer},
     model::Error,
-    runtime::{self, in_flight::Call},
+    runtime,
 };
 
 /// Marks the time in which a set submits its requests.
@@ -33,54 +32,24 @@ impl Drop for Gathering<'_> {
 }
 
 impl Coalescer {
-    /// Submits a request for a lease. A request whose lease an earlier one [may have been granted](Earlier::Unclear) is
-    /// sent alone.
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        request: Arc<AcquireRequest>,
-        repeats: Repeats,
-    ) -> Call<AcquireAnswer> {
+    /// Submits a request for a lease. A request whose lease an earlier one
+    /// [may have been granted](crate::messages::Earlier::Unclear) is sent alone.
+    pub(crate) fn acquire(self: &Arc<Self>, request: Arc<AcquireRequest>) -> Call<AcquireAnswer> {
         let route = self.route(|| QueuedRequest::Acquire(request.clone()));
-        let repeat = route.may_be_repeated(repeats).then(|| {
-            let mut again = request.clone();
-            let coalescer = self.clone();
-            let asked = (self.store.clone(), "acquire");
-            Repeat::new(asked, &request.key, request.lease, move || {
-                // The store may have granted the request that is in the batch.
-                Arc::make_mut(&mut again).earlier = Earlier::Unclear;
-                coalescer.acquire(again, Repeats::Never)
-            })
-        });
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
-        self.send(route, alone, repeat, |answer| match answer {
+        self.send(route, alone, |answer| match answer {
             BatchAnswer::Acquire(answer) => Some(answer),
             BatchAnswer::Release(_) => None,
         })
     }
 
     /// Submits the release of a lease.
-    pub(crate) fn release(
-        self: &Arc<Self>,
-        release: PlannedRelease,
-        repeats: Repeats,
-    ) -> Call<ReleaseAnswer> {
+    pub(crate) fn release(self: &Arc<Self>, release: PlannedRelease) -> Call<ReleaseAnswer> {
         let route = self.route(|| QueuedRequest::Release(release.clone()));
-        let repeat = route.may_be_repeated(repeats).then(|| {
-            let (key, lease) = (&release.request.key, release.request.lease);
-            let again = PlannedRelease {
-                is_repeated: true,
-                ..release.clone()
-            };
-            let coalescer = self.clone();
-            let asked = (self.store.clone(), "release");
-            Repeat::new(asked, key, lease, move || {
-                coalescer.release(again, Repeats::Never)
-            })
-        });
         let store = self.store.clone();
         let alone = async move { store.release(&release.at(Instant::now())).await };
-        self.send(route, alone, repeat, |answer| match answer {
+        self.send(route, alone, |answer| match answer {
             BatchAnswer::Release(answer) => Some(answer),
             BatchAnswer::Acquire(_) => None,
         })
@@ -109,42 +78,31 @@ impl Coalescer {
         self: &Arc<Self>,
         route: Route,
         alone: impl Future<Output = Result<A, Error>> + Send + 'static,
-        repeat: Option<Repeat<A>>,
         read: fn(BatchAnswer) -> Option<A>,
     ) -> Call<A> {
-        let coalescer = self.clone();
-        match route {
+        let SlotWait { queued, dispatch } = match route {
             Route::Now(permit) => {
-                let sent = async move { (send_alone(alone, permit).await, None) };
-                Call::new(sent, None)
-            }
-            Route::Later(SlotWait {
-                number,
-                dispatch,
-                went,
-            }) => {
-                let answer = async move {
-                    match coalescer.dispatched(dispatch).await {
-                        Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
-                        Some(Dispatch::Answer(sent, answer)) => {
-                            let read = |answer| read(answer).ok_or_else(mismatched);
-                            (sent, answer.and_then(read))
-                        }
-                        None => (Instant::now(), Err(runtime::ended())),
-                    }
+                return Call {
+                    answer: send_alone(alone, permit).boxed(),
+                    queued: None,
                 };
-                let coalescer = self.clone();
-                let stop = Arc::new(Notify::new());
-                let stopped = stop.clone();
-                let withdraw = move || {
-                    stopped.notify_one();
-                    coalescer.queue.lock().withdraw(number)
-                };
-                Call::new(
-                    in_time(answer, went, repeat, stop),
-                    Some(Box::new(withdraw)),
-                )
             }
+            Route::Later(wait) => wait,
+        };
+        let coalescer = self.clone();
+        let answer = async move {
+            match coalescer.dispatched(dispatch).await {
+                Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
+                Some(Dispatch::Answer(sent, answer)) => {
+                    let read = |answer| read(answer).ok_or_else(mismatched);
+                    (sent, answer.and_then(read))
+                }
+                None => (Instant::now(), Err(runtime::ended())),
+            }
+        };
+        Call {
+            answer: answer.boxed(),
+            queued: Some(queued),
         }
     }
 }

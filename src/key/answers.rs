@@ -24,7 +24,6 @@ impl KeyState {
         &mut self,
         request: RequestNo,
         answer: Answer,
-        is_last: bool,
         now: Instant,
         out: &mut Effects,
     ) {
@@ -33,19 +32,13 @@ impl KeyState {
             return;
         };
         let lease = claim.lease();
-        if is_last {
+        // The answer to a request that counts as failed may still come.
+        if !matches!(answer, Answer::Overdue(_)) {
             claim.sent.end(request);
-        } else if let Some(it) = claim
-            .sent
-            .under_way
-            .iter_mut()
-            .find(|it| it.number == request)
-        {
-            // The other answer to it is not waited for.
-            it.is_overdue = true;
         }
-        for other in &claim.sent.under_way {
-            out.push(Effect::Withdraw(other.number));
+        for left in &mut claim.sent.under_way {
+            left.is_awaited = false;
+            out.push(Effect::Withdraw(left.number));
         }
         claim.note(&answer);
         if let Answer::Held(held) = &answer {

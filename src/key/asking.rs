@@ -16,6 +16,7 @@ use super::{
     want::{FromMemory, Wait, Want},
 };
 use crate::{
+    coalescer::HowSent,
     messages::Turn,
     model::{Access, LeaseId},
     retry,
@@ -62,7 +63,7 @@ impl KeyState {
             && self.claim(claim).is_some_and(Claim::has_one_request);
         if !waits && (is_unanswered || self.line.is_due(now)) {
             if is_unanswered {
-                self.report_unanswered(claim, out);
+                out.push(Effect::Report(Report::Unanswered(retry::OVERDUE)));
             }
             self.send_for_line(claim, no, now, out);
         }
@@ -160,30 +161,28 @@ impl KeyState {
         let likely_held =
             last.is_some_and(|held| held.turns_ahead() > 0) && !self.line.place.is_due();
         self.line.sent(now);
-        self.send(claim, (turn, likely_held, true), (no, is_alone), now, out);
-    }
-
-    /// Reports that a request is repeated, because it was not answered for long.
-    fn report_unanswered(&self, claim: LeaseId, out: &mut Effects) {
-        let requests = self
-            .claim(claim)
-            .map(|claim| claim.sent.under_way.as_slice());
-        if let Some([_]) = requests {
-            out.push(Effect::Report(Report::Unanswered(retry::LONGEST_PAUSE)));
-        }
+        self.send(claim, (turn, likely_held), (no, is_alone), now, out);
     }
 
     fn ask_beside(&mut self, now: Instant, out: &mut Effects) {
-        let due = |claim: &Claim| match &claim.phase {
-            Phase::AsksFor(no, beside) if beside.next.is_some_and(|at| at <= now) => {
-                Some((claim.lease(), *no))
-            }
-            _ => None,
+        let due = |claim: &Claim| {
+            let Phase::AsksFor(no, beside) = &claim.phase else {
+                return None;
+            };
+            let is_slow = claim.has_one_request() && !claim.sent.waits(false, now);
+            let is_due = beside.next.map_or(is_slow, |at| at <= now);
+            is_due.then_some((claim.lease(), *no, beside.next.is_none()))
         };
-        for (claim, no) in self.claims.iter().filter_map(due).collect::<Vec<_>>() {
+        for (claim, no, repeats) in self.claims.iter().filter_map(due).collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get(no) else {
                 continue;
             };
+            if repeats {
+                if waiter.want.wait == (Wait::No { repeats: false }) {
+                    continue;
+                }
+                out.push(Effect::Report(Report::Unanswered(retry::OVERDUE)));
+            }
             let request = &waiter.want.request;
             let is_again = self.claim(claim).is_some_and(Claim::has_been_refused);
             let turn = if waiter.want.is_barging() {
@@ -194,8 +193,7 @@ impl KeyState {
             } else {
                 Turn::Behind
             };
-            let repeats = !matches!(waiter.want.wait, Wait::No { repeats: false });
-            let said = (turn, request.likely_held, repeats);
+            let said = (turn, request.likely_held);
             if let Some(Phase::AsksFor(_, beside)) = self.claim_mut(claim).map(|it| &mut it.phase) {
                 beside.next = None;
             }
@@ -206,7 +204,7 @@ impl KeyState {
     fn send(
         &mut self,
         lease: LeaseId,
-        (turn, likely_held, repeats): (Turn, bool, bool),
+        (turn, likely_held): (Turn, bool),
         (of, may_be_inline): (WaiterNo, bool),
         now: Instant,
         out: &mut Effects,
@@ -226,13 +224,13 @@ impl KeyState {
             number,
             of,
             at: now,
-            is_overdue: false,
+            how: HowSent::NotYet,
+            is_awaited: true,
             is_inline: by.is_some(),
         });
         out.push(Effect::Send {
             request: number,
             message: claim.request.clone(),
-            repeats,
             by,
         });
     }
@@ -259,8 +257,8 @@ impl KeyState {
                     out.push(Effect::Spawn(request.number));
                 }
                 let end = request.at.checked_add(limit);
-                if !request.is_overdue && end.is_some_and(|end| end <= now) {
-                    request.is_overdue = true;
+                if request.is_awaited && end.is_some_and(|end| end <= now) {
+                    request.is_awaited = false;
                     // Its failure withdraws it. A request that is withdrawn before has no answer to wait for.
                     out.push(Effect::Overdue(request.number, limit));
                 }

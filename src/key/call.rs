@@ -21,8 +21,9 @@ use tokio::{
 };
 
 use crate::{
+    coalescer::{HowSent, Queued},
     model::Error,
-    runtime::{ended, in_flight::Withdraw, lifecycle::Lifecycle, outside, panicked},
+    runtime::{ended, lifecycle::Lifecycle, outside, panicked},
 };
 
 /// A request that was sent, or is about to be.
@@ -37,7 +38,8 @@ struct CallState {
     /// Whether a task of its own is to poll the call: the one on this runtime.
     spawn_on: Option<Handle>,
     is_withdrawn: bool,
-    withdraw: Option<Withdraw>,
+    /// `None` if the request is sent at once, and alone.
+    queued: Option<Queued>,
     /// Wakes the task that polls the call, when that one has to wait for the outcome elsewhere.
     waker: Option<Waker>,
     has_panicked: bool,
@@ -67,7 +69,7 @@ impl Call {
     pub(super) fn begin(
         self: &Arc<Self>,
         work: impl Future<Output = ()> + Send + 'static,
-        withdraw: Option<Withdraw>,
+        queued: Option<Queued>,
     ) -> bool {
         let this = Arc::downgrade(self);
         // A subscriber of the application that panics in an event must not end the task of the caller.
@@ -78,11 +80,11 @@ impl Call {
         });
         let work = Box::pin(work);
         let mut state = self.state.lock();
-        if state.is_withdrawn && withdraw.as_ref().is_some_and(|withdraw| withdraw()) {
+        if state.is_withdrawn && queued.as_ref().is_some_and(Queued::withdraw) {
             state.work = Work::Gone;
             return false;
         }
-        state.withdraw = withdraw;
+        state.queued = queued;
         match state.spawn_on.clone() {
             Some(runtime) => {
                 state.work = Work::Gone;
@@ -148,11 +150,21 @@ impl Call {
     pub(super) fn withdraw(&self) -> bool {
         let mut state = self.state.lock();
         state.is_withdrawn = true;
-        let withdraws = state.withdraw.as_ref().is_some_and(|withdraw| withdraw());
+        let withdraws = state.queued.as_ref().is_some_and(Queued::withdraw);
         if withdraws {
             state.work = Work::Gone;
         }
         withdraws
+    }
+
+    /// How the request was sent.
+    pub(super) fn how_sent(&self) -> HowSent {
+        let state = self.state.lock();
+        match (&state.queued, &state.work) {
+            (Some(queued), _) => queued.how_sent(),
+            (None, Work::Not) => HowSent::NotYet,
+            (None, _) => HowSent::Alone,
+        }
     }
 }
 

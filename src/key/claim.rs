@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use super::{holding::Holding, waiters::WaiterNo};
 use crate::{
+    coalescer::HowSent,
     messages::{AcquireRequest, Earlier},
     model::LeaseId,
-    retry::{LONGEST_PAUSE, Tries},
+    retry::{LONGEST_PAUSE, OVERDUE, Tries},
 };
 
 /// How long the task of a waiter may leave its request unpolled before a task of its own polls the request.
@@ -59,8 +60,11 @@ pub(super) struct UnderWay {
     /// The waiter for which it was sent.
     pub(super) of: WaiterNo,
     pub(super) at: Instant,
-    /// Whether it has taken longer than a call may take, and counts as failed.
-    pub(super) is_overdue: bool,
+    /// How it was sent, as far as the driver has told.
+    pub(super) how: HowSent,
+    /// Whether its answer is waited for: no other request of the claim was answered since, and it has not taken longer
+    /// than a call may take.
+    pub(super) is_awaited: bool,
     /// Whether only the task that waits for the answer polls it.
     pub(super) is_inline: bool,
 }
@@ -151,9 +155,9 @@ impl Claim {
         }
     }
 
-    /// Whether one request is under way, which has not counted as failed.
+    /// Whether one request is under way, and its answer is waited for.
     pub(super) fn has_one_request(&self) -> bool {
-        matches!(self.sent.under_way.as_slice(), [one] if !one.is_overdue)
+        matches!(self.sent.under_way.as_slice(), [one] if one.is_awaited)
     }
 
     /// Whether its terms may change: each request was answered by a refusal.
@@ -188,20 +192,54 @@ impl Sent {
         }
     }
 
-    /// Whether a request is under way whose answer is waited for. If other tasks than the one that it was sent for wait
-    /// for the answer too, the request is repeated once after a second, because it may be lost.
+    /// Whether a request is under way whose answer is waited for, and which is not to be repeated now. A request is
+    /// repeated once: see [`UnderWay::is_slow`].
     pub(super) fn waits(&self, others_wait: bool, now: Instant) -> bool {
-        let is_repeated = self.under_way.len() > 1;
-        let is_awaited = |it: &UnderWay| {
-            !it.is_overdue && (is_repeated || !others_wait || now < it.at + LONGEST_PAUSE)
-        };
-        self.under_way.iter().any(is_awaited)
+        let is_repeated = self.is_repeated();
+        let waits = |it: &UnderWay| it.is_awaited && (is_repeated || !it.is_slow(others_wait, now));
+        self.under_way.iter().any(waits)
+    }
+
+    pub(super) fn is_repeated(&self) -> bool {
+        self.under_way.len() > 1
     }
 
     /// Records that a request has ended. Returns it, unless it is not known.
     pub(super) fn end(&mut self, number: RequestNo) -> Option<UnderWay> {
         let at = self.under_way.iter().position(|it| it.number == number)?;
         Some(self.under_way.swap_remove(at))
+    }
+}
+
+impl UnderWay {
+    /// Whether the answer takes so long that the request is repeated. If other tasks than the one that it was sent for
+    /// wait for the answer too, that is a second, because it may be lost. If it was sent in a batch, that is a second
+    /// too, because another request of the batch may delay it.
+    fn is_slow(&self, others_wait: bool, now: Instant) -> bool {
+        let since = match self.how {
+            HowSent::InBatch(sent) if !others_wait => sent,
+            _ if others_wait => self.at,
+            _ => return false,
+        };
+        now >= since + OVERDUE
+    }
+
+    /// When it may be slow for the first time, or the driver tells again how it was sent, if that is after this instant.
+    pub(super) fn next_look(&self, passed: Instant) -> Option<Instant> {
+        let first = self.at + OVERDUE;
+        if first > passed {
+            return Some(first);
+        }
+        match self.how {
+            HowSent::NotYet => Some(passed + OVERDUE),
+            HowSent::InBatch(sent) => Some(sent + OVERDUE),
+            HowSent::Alone => None,
+        }
+    }
+
+    /// Whether the driver is to tell how it was sent.
+    pub(super) fn is_looked_at(&self, now: Instant) -> bool {
+        self.is_awaited && self.how == HowSent::NotYet && now >= self.at + OVERDUE
     }
 }
 

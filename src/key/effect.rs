@@ -25,12 +25,8 @@ pub(crate) enum Event {
     Enter(WaiterNo, Want),
     /// A task does not want it any more.
     Leave(WaiterNo),
-    /// A request was answered. `is_last` says that no other answer to it will come.
-    Answered {
-        request: RequestNo,
-        answer: Answer,
-        is_last: bool,
-    },
+    /// A request was answered, or counts as failed.
+    Answered(RequestNo, Answer),
     /// A request was withdrawn before it was sent.
     Withdrawn(RequestNo),
     /// The release of a lease was answered, or given up.
@@ -74,7 +70,6 @@ pub(crate) enum Effect {
     Send {
         request: RequestNo,
         message: Arc<AcquireRequest>,
-        repeats: bool,
         by: Option<WaiterNo>,
     },
     /// Withdraws a request, if it was not sent yet.

@@ -23,7 +23,7 @@ use crate::{
 
 /// What follows from a change of a key.
 pub(super) enum Job {
-    Send(Arc<Call>, RequestNo, Arc<AcquireRequest>, bool),
+    Send(Arc<Call>, RequestNo, Arc<AcquireRequest>),
     Withdraw(RequestNo, Arc<Call>),
     Spawn(Arc<Call>),
     SpawnRelease(PolledCall),
@@ -58,9 +58,8 @@ impl Keys {
             Effect::Send {
                 request,
                 message,
-                repeats,
                 by,
-            } => Job::Send(self.begin(entry, request, by), request, message, repeats),
+            } => Job::Send(self.begin(entry, request, by), request, message),
             Effect::Withdraw(request) => Job::Withdraw(request, entry.calls.get(&request)?.clone()),
             Effect::Spawn(request) => Job::Spawn(entry.calls.get(&request)?.clone()),
             Effect::SpawnRelease(lease) => Job::SpawnRelease(entry.releases.remove(&lease)?),
@@ -189,9 +188,7 @@ impl Keys {
     /// Carries out a job.
     pub(super) fn run(&self, key: &Key, job: Job) {
         match job {
-            Job::Send(call, request, message, repeats) => {
-                self.send(&call, request, message, repeats);
-            }
+            Job::Send(call, request, message) => self.send(&call, request, message),
             Job::Withdraw(request, call) => {
                 if call.withdraw() {
                     self.step(key, Event::Withdrawn(request));
@@ -221,14 +218,7 @@ impl Keys {
         match reported {
             Reported::Overdue(request, error) => {
                 let answer = Answer::Overdue(error.clone());
-                self.step(
-                    key,
-                    Event::Answered {
-                        request,
-                        answer,
-                        is_last: false,
-                    },
-                );
+                self.step(key, Event::Answered(request, answer));
                 telemetry::store_failed("acquire", None, &error);
             }
             Reported::Lost(guards) => telemetry::for_each(guards, |guard| {

@@ -178,6 +178,11 @@ impl Entry {
     /// Tells the state what its leases have left.
     pub(super) fn refresh(&mut self, facts: Facts, now: Instant) {
         self.state.set_facts(facts);
+        for request in self.state.looked_at_requests(now) {
+            if let Some(call) = self.calls.get(&request.number) {
+                request.how = call.how_sent();
+            }
+        }
         for (claim, holding) in self.state.holdings() {
             let Some(behind) = self.leases.get(&claim) else {
                 continue;

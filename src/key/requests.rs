@@ -12,13 +12,12 @@ use super::{
     keys::{Entry, Keys},
 };
 use crate::{
-    coalescer::Repeats,
     lease_state::{BackingLease, GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest, Earlier},
     model::{Error, Key, LeaseId},
-    release::ReleaseJob,
+    release::{InFlight, ReleaseJob},
     rules,
-    runtime::{self, in_flight::InFlight, suspension},
+    runtime::{self, suspension},
     telemetry,
 };
 
@@ -34,20 +33,9 @@ struct Sent {
 
 impl Keys {
     /// Sends a request, which the caller, or a task, polls.
-    pub(super) fn send(
-        &self,
-        call: &Arc<Call>,
-        number: RequestNo,
-        message: Arc<AcquireRequest>,
-        repeats: bool,
-    ) {
+    pub(super) fn send(&self, call: &Arc<Call>, number: RequestNo, message: Arc<AcquireRequest>) {
         let Some(keys) = self.this.upgrade() else {
             return;
-        };
-        let repeats = if repeats {
-            Repeats::Once
-        } else {
-            Repeats::Never
         };
         let mut sent = Sent {
             keys,
@@ -56,21 +44,12 @@ impl Keys {
             suspended: suspension::total(),
             is_over: false,
         };
-        let asked = self.releaser.coalescer().acquire(message, repeats);
-        let withdraw = asked.withdraw;
-        let mut answer = asked.answer;
+        let asked = self.releaser.coalescer().acquire(message);
         let work = async move {
-            loop {
-                let ((at, answered), rest) = answer.await;
-                let is_last = rest.is_none();
-                sent.answered(at, answered, is_last);
-                match rest {
-                    Some(rest) => answer = rest.answer,
-                    None => return,
-                }
-            }
+            let (at, answered) = asked.answer.await;
+            sent.answered(at, answered);
         };
-        call.begin(work, withdraw);
+        call.begin(work, asked.queued);
     }
 
     /// Lets a task of its own poll a call.
@@ -89,7 +68,7 @@ impl Keys {
         let done = OnDrop(Some(move || keys.step(&key, Event::Settled(lease))));
         let releaser = self.releaser.clone();
         self.lifecycle.spawn(async move {
-            let mut calls = InFlight::new();
+            let mut calls = InFlight::default();
             releaser
                 .release_until_confirmed(&job, None, &mut calls)
                 .await;
@@ -120,20 +99,14 @@ impl Keys {
 
 impl Sent {
     /// Applies an answer to the claim.
-    fn answered(&mut self, at: Instant, answered: Result<AcquireAnswer, Error>, is_last: bool) {
-        self.is_over = is_last;
+    fn answered(&mut self, at: Instant, answered: Result<AcquireAnswer, Error>) {
+        self.is_over = true;
         let error = answered.as_ref().err().cloned();
         let (keys, key) = (self.keys.clone(), self.message.key.clone());
         keys.update(&key, |entry, now, out| {
-            let answer = self.answer(entry, at, answered, is_last);
-            if is_last {
-                entry.calls.remove(&self.number);
-            }
-            let event = Event::Answered {
-                request: self.number,
-                answer,
-                is_last,
-            };
+            let answer = self.answer(entry, at, answered);
+            entry.calls.remove(&self.number);
+            let event = Event::Answered(self.number, answer);
             entry.state.step(event, now, out);
         });
         // The subscriber of the application may panic.
@@ -151,7 +124,6 @@ impl Sent {
         entry: &mut Entry,
         at: Instant,
         answered: Result<AcquireAnswer, Error>,
-        is_last: bool,
     ) -> Answer {
         let message = &self.message;
         let grant = match answered {
@@ -169,7 +141,7 @@ impl Sent {
         let terms = GrantTerms {
             request: message.clone(),
             clock_margin: self.keys.clock_margin,
-            asked_once: message.earlier != Earlier::Unclear && is_last && is_only && !is_unclear,
+            asked_once: message.earlier != Earlier::Unclear && is_only && !is_unclear,
         };
         let limit = self.keys.call_timeout().min(message.ttl);
         let Some(lease) = LeaseState::new(terms, &grant, at) else {
@@ -197,7 +169,7 @@ impl Sent {
 impl Drop for Sent {
     fn drop(&mut self) {
         if !self.is_over {
-            self.answered(Instant::now(), Err(runtime::ended()), true);
+            self.answered(Instant::now(), Err(runtime::ended()));
         }
     }
 }

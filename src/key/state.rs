@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    claim::{Claim, Phase, RequestNo, SILENT},
+    claim::{Claim, Phase, RequestNo, SILENT, UnderWay},
     effect::{Effect, Event, Note, Report},
     holding::{Conversion, Holding, Serving},
     line::Line,
@@ -82,11 +82,7 @@ impl KeyState {
                 self.enter(no, want, now, out);
             }
             Event::Leave(no) => self.leave(no, now, out),
-            Event::Answered {
-                request,
-                answer,
-                is_last,
-            } => self.answered(request, answer, is_last, now, out),
+            Event::Answered(request, answer) => self.answered(request, answer, now, out),
             Event::Withdrawn(request) => self.withdrawn(request),
             Event::Released(claim) => self.released(claim, now, out),
             Event::Settled(claim) => self.settled(claim, out),
@@ -190,6 +186,16 @@ impl KeyState {
         }
     }
 
+    /// The requests of which the driver is to tell how they were sent.
+    pub(crate) fn looked_at_requests(
+        &mut self,
+        now: Instant,
+    ) -> impl Iterator<Item = &mut UnderWay> {
+        let all = self.claims.iter_mut();
+        let all = all.flat_map(|claim| claim.sent.under_way.iter_mut());
+        all.filter(move |it| it.is_looked_at(now))
+    }
+
     pub(super) fn claim(&self, lease: LeaseId) -> Option<&Claim> {
         self.claims.iter().find(|claim| claim.lease() == lease)
     }
@@ -276,8 +282,11 @@ impl KeyState {
         let of_requests = claim.sent.under_way.iter().flat_map(|it| {
             let silent = it.is_inline.then(|| it.at + SILENT);
             let overdue = claim.overdue(it.at, self.call_timeout);
-            let again = (claim.sent.under_way.len() == 1).then(|| it.at + retry::LONGEST_PAUSE);
-            [silent, overdue.filter(|_| !it.is_overdue), again]
+            let look = it
+                .next_look(self.passed)
+                .filter(|_| !claim.sent.is_repeated());
+            let awaited = [overdue, look].map(|at| at.filter(|_| it.is_awaited));
+            [silent, awaited[0], awaited[1]]
         });
         let of_phase = match &claim.phase {
             Phase::AsksForLine | Phase::GivenAway(_) => [None; 3],

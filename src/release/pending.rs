@@ -9,10 +9,11 @@ use futures::FutureExt;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
+    in_flight::InFlight,
     job::ReleaseJob,
     releaser::{ReleaseReply, Releaser},
 };
-use crate::{lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight};
+use crate::lease_state::LeaseState;
 
 /// A release that is due. It is dropped when it is done or given up, and a close waits until then.
 pub(crate) struct PendingRelease {
@@ -42,7 +43,7 @@ impl PendingRelease {
     /// Releases the lease without a caller that waits for the outcome. Calls that are still under way after that run to
     /// their end, but a close does not wait for them.
     pub(crate) async fn settle(self) {
-        let mut calls = InFlight::new();
+        let mut calls = InFlight::default();
         self.release(None, &mut calls).await;
         drop(self);
         calls.finish().await;
@@ -51,7 +52,7 @@ impl PendingRelease {
     /// Releases the lease, and sends the outcome to the caller, who polls this. If it panics, `again` gets the release,
     /// because a second try may succeed: a subscriber of the application may panic only once.
     pub(crate) async fn release_with_caller(self, reply: ReleaseReply, again: impl FnOnce(Self)) {
-        let mut calls = InFlight::new();
+        let mut calls = InFlight::default();
         let release = AssertUnwindSafe(self.release(Some(reply), &mut calls));
         match release.catch_unwind().await {
             Ok(()) => drop(self),
@@ -65,7 +66,7 @@ impl PendingRelease {
 
     /// Releases the lease, and sends the outcome to the caller if one waits. Calls that are still under way after that
     /// are left in `calls`.
-    async fn release(&self, reply: Option<ReleaseReply>, calls: &mut InFlight<ReleaseAnswer>) {
+    async fn release(&self, reply: Option<ReleaseReply>, calls: &mut InFlight) {
         let job = self.job();
         self.releaser
             .release_until_confirmed(&job, reply, calls)

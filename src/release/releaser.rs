@@ -8,14 +8,13 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::job::ReleaseJob;
+use super::{in_flight::InFlight, job::ReleaseJob};
 use crate::{
-    coalescer::{Coalescer, PlannedRelease, Repeats},
+    coalescer::{Coalescer, PlannedRelease, TimedAnswer},
     messages::ReleaseAnswer,
     model::{Error, Key, LeaseId},
     random,
     retry::{self, Tries},
-    runtime::in_flight::InFlight,
     telemetry,
 };
 
@@ -97,7 +96,7 @@ impl Releaser {
         &self,
         job: &ReleaseJob,
         mut reply: Option<ReleaseReply>,
-        calls: &mut InFlight<ReleaseAnswer>,
+        calls: &mut InFlight,
     ) {
         let mut progress = Progress::begin(job, reply.is_some());
         loop {
@@ -189,18 +188,25 @@ impl Releaser {
 
     /// Sends a request, and waits for the next answer to it or to an earlier one. Returns the instant before the request
     /// was sent that is answered.
+    ///
+    /// A caller does not wait for the other requests of a batch for long: after [`retry::OVERDUE`], its request is sent
+    /// once more, alone. (Without a caller, the next try does that.)
     async fn send(
         &self,
         request: PlannedRelease,
         reply: Option<&mut ReleaseReply>,
-        calls: &mut InFlight<ReleaseAnswer>,
+        calls: &mut InFlight,
     ) -> Result<(Instant, ReleaseAnswer), Error> {
         // The semaphore is never closed, so there is always a permit.
         let slot = match reply {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        calls.start(self.coalescer.release(request, Repeats::Once));
+        let again = PlannedRelease {
+            is_repeated: true,
+            ..request.clone()
+        };
+        calls.start(self.coalescer.release(request));
         let limit = self.call_timeout;
         let answer = match reply {
             None => {
@@ -217,22 +223,46 @@ impl Releaser {
             }
             // If the caller drops its future, the release is tried again in the background, after a short pause.
             Some(reply) => tokio::select! {
-                answer = calls.next(limit) => answer,
+                answer = self.next_for_caller(again, calls) => answer,
                 () = reply.closed() => None,
             },
         };
         // A request that waits to be sent is dropped, because the next try sends the same request.
-        calls.stop_sending();
-        answer.map_or_else(
-            || {
-                Err(Error::TimedOut {
-                    store: self.coalescer.store_name(),
-                    operation: "release",
-                    limit,
-                })
-            },
-            |(sent, answer)| answer.map(|answer| (sent, answer)),
-        )
+        calls.withdraw_unsent();
+        let (sent, answer) = answer.ok_or_else(|| self.timed_out(limit))?;
+        Ok((sent, answer?))
+    }
+
+    /// The next answer within the call timeout. Sends this request if the one under way is
+    /// [overdue](retry::OVERDUE).
+    async fn next_for_caller(
+        &self,
+        again: PlannedRelease,
+        calls: &mut InFlight,
+    ) -> Option<TimedAnswer<ReleaseAnswer>> {
+        let (mut limit, mut again) = (self.call_timeout, Some(again));
+        loop {
+            let wait = limit.min(retry::OVERDUE);
+            let answer = calls.next(wait).await;
+            limit -= wait;
+            if answer.is_some() || limit.is_zero() {
+                return answer;
+            }
+            if let Some(again) = again.take_if(|_| calls.waits_for_batch(retry::OVERDUE)) {
+                let about = (&again.request.key, again.request.lease);
+                let late = self.timed_out(retry::OVERDUE);
+                telemetry::store_failed("release", Some(about), &late);
+                calls.start(self.coalescer.release(again));
+            }
+        }
+    }
+
+    fn timed_out(&self, limit: Duration) -> Error {
+        Error::TimedOut {
+            store: self.coalescer.store_name(),
+            operation: "release",
+            limit,
+        }
     }
 }
 

@@ -1,0 +1,106 @@
+//! The requests of one release that are under way. There can be several, because a release that gets no answer in time is
+//! requested again, and each request runs to its end.
+
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+
+use futures::{
+    FutureExt,
+    future::{Either, select},
+};
+use tokio::time::timeout;
+
+use crate::{
+    coalescer::{Call, HowSent, Queued, TimedAnswer},
+    messages::ReleaseAnswer,
+};
+
+/// The requests that are under way.
+///
+/// A request stays here even if the release no longer waits for its answer, because the futures of the MongoDB driver
+/// are not cancel safe. So the release must let the requests [finish](InFlight::finish), as part of work that goes on
+/// after its caller has gone.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    /// There are few, mostly one, so all of them are polled each time. `FuturesUnordered` would have the task polled
+    /// twice for each answer (futures 0.3.34), and would wake a second thread for that.
+    running: Vec<Call<ReleaseAnswer>>,
+    /// The answers that came while the release waited for something else.
+    answered: Vec<TimedAnswer<ReleaseAnswer>>,
+}
+
+impl InFlight {
+    /// Adds a request. It begins with the next wait for an answer.
+    pub(super) fn start(&mut self, call: Call<ReleaseAnswer>) {
+        self.running.push(call);
+    }
+
+    /// Withdraws the requests that were not sent yet.
+    pub(super) fn withdraw_unsent(&mut self) {
+        let is_withdrawn = |call: &Call<_>| call.queued.as_ref().is_some_and(Queued::withdraw);
+        self.running.retain(|call| !is_withdrawn(call));
+    }
+
+    /// Whether no request is under way and no answer is left to take.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.answered.is_empty()
+    }
+
+    /// Whether one request is under way, which has gone without an answer for this long since its batch was sent.
+    pub(super) fn waits_for_batch(&self, limit: Duration) -> bool {
+        let [call] = self.running.as_slice() else {
+            return false;
+        };
+        match call.queued.as_ref().map(Queued::how_sent) {
+            Some(HowSent::InBatch(sent)) => sent.elapsed() >= limit,
+            _ => false,
+        }
+    }
+
+    /// The next answer to any of the requests. `None` if there is none within this time, or if no request is under way.
+    ///
+    /// Cancel safe, like all waits of this type except [`finish`](InFlight::finish): the requests stay here.
+    pub(super) async fn next(&mut self, limit: Duration) -> Option<TimedAnswer<ReleaseAnswer>> {
+        match self.answered.pop() {
+            Some(answer) => Some(answer),
+            None => timeout(limit, next_of(&mut self.running))
+                .await
+                .ok()
+                .flatten(),
+        }
+    }
+
+    /// Waits for `other`, and polls the requests meanwhile.
+    pub(super) async fn drive_while<O>(&mut self, other: impl Future<Output = O>) -> O {
+        let mut other = pin!(other);
+        while !self.running.is_empty() {
+            match select(other.as_mut(), next_of(&mut self.running)).await {
+                Either::Left((output, _)) => return output,
+                Either::Right((answer, _)) => self.answered.extend(answer),
+            }
+        }
+        other.await
+    }
+
+    /// Runs every request that was sent to its end. Not cancel safe: dropping the future drops the requests.
+    pub(crate) async fn finish(mut self) {
+        self.withdraw_unsent();
+        while next_of(&mut self.running).await.is_some() {}
+    }
+}
+
+/// The next answer that comes; `None` when no request is under way.
+fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<TimedAnswer<T>>> {
+    poll_fn(|cx| {
+        for (at, call) in running.iter_mut().enumerate() {
+            if let Poll::Ready(answer) = call.answer.poll_unpin(cx) {
+                drop(running.swap_remove(at));
+                return Poll::Ready(Some(answer));
+            }
+        }
+        if running.is_empty() {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
+    })
+}
