@@ -15,12 +15,12 @@ pub async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code
         None => Ok(RunLease::Plain(acquire_plain(run, leases).await?)),
         Some(OnceAttempt::Acquired(lease)) => Ok(RunLease::Once(lease)),
         Some(OnceAttempt::Done(done)) => {
-            out::say(&format!("{}: {done}", run.key));
+            out::say(&format!("{}: {done}", text::name(&run.key)));
             Err(Code::Done)
         }
         Some(OnceAttempt::Superseded { tick, done }) => {
             let error = Error::Superseded { tick, done };
-            out::say(&format!("{}: {error}", run.key));
+            out::say(&format!("{}: {error}", text::name(&run.key)));
             Err(Code::Superseded)
         }
         Some(OnceAttempt::Held(held)) => {

@@ -25,8 +25,10 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
             return Ok(Code::No);
         };
         if !io::stdin().is_terminal() {
-            let text =
-                format!("{key} is held; to evict its holders without being asked, add --yes");
+            let text = format!(
+                "{} is held; to evict its holders without being asked, add --yes",
+                text::name(&evict.key)
+            );
             return Err(Failure::Usage(text));
         }
         let shown = leases_of(&lock);

@@ -43,7 +43,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
             lease = campaign => lease?,
             signal = signals.end() => return Ok(signal.into()),
         };
-        let (key, began) = (lease.key().clone(), Instant::now());
+        let (key, began) = (text::name(&lead.key), Instant::now());
         out::say(&format!(
             "{key} is led from here, with fence {}",
             lease.fence()
@@ -126,7 +126,10 @@ async fn campaign(
                 _ = ticks.tick() => samples.sample(),
             }
         };
-        out::say(&format!("no campaign for {} now: {error}", lead.key));
+        out::say(&format!(
+            "no campaign for {} now: {error}",
+            text::name(&lead.key)
+        ));
         sleep(pause(failures, fastrand::f64())).await;
         failures += 1;
     }

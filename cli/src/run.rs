@@ -33,6 +33,7 @@ use super::{
     signals::Signals,
     supervisor::{AFTER_KILL, Instruction, Report},
     terms::Terms,
+    text,
 };
 
 /// How long the release of the lease may take.
@@ -90,6 +91,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     match released {
         _ if stopped => Ok(Code::Lost),
         Err(Error::Lost { reason, .. }) => {
+            let key = text::name(key.as_str());
             out::say(&format!(
                 "{key} was lost before the command had ended: {reason}"
             ));
@@ -97,6 +99,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         }
         Err(error) => {
             let Some(tick) = tick.filter(|_| is_done) else {
+                let key = text::name(key.as_str());
                 out::say(&format!(
                     "{key} could not be released, its ttl will: {error}"
                 ));
@@ -110,6 +113,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
 }
 
 fn not_known(key: &Key, tick: Tick, why: impl Display) -> String {
+    let key = text::name(key.as_str());
     format!(
         "the command has ended with 0, and it is not known whether {tick} of {key} is done: {why}"
     )
@@ -151,7 +155,7 @@ impl CommandEnd {
     fn code_for(&self, key: &Key, tick: Option<Tick>) -> Code {
         match (tick, self.asked_to_end) {
             (Some(tick), Some(signal)) if self.code == Code::Of(0) && !self.stopped => {
-                let number = signal.as_raw();
+                let (key, number) = (text::name(key.as_str()), signal.as_raw());
                 out::say(&format!(
                     "{key}: {tick} is not done, because signal {number} asked the command to end"
                 ));
@@ -284,7 +288,8 @@ impl SupervisorProcess {
                     self.send(Instruction::Stop);
                     let grace = millis(self.terms.grace) + AFTER_KILL;
                     self.dead_by = self.dead_by.min(clock::now().saturating_add(grace));
-                    out::say(&format!("the lease on {} is lost: {reason}", lease.key()));
+                    let key = text::name(lease.key().as_str());
+                    out::say(&format!("the lease on {key} is lost: {reason}"));
                 }
                 line = self.reports.next_line(), if is_connected => match line.ok().flatten() {
                     Some(line) => self.take_report(&line, lease),

@@ -22,6 +22,19 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped.collect())
 }
 
+/// The longest name in a message, in characters.
+const MAX_NAME: usize = 48;
+
+/// A key as a message names it: safe for a terminal, and shortened if it is very long.
+pub fn name(key: &str) -> Cow<'_, str> {
+    let key = visible(key);
+    if key.chars().nth(MAX_NAME).is_none() {
+        return key;
+    }
+    let kept: String = key.chars().take(MAX_NAME - 1).collect();
+    Cow::Owned(format!("{kept}…"))
+}
+
 /// Formats a time in its two largest units.
 pub fn short(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -38,6 +51,15 @@ pub fn short(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_names_a_long_key_by_its_beginning() {
+        assert_eq!(name("report:42"), "report:42");
+        let long = "锁".repeat(170);
+        let named = name(&long);
+        assert_eq!(named.chars().count(), MAX_NAME);
+        assert!(named.ends_with("锁…"));
+    }
 
     #[test]
     fn what_moves_a_cursor_is_shown_and_not_done() {
