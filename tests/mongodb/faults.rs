@@ -13,7 +13,7 @@ use leasehold::{
     Error, Key, Lease, Leases, MongoStore, Store,
     store::{AcquireAnswer, AcquireRequest, LeaseId, RenewRequest},
 };
-use leasehold_tests::proxy::Proxy;
+use leasehold_tests::{proxy::Proxy, sentence::sentence};
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -92,6 +92,24 @@ async fn an_eviction_that_the_driver_sends_again_evicts_once() {
     assert_eq!(eviction.evicted[0].lease, lease.id());
     let state = leases.inspect("key").await.unwrap().unwrap();
     assert_eq!(state.fence, eviction.fence);
+}
+
+/// The error of a call that got no answer names the server.
+#[tokio::test]
+async fn a_server_that_stops_answering_is_named() {
+    let (proxy, _, fixture) = proxied().await;
+    let options = fixture.options_at(proxy.address, "").await;
+    let store = MongoStore::new(&fixture.collection_with(options));
+    let leases = Leases::builder(store)
+        .call_timeout(Duration::from_secs(1))
+        .build();
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    lease.release().await.unwrap();
+    (0..4).for_each(|_| proxy.swallow_the_answer_to("findAndModify"));
+    let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    let server = format!("at {}", proxy.address);
+    assert!(sentence(&error).contains(&server), "{error}");
 }
 
 /// When the driver does not send writes again, the client does, with the same lease id.

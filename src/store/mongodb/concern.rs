@@ -16,12 +16,13 @@
 //!   writes that a kill can undo (`docs/evidence.md`).
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use mongodb::{
-    Collection, Database,
+    Collection, Database, ServerInfo,
     bson::{Document, doc},
     options::{
         Acknowledgment, CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference,
@@ -31,11 +32,13 @@ use mongodb::{
 use parking_lot::Mutex;
 
 use super::error::{STORE, classify};
-use crate::model::Error;
+use crate::model::{Error, brief, quoted};
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it waits without end,
 /// and keeps the connection busy.
 const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest list of servers in a message, in characters.
+const SERVERS: usize = 100;
 /// How long a server counts as standalone before the store asks it again. It may have been restarted as a member of a
 /// replica set, where `w: 1` is not enough.
 const STANDALONE_FOR: Duration = Duration::from_secs(10);
@@ -51,11 +54,17 @@ pub(crate) struct Collections<T: Send + Sync> {
     primary: Collection<T>,
     /// Whether `j: true` is sent. Otherwise the server decides.
     journal: bool,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<Option<Known>>>,
 }
 
-/// The kind of deployment behind a client, and when the server was asked.
-type Known = Option<(Deployment, Instant)>;
+/// What is known of the servers behind a client.
+struct Known {
+    deployment: Deployment,
+    /// When they were asked.
+    asked: Instant,
+    /// Their addresses.
+    servers: String,
+}
 
 /// The kind of deployment behind a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +117,18 @@ impl<T: Send + Sync> Collections<T> {
         &self.majority
     }
 
-    /// What messages call the collection. The driver does not tell where its servers are.
+    /// What messages call the collection: with its servers, when one of them has answered. Before that, the driver does
+    /// not tell where they are.
     pub(crate) fn name(&self) -> String {
-        format!("{STORE} ({})", self.majority.namespace())
+        let namespace = self.majority.namespace().to_string();
+        let namespace = quoted(&namespace);
+        match &*self.known.lock() {
+            Some(known) => format!(
+                "{STORE} ({namespace} at {})",
+                brief(&known.servers, SERVERS)
+            ),
+            None => format!("{STORE} ({namespace})"),
+        }
     }
 
     /// The database of the collection, for commands that are built by hand.
@@ -165,24 +183,42 @@ impl<T: Send + Sync> Collections<T> {
     /// The kind of deployment behind the client. Asks the server if that is not known. A standalone server is asked
     /// again from time to time, and others are asked once.
     pub(super) async fn ask_deployment(&self) -> Result<Deployment, Error> {
-        let known = *self.known.lock();
-        match known {
-            Some((Deployment::Standalone, asked)) if asked.elapsed() >= STANDALONE_FOR => {}
+        if let Some(known) = &*self.known.lock() {
+            let is_old = known.asked.elapsed() >= STANDALONE_FOR;
             // Sets and sharded clusters are not asked again. If a standalone server replaces a set, it is still sent
             // `w: "majority"`, and may acknowledge a write before it is in the journal.
-            Some((deployment, _)) => return Ok(deployment),
-            None => {}
+            if known.deployment != Deployment::Standalone || !is_old {
+                return Ok(known.deployment);
+            }
         }
-        let asked = Instant::now();
-        let deployment = deployment_behind(&self.other_database("admin")).await?;
-        *self.known.lock() = Some((deployment, asked));
+        let known = servers_behind(&self.other_database("admin")).await?;
+        let deployment = known.deployment;
+        *self.known.lock() = Some(known);
         Ok(deployment)
     }
 }
 
-async fn deployment_behind(admin: &Database) -> Result<Deployment, Error> {
-    let hello = admin.run_command(doc! { "hello": 1 }).await;
-    Ok(deployment_of(&hello.map_err(classify)?))
+/// Asks any server behind a client what it belongs to. The driver tells the addresses of its servers only to who chooses
+/// among them.
+async fn servers_behind(admin: &Database) -> Result<Known, Error> {
+    let asked = Instant::now();
+    let servers = Arc::<Mutex<BTreeSet<String>>>::default();
+    let seen = servers.clone();
+    let choose = move |server: &ServerInfo<'_>| {
+        seen.lock().insert(server.address().to_string());
+        true
+    };
+    let hello = admin
+        .run_command(doc! { "hello": 1 })
+        .selection_criteria(SelectionCriteria::Predicate(Arc::new(choose)))
+        .await;
+    let deployment = deployment_of(&hello.map_err(classify)?);
+    let servers: Vec<_> = servers.lock().iter().cloned().collect();
+    Ok(Known {
+        deployment,
+        asked,
+        servers: servers.join(", "),
+    })
 }
 
 /// The deployment of a server with this answer to `hello`. A member of a set that is not initiated yet is not
