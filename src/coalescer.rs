@@ -40,6 +40,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use futures::{FutureExt, future};
 use parking_lot::Mutex;
 use tokio::{
     sync::{oneshot, watch},
@@ -265,17 +266,21 @@ impl Coalescer {
     }
 }
 
-/// Sends one request, outside of a batch.
-async fn send_alone<A>(
+/// Sends one request, outside of a batch, when the future is first polled. (It is no `async fn`, as
+/// [`runtime::caught`] is none.)
+fn send_alone<A>(
     request: impl Future<Output = Result<A, Error>>,
     permit: Option<InFlightPermit>,
-) -> TimedAnswer<A> {
-    let sent = Instant::now();
-    let answer = runtime::caught(request).await;
-    if let Some(permit) = permit {
-        permit.end(answer.is_ok());
-    }
-    (sent, answer)
+) -> impl Future<Output = TimedAnswer<A>> {
+    let request = runtime::caught(request);
+    future::lazy(|_| Instant::now()).then(move |sent| {
+        request.map(move |answer| {
+            if let Some(permit) = permit {
+                permit.end(answer.is_ok());
+            }
+            (sent, answer)
+        })
+    })
 }
 
 /// The slot of a request or a batch that was sent. Dropping it frees the slot.

@@ -88,7 +88,7 @@ impl KeyState {
     ) -> LeaseId {
         let request = self.waiters.take_request(no, want);
         let lease = request.lease;
-        self.claims.push(Claim {
+        self.add(Claim {
             request,
             stays_for: want.stays_for,
             memory: want.memory,

@@ -32,7 +32,7 @@ pub(super) enum News {
     None,
     /// Take the guard that it is offered.
     Offered,
-    Ended(Ended),
+    Ended(Box<Ended>),
 }
 
 /// How a wait ends without a guard.

@@ -15,7 +15,7 @@ use super::{
     state::{Effects, Facts, KeyState},
     timers::Look,
 };
-use crate::{model::Key, telemetry};
+use crate::{model::Key, runtime::suspension, telemetry};
 
 impl Keys {
     /// Applies what happens to a key that is wanted or held, and carries out what follows.
@@ -70,7 +70,7 @@ impl Keys {
         inserts: bool,
         change: impl FnOnce(&mut Entry, Instant, &mut Effects) -> T,
     ) -> Option<(T, Vec<Job>)> {
-        let (now, mut out) = (Instant::now(), Effects::new());
+        let (now, suspended) = (Instant::now(), suspension::total());
         let mut map = self.map.lock();
         let map = &mut *map;
         let facts = Facts {
@@ -82,34 +82,31 @@ impl Keys {
         };
         if inserts && !map.entries.contains_key(key) {
             let state = KeyState::new(self.call_timeout(), facts, now);
-            map.entries.insert(key.clone(), Entry::new(state));
+            map.entries.insert(key.clone(), Box::new(Entry::new(state)));
         }
         let entry = map.entries.get_mut(key)?;
-        entry.refresh(facts, now);
+        entry.refresh(facts, now, suspended);
+        let mut out = std::mem::take(&mut map.effects);
         let outcome = change(entry, now, &mut out);
         // What was changed may be a lease, or a guard.
-        entry.refresh(entry.state.facts, now);
+        entry.refresh(entry.state.facts, now, suspended);
         map.next_request = entry.state.facts.next_request.0;
-        let jobs = out.into_iter().filter_map(|effect| match effect {
+        let jobs = out.drain(..).filter_map(|effect| match effect {
             Effect::Contended => {
                 map.contended.insert(key.clone(), now);
                 None
             }
             effect => self.job(entry, effect, now),
         });
-        // What runs in an event comes last: it is code of the application.
-        let (mut jobs, mut reports): (Vec<_>, Vec<_>) =
-            jobs.partition(|job| !matches!(job, Job::Report(_)));
-        jobs.append(&mut reports);
+        let mut jobs: Vec<_> = jobs.collect();
+        // What runs in an event comes last: it is code of the application. The order is kept otherwise.
+        jobs.sort_by_key(|job| matches!(job, Job::Report(_)));
+        map.effects = out;
         let is_empty = entry.state.is_empty();
         let time = entry.state.next_timer().filter(|_| !is_empty);
         let before = std::mem::replace(&mut entry.time, time);
         if is_empty {
-            jobs.extend(
-                map.entries
-                    .remove(key)
-                    .map(|entry| Job::Drop(Box::new(entry))),
-            );
+            jobs.extend(map.entries.remove(key).map(Job::Drop));
         }
         if time != before {
             self.set_time(&mut map.times, key, (before, time));

@@ -53,8 +53,7 @@ impl Keys {
         let (mut pending, mut rest) = (Vec::new(), Vec::new());
         for key in keys {
             let changed = self.change(&key, false, |entry, now, out| {
-                let leases = entry.leases.values().map(|it| it.lease().clone());
-                let leases: Vec<_> = leases.collect();
+                let leases: Vec<_> = entry.leases().cloned().collect();
                 let guards = leases.iter().flat_map(|lease| lease.guards());
                 guards.for_each(|guard| guard.pass_release_terms());
                 entry.state.step(Event::Close, now, out);

@@ -127,7 +127,7 @@ impl KeyState {
     pub(super) fn begin_beside_for(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
         let request = self.waiters.take_request(no, want);
         let lease = request.lease;
-        self.claims.push(Claim {
+        self.add(Claim {
             request,
             stays_for: want.stays_for.filter(|_| self.facts.may_stay),
             memory: want.memory,

@@ -42,7 +42,7 @@ impl Keys {
         let taken = self.update(key, |entry, now, out| {
             let taken = entry.state.take(no, number, now, out)?;
             entry.cells.remove(&no);
-            let behind = entry.leases.get(&taken.claim)?;
+            let behind = entry.behind(taken.claim)?;
             let mut request = want.request.clone();
             if request.lease != taken.claim {
                 Arc::make_mut(&mut request).lease = taken.claim;
@@ -76,15 +76,13 @@ impl Keys {
                 grant,
             };
             let claim = entry.state.resume(&resumed, number, now)?;
-            let known = entry
-                .leases
-                .get(&claim)
-                .filter(|it| !it.lease().has_ended());
+            let known = entry.behind(claim);
+            let known = known.filter(|it| !it.lease().has_ended());
             let behind = match known {
                 Some(known) => known.clone(),
                 None => BackingLease::new(lease.clone(), suspension::total()),
             };
-            entry.leases.insert(claim, behind.clone());
+            entry.of(claim).lease = Some(behind.clone());
             let (mode, fence) = lease.mode_and_fence();
             let guard = LeaseState::guard((behind, fence, true), request, number, now);
             guard.converted_to(mode, fence);
@@ -278,9 +276,8 @@ impl Keys {
     pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
         let ended = self.update(key, |entry, _, out| {
             out.push(Effect::Contended);
-            let leases = entry.leases.values().map(|it| it.lease().clone());
             let stays = |it: &Arc<LeaseState>| entry.state.is_looked_at(it.id());
-            let leases = leases.map(|it| (stays(&it), it));
+            let leases = entry.leases().cloned().map(|it| (stays(&it), it));
             leases
                 .filter(|(_, it)| lease.is_none_or(|lease| it.id() == lease))
                 .collect::<Vec<_>>()

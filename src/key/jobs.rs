@@ -17,7 +17,6 @@ use crate::{
     lease_state::LeaseState,
     messages::AcquireRequest,
     model::{Error, Key, LeaseId, LossReason},
-    release::ReleaseJob,
     telemetry::{self, StayEndReason, Waiting},
 };
 
@@ -30,7 +29,7 @@ pub(super) enum Job {
     Keep(Arc<LeaseState>),
     Tell(Arc<Cell>, News),
     GiveBack(Arc<LeaseState>, GiveBack),
-    Settle(ReleaseJob),
+    Settle(Arc<AcquireRequest>, bool),
     LeavePlace(LeaseId),
     Listen,
     Drop(Box<Entry>),
@@ -40,10 +39,10 @@ pub(super) enum Job {
 
 /// What telemetry is told.
 pub(super) enum Reported {
-    Overdue(RequestNo, Error),
+    Overdue(RequestNo, Duration),
     Lost(Vec<Arc<LeaseState>>),
     Waits(Arc<Cell>, Option<usize>),
-    Unanswered(Error),
+    Unanswered(Duration),
     Place(PlaceNews),
     Turn(EndedTurn),
     Stays(Arc<LeaseState>),
@@ -53,7 +52,7 @@ pub(super) enum Reported {
 impl Keys {
     /// What is done for this effect.
     pub(super) fn job(&self, entry: &mut Entry, effect: Effect, now: Instant) -> Option<Job> {
-        let stored = |claim: &LeaseId| entry.leases.get(claim).map(|it| it.lease().clone());
+        let stored = |claim| entry.behind(claim).map(|it| it.lease().clone());
         Some(match effect {
             Effect::Send {
                 request,
@@ -62,15 +61,17 @@ impl Keys {
             } => Job::Send(self.begin(entry, request, by), request, message),
             Effect::Withdraw(request) => Job::Withdraw(request, entry.calls.get(&request)?.clone()),
             Effect::Spawn(request) => Job::Spawn(entry.calls.get(&request)?.clone()),
-            Effect::SpawnRelease(lease) => Job::SpawnRelease(entry.releases.remove(&lease)?),
-            Effect::Keep(claim) => Job::Keep(stored(&claim)?),
+            Effect::SpawnRelease(lease) => {
+                Job::SpawnRelease(entry.claims.get_mut(&lease)?.release.take()?)
+            }
+            Effect::Keep(claim) => Job::Keep(stored(claim)?),
             Effect::Offer(no) => Job::Tell(entry.cells.get(&no)?.clone(), News::Offered),
             Effect::Refuse(no, refused) => {
                 let ended = self.ended(entry, refused, now);
-                Job::Tell(entry.cells.remove(&no)?, News::Ended(ended))
+                Job::Tell(entry.cells.remove(&no)?, News::Ended(Box::new(ended)))
             }
             Effect::GiveBack(claim, how) => {
-                let lease = stored(&claim)?;
+                let lease = stored(claim)?;
                 if entry.state.has_waiters() {
                     // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
                     // waiters of this process would come before them.
@@ -81,17 +82,14 @@ impl Keys {
             Effect::Settle {
                 claim,
                 maybe_in_flight,
-            } => Job::Settle(ReleaseJob::of_nobody(&claim, maybe_in_flight)),
+            } => Job::Settle(claim, maybe_in_flight),
             Effect::LeavePlace(claim) => Job::LeavePlace(claim),
             Effect::Listen => Job::Listen,
-            Effect::Overdue(request, limit) => {
-                Job::Report(Reported::Overdue(request, self.timed_out(limit)))
-            }
+            Effect::Overdue(request, limit) => Job::Report(Reported::Overdue(request, limit)),
             Effect::Report(report) => Job::Report(self.reported(entry, report)?),
             Effect::Forget(claim) => {
                 // The lease lives on in its release, or in the guards that outlive it.
-                entry.leases.remove(&claim);
-                entry.releases.remove(&claim);
+                entry.claims.remove(&claim);
                 return None;
             }
             Effect::Note(claim, note) => {
@@ -119,11 +117,16 @@ impl Keys {
         match note {
             Note::Bound => {
                 let token = self.lifecycle.register_operation();
-                entry.at_work.insert(claim, token);
+                entry.of(claim).at_work = Some(token);
             }
-            Note::Unbound => drop(entry.at_work.remove(&claim)),
+            Note::Unbound => {
+                entry
+                    .claims
+                    .get_mut(&claim)
+                    .and_then(|it| it.at_work.take());
+            }
             Note::MayBeGrantedAgain => {
-                if let Some(lease) = entry.leases.get(&claim) {
+                if let Some(lease) = entry.behind(claim) {
                     lease.lease().set_maybe_in_flight();
                 }
             }
@@ -132,24 +135,24 @@ impl Keys {
 
     /// What telemetry is told by this report.
     fn reported(&self, entry: &Entry, report: Report) -> Option<Reported> {
-        let stored = |claim: &LeaseId| entry.leases.get(claim).map(|it| it.lease().clone());
+        let stored = |claim| entry.behind(claim).map(|it| it.lease().clone());
         Some(match report {
             Report::Waits(no, ahead) => Reported::Waits(entry.cells.get(&no)?.clone(), ahead),
             Report::Expired(claim, numbers) => {
-                let mut guards = stored(&claim)?.guards();
+                let mut guards = stored(claim)?.guards();
                 guards.retain(|guard| numbers.contains(&guard.number()));
                 Reported::Lost(guards)
             }
-            Report::Unanswered(limit) => Reported::Unanswered(self.timed_out(limit)),
+            Report::Unanswered(limit) => Reported::Unanswered(limit),
             Report::Place(news) => Reported::Place(news),
             Report::Turn(ended) => Reported::Turn(ended),
-            Report::Stays(claim) => Reported::Stays(stored(&claim)?),
+            Report::Stays(claim) => Reported::Stays(stored(claim)?),
             Report::StayEnded {
                 claim,
                 why,
                 at_once,
             } => {
-                let lease = stored(&claim)?;
+                let lease = stored(claim)?;
                 if why == StayEndReason::WaitedFor {
                     lease.set_awaited();
                 }
@@ -170,7 +173,7 @@ impl Keys {
         let timed_out = || EndReason::Failed(self.timed_out(self.call_timeout()));
         let why = match refused.why {
             Refusal::Held(held) => EndReason::Held(held),
-            Refusal::HeldHere(claim) => match entry.leases.get(&claim) {
+            Refusal::HeldHere(claim) => match entry.behind(claim) {
                 Some(behind) => EndReason::Held(behind.lease().refusal(now)),
                 None => timed_out(),
             },
@@ -206,7 +209,7 @@ impl Keys {
             Job::Tell(cell, news) => cell.tell(news),
             Job::GiveBack(lease, GiveBack::Release) => self.abandon(&lease),
             Job::GiveBack(lease, GiveBack::Detach) => self.detach(&lease),
-            Job::Settle(job) => self.settle(job),
+            Job::Settle(claim, maybe_in_flight) => self.settle(&claim, maybe_in_flight),
             Job::LeavePlace(claim) => self.leave_place(key, claim),
             Job::Listen => self.listen(),
             Job::Drop(entry) => drop(entry),
@@ -216,7 +219,8 @@ impl Keys {
 
     fn report(&self, key: &Key, reported: Reported) {
         match reported {
-            Reported::Overdue(request, error) => {
+            Reported::Overdue(request, limit) => {
+                let error = self.timed_out(limit);
                 let answer = Answer::Overdue(error.clone());
                 self.step(key, Event::Answered(request, answer));
                 telemetry::store_failed("acquire", None, &error);
@@ -225,7 +229,9 @@ impl Keys {
                 guard.lose(guard.loss(Instant::now()).unwrap_or(LossReason::Expired));
             }),
             Reported::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
-            Reported::Unanswered(error) => telemetry::store_failed("acquire", None, &error),
+            Reported::Unanswered(limit) => {
+                telemetry::store_failed("acquire", None, &self.timed_out(limit));
+            }
             Reported::Place(PlaceNews::Taken { ahead }) => telemetry::place_taken(key, ahead),
             Reported::Place(PlaceNews::NoRoom) => telemetry::no_place(key),
             Reported::Turn(ended) => {

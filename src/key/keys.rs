@@ -20,13 +20,13 @@ use super::{
     contended::ContendedKeys,
     effect::Event,
     followers::Followers,
-    state::{Facts, KeyState},
+    state::{Effects, Facts, KeyState},
     timers::Timers,
     waiters::WaiterNo,
 };
 use crate::{
     coalescer::Coalescer,
-    lease_state::BackingLease,
+    lease_state::{BackingLease, LeaseState},
     model::{Error, Key, LeaseId},
     release::Releaser,
     renewal::RenewalHandle,
@@ -60,26 +60,35 @@ pub(super) struct Streams {
 
 #[derive(Default)]
 pub(super) struct KeyMap {
-    pub(super) entries: BTreeMap<Key, Entry>,
+    /// Each in a box, because a map moves its neighbours when a key comes or goes.
+    pub(super) entries: BTreeMap<Key, Box<Entry>>,
     /// When the next time comes for each key that has one.
     pub(super) times: BTreeSet<(Instant, Key)>,
     pub(super) contended: ContendedKeys,
     pub(super) next_request: u64,
     /// Whether a task looks at the leases that stay.
     pub(super) has_look_task: bool,
+    /// The memory for the effects of the next change. It is empty between two changes.
+    pub(super) effects: Effects,
 }
 
 /// A key, and what belongs to its waiters, claims and requests.
 pub(super) struct Entry {
     pub(super) state: KeyState,
-    pub(super) leases: BTreeMap<LeaseId, BackingLease>,
+    pub(super) claims: BTreeMap<LeaseId, OfClaim>,
     pub(super) cells: BTreeMap<WaiterNo, Arc<Cell>>,
     pub(super) calls: BTreeMap<RequestNo, Arc<Call>>,
-    /// The releases that their callers poll.
-    pub(super) releases: BTreeMap<LeaseId, PolledCall>,
-    /// A close waits for these claims.
-    pub(super) at_work: BTreeMap<LeaseId, TaskTrackerToken>,
     pub(super) time: Option<Instant>,
+}
+
+/// What belongs to a claim.
+#[derive(Default)]
+pub(super) struct OfClaim {
+    pub(super) lease: Option<BackingLease>,
+    /// The release, if its caller polls it.
+    pub(super) release: Option<PolledCall>,
+    /// Makes a close wait for the claim.
+    pub(super) at_work: Option<TaskTrackerToken>,
 }
 
 impl Keys {
@@ -147,8 +156,8 @@ impl Drop for Keys {
     fn drop(&mut self) {
         // What stays is not used by anybody any more.
         let entries = std::mem::take(&mut self.map.lock().entries);
-        let leases = entries.values().flat_map(|entry| entry.leases.values());
-        telemetry::for_each(leases, |behind| self.abandon(behind.lease()));
+        let leases = entries.values().flat_map(|entry| entry.leases());
+        telemetry::for_each(leases, |lease| self.abandon(lease));
         self.timers.end();
     }
 }
@@ -157,26 +166,39 @@ impl Entry {
     pub(super) fn new(state: KeyState) -> Self {
         Self {
             state,
-            leases: BTreeMap::new(),
+            claims: BTreeMap::new(),
             cells: BTreeMap::new(),
             calls: BTreeMap::new(),
-            releases: BTreeMap::new(),
-            at_work: BTreeMap::new(),
             time: None,
         }
+    }
+
+    pub(super) fn of(&mut self, claim: LeaseId) -> &mut OfClaim {
+        self.claims.entry(claim).or_default()
+    }
+
+    /// The lease of a claim.
+    pub(super) fn behind(&self, claim: LeaseId) -> Option<&BackingLease> {
+        self.claims.get(&claim)?.lease.as_ref()
+    }
+
+    /// The leases of this process.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<LeaseState>> {
+        let leases = self.claims.values().filter_map(|it| it.lease.as_ref());
+        leases.map(BackingLease::lease)
     }
 
     /// Lets the caller poll the release of this lease by this call, unless another task depends on it.
     pub(super) fn poll_release(&mut self, lease: LeaseId, call: &PolledCall) {
         if self.state.poll_release_here(lease) {
-            self.releases.insert(lease, call.clone());
+            self.of(lease).release = Some(call.clone());
         } else {
             call.leave();
         }
     }
 
-    /// Tells the state what its leases have left.
-    pub(super) fn refresh(&mut self, facts: Facts, now: Instant) {
+    /// Tells the state what its leases have left. `suspended` is how long the machine was suspended in all.
+    pub(super) fn refresh(&mut self, facts: Facts, now: Instant, suspended: Duration) {
         self.state.set_facts(facts);
         for request in self.state.looked_at_requests(now) {
             if let Some(call) = self.calls.get(&request.number) {
@@ -184,7 +206,7 @@ impl Entry {
             }
         }
         for (claim, holding) in self.state.holdings() {
-            let Some(behind) = self.leases.get(&claim) else {
+            let Some(behind) = self.claims.get(&claim).and_then(|it| it.lease.as_ref()) else {
                 continue;
             };
             let guards = behind.lease().guards();
@@ -193,7 +215,7 @@ impl Entry {
                 let guard = guards.find(|guard| guard.number() == number)?;
                 Some(now + guard.own_remaining(now))
             };
-            holding.refresh(now + behind.remaining(now), expiry);
+            holding.refresh(now + behind.remaining_after(now, suspended), expiry);
         }
     }
 }

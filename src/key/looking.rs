@@ -59,10 +59,8 @@ impl Keys {
         let mut map = self.map.lock();
         let mut all = Vec::new();
         for entry in map.entries.values() {
-            let looked_at = |claim: &&LeaseId| entry.state.is_looked_at(**claim);
-            let claims = entry.leases.keys().filter(looked_at);
-            let leases = claims.filter_map(|claim| entry.leases.get(claim));
-            all.extend(leases.map(|behind| behind.lease().clone()));
+            let looked_at = |lease: &&Arc<LeaseState>| entry.state.is_looked_at(lease.id());
+            all.extend(entry.leases().filter(looked_at).cloned());
         }
         map.has_look_task = !all.is_empty();
         all
@@ -74,7 +72,7 @@ impl Keys {
         let mut all = Vec::new();
         for entry in map.entries.values() {
             let staying = entry.state.held().filter(|(_, stays)| *stays);
-            let leases = staying.filter_map(|(claim, _)| entry.leases.get(&claim));
+            let leases = staying.filter_map(|(claim, _)| entry.behind(claim));
             all.extend(leases.map(|behind| behind.lease().clone()));
         }
         all

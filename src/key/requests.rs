@@ -60,10 +60,11 @@ impl Keys {
     }
 
     /// Releases what a claim that nobody wants may have left.
-    pub(super) fn settle(&self, job: ReleaseJob) {
+    pub(super) fn settle(&self, claim: &AcquireRequest, maybe_in_flight: bool) {
         let Some(keys) = self.this.upgrade() else {
             return;
         };
+        let job = ReleaseJob::of_nobody(claim, maybe_in_flight);
         let (key, lease) = (job.key.clone(), job.lease);
         let done = OnDrop(Some(move || keys.step(&key, Event::Settled(lease))));
         let releaser = self.releaser.clone();
@@ -160,7 +161,7 @@ impl Sent {
         };
         if asks {
             let behind = BackingLease::new(Arc::new(lease), self.suspended);
-            entry.leases.insert(message.lease, behind);
+            entry.of(message.lease).lease = Some(behind);
         }
         Answer::Granted(granted)
     }

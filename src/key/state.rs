@@ -196,6 +196,14 @@ impl KeyState {
         all.filter(move |it| it.is_looked_at(now))
     }
 
+    pub(super) fn add(&mut self, claim: Claim) {
+        if self.claims.is_empty() {
+            // Most keys have one claim.
+            self.claims.reserve_exact(1);
+        }
+        self.claims.push(claim);
+    }
+
     pub(super) fn claim(&self, lease: LeaseId) -> Option<&Claim> {
         self.claims.iter().find(|claim| claim.lease() == lease)
     }

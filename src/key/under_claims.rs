@@ -171,7 +171,7 @@ impl KeyState {
             }
         };
         holding.take(guard, terms.mode, now + resumed.request.ttl)?;
-        self.claims.push(Claim {
+        self.add(Claim {
             request: resumed.request.clone(),
             stays_for: None,
             memory: FromMemory::Never,

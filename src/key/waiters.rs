@@ -80,7 +80,7 @@ impl Rank {
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
-    all: BTreeMap<WaiterNo, Waiter>,
+    all: BTreeMap<WaiterNo, Box<Waiter>>,
     line: BTreeSet<(Rank, WaiterNo)>,
     /// When the times of those in the line are over.
     ends: BTreeSet<(Instant, WaiterNo)>,
@@ -94,11 +94,11 @@ impl Waiters {
     }
 
     pub(super) fn get(&self, no: WaiterNo) -> Option<&Waiter> {
-        self.all.get(&no)
+        self.all.get(&no).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, no: WaiterNo) -> Option<&mut Waiter> {
-        self.all.get_mut(&no)
+        self.all.get_mut(&no).map(Box::as_mut)
     }
 
     pub(super) fn numbers(&self) -> Vec<WaiterNo> {
@@ -108,7 +108,7 @@ impl Waiters {
     /// The first in the line.
     pub(super) fn first(&self) -> Option<(WaiterNo, &Waiter)> {
         let (_, no) = self.line.first()?;
-        Some((*no, self.all.get(no)?))
+        Some((*no, self.get(*no)?))
     }
 
     /// Those in the line, the first one first.
@@ -116,7 +116,7 @@ impl Waiters {
         let all = &self.all;
         self.line
             .iter()
-            .filter_map(|(_, no)| Some((*no, all.get(no)?)))
+            .filter_map(|(_, no)| Some((*no, all.get(no)?.as_ref())))
     }
 
     pub(super) fn has_line(&self) -> bool {
@@ -134,25 +134,25 @@ impl Waiters {
         let offered = self
             .offers
             .iter()
-            .filter_map(|(_, no)| Some((*no, self.all.get(no)?)));
+            .filter_map(|(_, no)| Some((*no, self.all.get(no)?.as_ref())));
         offered.filter(move |(_, it)| matches!(it.role, Role::Offered(of, _) if of == claim))
     }
 
     pub(super) fn after_release_of(&self, claim: LeaseId) -> Vec<WaiterNo> {
-        let waits = |it: &&Waiter| it.role == Role::AfterRelease(claim);
-        let all = self.all.iter().filter(|(_, it)| waits(it));
+        let all = self.all.iter();
+        let all = all.filter(|(_, it)| it.role == Role::AfterRelease(claim));
         all.map(|(no, _)| *no).collect()
     }
 
     pub(super) fn push(&mut self, no: WaiterNo, want: Want, role: Role) {
         let rank = Rank::of(&want);
-        let waiter = Waiter {
+        let waiter = Box::new(Waiter {
             want,
             role,
             ahead: None,
             rank,
             has_asked: false,
-        };
+        });
         self.index(no, &waiter);
         self.all.insert(no, waiter);
     }
@@ -196,7 +196,7 @@ impl Waiters {
         }
     }
 
-    pub(super) fn remove(&mut self, no: WaiterNo) -> Option<Waiter> {
+    pub(super) fn remove(&mut self, no: WaiterNo) -> Option<Box<Waiter>> {
         let waiter = self.all.remove(&no)?;
         match waiter.role {
             Role::InLine => {

@@ -89,11 +89,12 @@ impl Waiting {
                     }
                     continue;
                 }
-                News::Ended(Ended {
-                    why,
-                    ahead,
-                    was_behind,
-                }) => {
+                News::Ended(ended) => {
+                    let Ended {
+                        why,
+                        ahead,
+                        was_behind,
+                    } = *ended;
                     return Poll::Ready(WaitEnd {
                         outcome: Err(why),
                         ahead,

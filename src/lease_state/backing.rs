@@ -66,7 +66,12 @@ impl BackingLease {
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        let counted = self.with_suspensions(now, suspension::total());
+        self.remaining_after(now, suspension::total())
+    }
+
+    /// How long its holder may count on it, if the machine was suspended for this long in all.
+    pub(crate) fn remaining_after(&self, now: Instant, suspended: Duration) -> Duration {
+        let counted = self.with_suspensions(now, suspended);
         counted.map_or(Duration::ZERO, |counted| self.lease.remaining(counted))
     }
 

@@ -48,9 +48,14 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// Turns a panic in a store into an error that leaves open whether the request was carried out.
-pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    outcome.unwrap_or_else(|_| Err(panicked()))
+///
+/// (An `async fn` would have the work twice in its future, once as its argument, and this future is a part of every
+/// request.)
+pub(crate) fn caught<T>(
+    work: impl Future<Output = Result<T, Error>>,
+) -> impl Future<Output = Result<T, Error>> {
+    let outcome = AssertUnwindSafe(work).catch_unwind();
+    outcome.map(|outcome| outcome.unwrap_or_else(|_| Err(panicked())))
 }
 
 /// The error of an operation whose task gave no outcome.
