@@ -3,6 +3,8 @@
 mod admin;
 mod builder;
 mod call;
+#[cfg(test)]
+mod forgotten_keys_tests;
 mod jobs;
 mod leader;
 mod leases;

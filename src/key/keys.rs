@@ -152,6 +152,15 @@ impl Keys {
     }
 }
 
+#[cfg(test)]
+impl Keys {
+    /// Whether nothing of any key is left in memory.
+    pub(crate) fn is_empty(&self) -> bool {
+        let map = self.map.lock();
+        map.entries.is_empty() && map.times.is_empty()
+    }
+}
+
 impl Drop for Keys {
     fn drop(&mut self) {
         // What stays is not used by anybody any more.

@@ -11,6 +11,7 @@ mod clock_steps;
 mod close;
 mod computing;
 mod conversions;
+mod crowd;
 mod documented;
 mod drops;
 mod ended_runtimes;
