@@ -48,6 +48,7 @@ pub struct Connection {
     /// When a request of the client last met a fault.
     faulty: Mutex<Option<Instant>>,
     way: u64,
+    at_once: usize,
 }
 
 /// What happens to a request.
@@ -99,6 +100,7 @@ impl Connection {
             has_bursts: course.has_bursts,
             faulty: Mutex::default(),
             way: course.way,
+            at_once: course.at_once,
         })
     }
 

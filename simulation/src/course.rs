@@ -73,6 +73,8 @@ pub struct Course {
     pub fault_budget: u32,
     /// How long a request, and an answer, is on its way at most, in milliseconds, when there is no fault.
     pub way: u64,
+    /// How many requests the store likes at once. Beyond that they wait, or go in batches.
+    pub at_once: usize,
     /// Whether leases are ended by an operator.
     pub evicts: bool,
     /// Whether a client closes while its tasks work.
@@ -118,6 +120,7 @@ impl Course {
             has_bursts: rng.bool(),
             fault_budget: *rng.choice(&[1, 4, 16, 60, 250]).unwrap_or(&1),
             way: *rng.choice(&[0, 1, 5, 30, 80]).unwrap_or(&0),
+            at_once: [usize::MAX, 1, usize::MAX, 2][(seed % 4) as usize],
             evicts: rng.u8(0..4) == 0,
             closes: rng.u8(0..3) == 0,
             kills: rng.u8(0..6) == 0,
@@ -143,7 +146,7 @@ impl Course {
             }));
         }
         all.push(Box::new(|it| it.faults = Faults::default()));
-        let flags: [fn(&mut Self); 10] = [
+        let flags: [fn(&mut Self); 11] = [
             |it| it.shares_owner = false,
             |it| it.has_bursts = false,
             |it| it.rests = 0,
@@ -154,6 +157,7 @@ impl Course {
             |it| it.leaves_futures = false,
             |it| it.jobs = false,
             |it| it.way = 0,
+            |it| it.at_once = usize::MAX,
         ];
         all.extend(flags.map(|change| Box::new(change) as Change));
         for kind in 0..7 {

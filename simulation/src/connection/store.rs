@@ -26,6 +26,10 @@ impl Store for Connection {
         MARGIN
     }
 
+    fn max_concurrent(&self) -> usize {
+        self.at_once
+    }
+
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let (asked, client, control) = (request.clone(), self.client, self.server.control);
         if let Some(waiter) = request.turn.waiter() {
