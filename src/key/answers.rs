@@ -32,19 +32,33 @@ impl KeyState {
             return;
         };
         let lease = claim.lease();
-        // The answer to a request that counts as failed may still come.
-        if !matches!(answer, Answer::Overdue(_)) {
-            claim.sent.end(request);
+        let Some(answered) = claim.sent.end(request) else {
+            return;
+        };
+        if matches!(answer, Answer::Overdue(_)) {
+            // Its answer may still come.
+            claim.sent.under_way.push(answered);
         }
-        for left in &mut claim.sent.under_way {
+        let is_grant = matches!(answer, Answer::Granted(_));
+        let is_awaited = claim.sent.under_way.iter().any(|it| it.is_awaited);
+        // A newer request is awaited, and a refusal or an error of this one says nothing about it.
+        let is_old = claim.asks() && !answered.is_awaited && is_awaited;
+        let counts = !is_old || is_grant || matches!(answer, Answer::Done(_));
+        for left in claim.sent.under_way.iter_mut().filter(|_| counts) {
             left.is_awaited = false;
             out.push(Effect::Withdraw(left.number));
         }
-        claim.note(&answer);
+        claim.note(&answer, answered.is_in_turn);
+        if is_grant && claim.asks() && std::mem::take(&mut claim.sent.has_place) {
+            // The grant of a request that was not in turn has not ended the place.
+            out.extend((!answered.is_in_turn).then_some(Effect::LeavePlace(lease)));
+        }
         if let Answer::Held(held) = &answer {
             self.release_leftovers(held, out);
         }
-        self.apply(lease, answer, now, out);
+        if counts {
+            self.apply(lease, answer, now, out);
+        }
     }
 
     /// Records that a request was withdrawn, so that it has no answer.
@@ -202,10 +216,6 @@ impl KeyState {
             ..grant
         };
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
-        if std::mem::take(&mut claim.sent.has_place) && !claim.is_in_turn() {
-            // The claim had the place before its terms changed. Its grant has not ended it.
-            out.push(Effect::LeavePlace(lease));
-        }
         let request = claim.request.clone();
         out.push(Effect::Note(lease, Note::Unbound));
         if claim.sent.is_unclear {
@@ -284,7 +294,7 @@ impl KeyState {
 
 impl Claim {
     /// Records what a request with this answer may have left.
-    fn note(&mut self, answer: &Answer) {
+    fn note(&mut self, answer: &Answer, is_in_turn: bool) {
         let (became, is_unclear, may_have_place) = match answer {
             Answer::Failed(error) => {
                 let leaves_doubt = error.leaves_doubt();
@@ -298,7 +308,7 @@ impl Claim {
             Answer::Done(_) => (Earlier::Refused, false, false),
         };
         // A request that is answered after the grant was refused before it, and the grant has ended the place.
-        let takes_place = self.is_in_turn() && self.holding().is_none();
+        let takes_place = is_in_turn && self.holding().is_none();
         self.sent.ended = self.sent.ended.max(became);
         self.sent.is_unclear |= is_unclear;
         self.sent.has_place |= may_have_place && takes_place;

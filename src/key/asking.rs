@@ -63,7 +63,9 @@ impl KeyState {
             && self.claim(claim).is_some_and(Claim::has_one_request);
         if !waits && (is_unanswered || self.line.is_due(now)) {
             if is_unanswered {
-                out.push(Effect::Report(Report::Unanswered(retry::OVERDUE)));
+                out.push(Effect::Report(Report::Unanswered(claim, retry::OVERDUE)));
+            } else {
+                self.line.sent(now);
             }
             self.send_for_line(claim, no, now, out);
         }
@@ -133,12 +135,10 @@ impl KeyState {
         claim.sent.waits(others_wait, now)
     }
 
-    /// Settles a claim whose terms nobody wants any more, after the answers to its requests.
+    /// Settles a claim whose terms nobody wants any more, after the answers to its requests, or after a second.
     fn settle_old_terms(&mut self, claim: LeaseId, now: Instant, out: &mut Effects) {
-        let waits = self
-            .claim(claim)
-            .is_some_and(|it| self.awaits_answer(it, now));
-        if !waits {
+        let old = self.claim(claim);
+        if !old.is_some_and(|it| it.sent.has_new_request(now)) {
             self.settle(claim, now, out);
         }
     }
@@ -160,7 +160,6 @@ impl KeyState {
         let last = self.line.last.outcome().and_then(Result::ok);
         let likely_held =
             last.is_some_and(|held| held.turns_ahead() > 0) && !self.line.place.is_due();
-        self.line.sent(now);
         self.send(claim, (turn, likely_held), (no, is_alone), now, out);
     }
 
@@ -181,7 +180,7 @@ impl KeyState {
                 if waiter.want.wait == (Wait::No { repeats: false }) {
                     continue;
                 }
-                out.push(Effect::Report(Report::Unanswered(retry::OVERDUE)));
+                out.push(Effect::Report(Report::Unanswered(claim, retry::OVERDUE)));
             }
             let request = &waiter.want.request;
             let is_again = self.claim(claim).is_some_and(Claim::has_been_refused);
@@ -227,6 +226,7 @@ impl KeyState {
             how: HowSent::NotYet,
             is_awaited: true,
             is_inline: by.is_some(),
+            is_in_turn: turn.waiter().is_some(),
         });
         out.push(Effect::Send {
             request: number,
@@ -256,12 +256,17 @@ impl KeyState {
                     request.is_inline = false;
                     out.push(Effect::Spawn(request.number));
                 }
-                let end = request.at.checked_add(limit);
-                if request.is_awaited && end.is_some_and(|end| end <= now) {
-                    request.is_awaited = false;
-                    // Its failure withdraws it. A request that is withdrawn before has no answer to wait for.
-                    out.push(Effect::Overdue(request.number, limit));
-                }
+            }
+            let is_over = |it: &&UnderWay| {
+                let end = it.at.checked_add(limit);
+                it.is_awaited && end.is_some_and(|end| end <= now)
+            };
+            if let Some(over) = claim.sent.under_way.iter().find(is_over) {
+                // Its failure withdraws it. A request that is withdrawn before has no answer to wait for.
+                out.push(Effect::Overdue(over.number, limit));
+                // Its repetition has no time of its own.
+                let all = claim.sent.under_way.iter_mut();
+                all.for_each(|it| it.is_awaited = false);
             }
         }
     }

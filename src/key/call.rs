@@ -57,6 +57,11 @@ enum Work {
     Gone,
 }
 
+/// What is left of a call that was withdrawn, so that there is no answer. It is dropped under no lock, and when the state
+/// of the key knows.
+#[must_use]
+pub(super) struct Withdrawn(#[expect(dead_code, reason = "it is only dropped")] Work);
+
 /// Where a call is after it was polled.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Polled {
@@ -65,12 +70,12 @@ pub(super) enum Polled {
 }
 
 impl Call {
-    /// Begins the call. Returns whether it begins: it does not if it was withdrawn before.
+    /// Begins the call. Fails if it was withdrawn before.
     pub(super) fn begin(
         self: &Arc<Self>,
         work: impl Future<Output = ()> + Send + 'static,
         queued: Option<Queued>,
-    ) -> bool {
+    ) -> Result<(), Withdrawn> {
         let this = Arc::downgrade(self);
         // A subscriber of the application that panics in an event must not end the task of the caller.
         let work = AssertUnwindSafe(work).catch_unwind().map(move |ended| {
@@ -82,7 +87,7 @@ impl Call {
         let mut state = self.state.lock();
         if state.is_withdrawn && queued.as_ref().is_some_and(Queued::withdraw) {
             state.work = Work::Gone;
-            return false;
+            return Err(Withdrawn(Work::Here(work)));
         }
         state.queued = queued;
         match state.spawn_on.clone() {
@@ -93,7 +98,7 @@ impl Call {
             }
             None => state.work = Work::Here(work),
         }
-        true
+        Ok(())
     }
 
     /// Polls the call, unless it goes on elsewhere.
@@ -146,15 +151,13 @@ impl Call {
         }
     }
 
-    /// Sees to it that nothing more is sent for the call. Returns `true` if nothing was sent: there is then no answer.
-    pub(super) fn withdraw(&self) -> bool {
+    /// Sees to it that nothing is sent for the call. `None` if that is too late, or not known before the call begins.
+    pub(super) fn withdraw(&self) -> Option<Withdrawn> {
         let mut state = self.state.lock();
         state.is_withdrawn = true;
         let withdraws = state.queued.as_ref().is_some_and(Queued::withdraw);
-        if withdraws {
-            state.work = Work::Gone;
-        }
-        withdraws
+        let work = || std::mem::replace(&mut state.work, Work::Gone);
+        withdraws.then(work).map(Withdrawn)
     }
 
     /// How the request was sent.
@@ -181,7 +184,8 @@ impl PolledCall {
 
     /// Begins the call.
     pub(super) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.0.begin(work, None);
+        // It waits for nothing, so nobody withdraws it.
+        let _ = self.0.begin(work, None);
     }
 
     /// Lets a task poll the call from now on, or from its beginning.

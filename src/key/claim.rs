@@ -67,6 +67,8 @@ pub(super) struct UnderWay {
     pub(super) is_awaited: bool,
     /// Whether only the task that waits for the answer polls it.
     pub(super) is_inline: bool,
+    /// Whether it asked in turn, so that a refusal takes the place of the claim, and a grant ends it.
+    pub(super) is_in_turn: bool,
 }
 
 #[derive(Debug)]
@@ -131,9 +133,14 @@ impl Claim {
         self.request.lease
     }
 
-    /// Whether its last request was in turn, so that a grant ends its place.
+    /// Whether its last request was in turn.
     pub(super) fn is_in_turn(&self) -> bool {
         self.request.turn.waiter().is_some()
+    }
+
+    /// Whether it asks for somebody.
+    pub(super) fn asks(&self) -> bool {
+        matches!(self.phase, Phase::AsksForLine | Phase::AsksFor(..))
     }
 
     /// Whether a request beside the line was refused.
@@ -200,8 +207,20 @@ impl Sent {
         self.under_way.iter().any(waits)
     }
 
-    pub(super) fn is_repeated(&self) -> bool {
+    fn is_repeated(&self) -> bool {
         self.under_way.len() > 1
+    }
+
+    /// Whether a request was sent within the last second, whose answer is worth a wait.
+    pub(super) fn has_new_request(&self, now: Instant) -> bool {
+        self.under_way.iter().any(|it| now < it.at + OVERDUE)
+    }
+
+    /// The times at which a request may be slow, or is not new any more, after this instant.
+    pub(super) fn looks(&self, passed: Instant) -> impl Iterator<Item = Instant> {
+        let is_repeated = self.is_repeated();
+        let looks = move |it: &UnderWay| it.next_look(is_repeated, passed);
+        self.under_way.iter().filter_map(looks)
     }
 
     /// Records that a request has ended. Returns it, unless it is not known.
@@ -212,25 +231,25 @@ impl Sent {
 }
 
 impl UnderWay {
-    /// Whether the answer takes so long that the request is repeated. If other tasks than the one that it was sent for
-    /// wait for the answer too, that is a second, because it may be lost. If it was sent in a batch, that is a second
-    /// too, because another request of the batch may delay it.
+    /// Whether the answer takes so long that the request is repeated: a second. One that was sent in a batch is
+    /// repeated, because another request of the batch may delay it; and one for whose answer other tasks wait too,
+    /// because it may be lost. One that was not sent yet is not.
     fn is_slow(&self, others_wait: bool, now: Instant) -> bool {
-        let since = match self.how {
-            HowSent::InBatch(sent) if !others_wait => sent,
-            _ if others_wait => self.at,
-            _ => return false,
-        };
-        now >= since + OVERDUE
+        match self.how {
+            HowSent::NotYet => false,
+            HowSent::InBatch(sent) => now >= sent + OVERDUE,
+            HowSent::Alone => others_wait && now >= self.at + OVERDUE,
+        }
     }
 
-    /// When it may be slow for the first time, or the driver tells again how it was sent, if that is after this instant.
-    pub(super) fn next_look(&self, passed: Instant) -> Option<Instant> {
+    /// When it may be slow for the first time, or the driver tells again how it was sent, after this instant.
+    fn next_look(&self, is_repeated: bool, passed: Instant) -> Option<Instant> {
         let first = self.at + OVERDUE;
         if first > passed {
             return Some(first);
         }
         match self.how {
+            _ if is_repeated || !self.is_awaited => None,
             HowSent::NotYet => Some(passed + OVERDUE),
             HowSent::InBatch(sent) => Some(sent + OVERDUE),
             HowSent::Alone => None,

@@ -153,7 +153,7 @@ pub(crate) enum Report {
     /// Guards have outlived their ttl.
     Expired(LeaseId, Vec<LeaseNumber>),
     /// A request was not answered within this time, and is repeated.
-    Unanswered(Duration),
+    Unanswered(LeaseId, Duration),
     Turn(EndedTurn),
     Stays(LeaseId),
     StayEnded {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    call::{Call, PolledCall},
+    call::{Call, PolledCall, Withdrawn},
     cell::{Cell, EndReason, Ended, News},
     claim::RequestNo,
     effect::{Answer, Effect, Event, GiveBack, Note, Refusal, Refused, Report},
@@ -23,7 +23,7 @@ use crate::{
 /// What follows from a change of a key.
 pub(super) enum Job {
     Send(Arc<Call>, RequestNo, Arc<AcquireRequest>),
-    Withdraw(RequestNo, Arc<Call>),
+    Withdraw(RequestNo, Withdrawn),
     Spawn(Arc<Call>),
     SpawnRelease(PolledCall),
     Keep(Arc<LeaseState>),
@@ -42,7 +42,7 @@ pub(super) enum Reported {
     Overdue(RequestNo, Duration),
     Lost(Vec<Arc<LeaseState>>),
     Waits(Arc<Cell>, Option<usize>),
-    Unanswered(Duration),
+    Unanswered(LeaseId, Duration),
     Place(PlaceNews),
     Turn(EndedTurn),
     Stays(Arc<LeaseState>),
@@ -59,7 +59,11 @@ impl Keys {
                 message,
                 by,
             } => Job::Send(self.begin(entry, request, by), request, message),
-            Effect::Withdraw(request) => Job::Withdraw(request, entry.calls.get(&request)?.clone()),
+            Effect::Withdraw(request) => {
+                let withdrawn = entry.calls.get(&request)?.withdraw()?;
+                entry.calls.remove(&request);
+                Job::Withdraw(request, withdrawn)
+            }
             Effect::Spawn(request) => Job::Spawn(entry.calls.get(&request)?.clone()),
             Effect::SpawnRelease(lease) => {
                 Job::SpawnRelease(entry.claims.get_mut(&lease)?.release.take()?)
@@ -143,7 +147,7 @@ impl Keys {
                 guards.retain(|guard| numbers.contains(&guard.number()));
                 Reported::Lost(guards)
             }
-            Report::Unanswered(limit) => Reported::Unanswered(limit),
+            Report::Unanswered(claim, limit) => Reported::Unanswered(claim, limit),
             Report::Place(news) => Reported::Place(news),
             Report::Turn(ended) => Reported::Turn(ended),
             Report::Stays(claim) => Reported::Stays(stored(claim)?),
@@ -192,10 +196,9 @@ impl Keys {
     pub(super) fn run(&self, key: &Key, job: Job) {
         match job {
             Job::Send(call, request, message) => self.send(&call, request, message),
-            Job::Withdraw(request, call) => {
-                if call.withdraw() {
-                    self.step(key, Event::Withdrawn(request));
-                }
+            Job::Withdraw(request, withdrawn) => {
+                self.step(key, Event::Withdrawn(request));
+                drop(withdrawn);
             }
             Job::Spawn(call) => self.leave(&call),
             // Its caller polls it on another runtime.
@@ -229,8 +232,8 @@ impl Keys {
                 guard.lose(guard.loss(Instant::now()).unwrap_or(LossReason::Expired));
             }),
             Reported::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
-            Reported::Unanswered(limit) => {
-                telemetry::store_failed("acquire", None, &self.timed_out(limit));
+            Reported::Unanswered(claim, limit) => {
+                telemetry::store_failed("acquire", Some((key, claim)), &self.timed_out(limit));
             }
             Reported::Place(PlaceNews::Taken { ahead }) => telemetry::place_taken(key, ahead),
             Reported::Place(PlaceNews::NoRoom) => telemetry::no_place(key),

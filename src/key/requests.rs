@@ -37,8 +37,9 @@ impl Keys {
         let Some(keys) = self.this.upgrade() else {
             return;
         };
+        let key = message.key.clone();
         let mut sent = Sent {
-            keys,
+            keys: keys.clone(),
             message: message.clone(),
             number,
             suspended: suspension::total(),
@@ -49,7 +50,13 @@ impl Keys {
             let (at, answered) = asked.answer.await;
             sent.answered(at, answered);
         };
-        call.begin(work, asked.queued);
+        if let Err(withdrawn) = call.begin(work, asked.queued) {
+            keys.update(&key, |entry, now, out| {
+                entry.calls.remove(&number);
+                entry.state.step(Event::Withdrawn(number), now, out);
+            });
+            drop(withdrawn);
+        }
     }
 
     /// Lets a task of its own poll a call.
@@ -104,14 +111,16 @@ impl Sent {
         self.is_over = true;
         let error = answered.as_ref().err().cloned();
         let (keys, key) = (self.keys.clone(), self.message.key.clone());
-        keys.update(&key, |entry, now, out| {
+        let counts = keys.update(&key, |entry, now, out| {
+            // Otherwise it was withdrawn, and this is no answer.
+            entry.calls.remove(&self.number)?;
             let answer = self.answer(entry, at, answered);
-            entry.calls.remove(&self.number);
             let event = Event::Answered(self.number, answer);
             entry.state.step(event, now, out);
+            Some(())
         });
         // The subscriber of the application may panic.
-        if let Some(error) = error {
+        if let (Some(error), Some(Some(()))) = (error, counts) {
             let about = (&self.message.key, self.message.lease);
             telemetry::harmless_in_a_panic(|| {
                 telemetry::store_failed("acquire", Some(about), &error);

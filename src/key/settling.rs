@@ -147,7 +147,8 @@ impl KeyState {
         else {
             return;
         };
-        if claim.sent.under_way.is_empty() && !claim.sent.is_unclear && !is_granted_again {
+        let is_clear = claim.sent.under_way.is_empty() && !claim.sent.is_unclear;
+        if is_clear && !claim.sent.has_place && !is_granted_again {
             self.forget(lease, out);
         } else {
             out.push(Effect::Note(lease, Note::Bound));

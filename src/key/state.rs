@@ -290,11 +290,7 @@ impl KeyState {
         let of_requests = claim.sent.under_way.iter().flat_map(|it| {
             let silent = it.is_inline.then(|| it.at + SILENT);
             let overdue = claim.overdue(it.at, self.call_timeout);
-            let look = it
-                .next_look(self.passed)
-                .filter(|_| !claim.sent.is_repeated());
-            let awaited = [overdue, look].map(|at| at.filter(|_| it.is_awaited));
-            [silent, awaited[0], awaited[1]]
+            [silent, overdue.filter(|_| it.is_awaited)]
         });
         let of_phase = match &claim.phase {
             Phase::AsksForLine | Phase::GivenAway(_) => [None; 3],
@@ -320,6 +316,8 @@ impl KeyState {
                 [of_line, release, end]
             }
         };
-        of_requests.flatten().chain(of_phase.into_iter().flatten())
+        let looks = claim.sent.looks(self.passed);
+        let of_phase = of_phase.into_iter().flatten();
+        of_requests.flatten().chain(looks).chain(of_phase)
     }
 }

@@ -7,7 +7,7 @@ use futures::{
     FutureExt,
     future::{Either, select},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     coalescer::{Call, HowSent, Queued, TimedAnswer},
@@ -45,14 +45,15 @@ impl InFlight {
         self.running.is_empty() && self.answered.is_empty()
     }
 
-    /// Whether one request is under way, which has gone without an answer for this long since its batch was sent.
-    pub(super) fn waits_for_batch(&self, limit: Duration) -> bool {
+    /// When the batch was sent of the request that is under way. `None` if it was not sent in a batch, or not yet, or if
+    /// several are under way.
+    pub(super) fn batch_sent(&self) -> Option<Instant> {
         let [call] = self.running.as_slice() else {
-            return false;
+            return None;
         };
-        match call.queued.as_ref().map(Queued::how_sent) {
-            Some(HowSent::InBatch(sent)) => sent.elapsed() >= limit,
-            _ => false,
+        match call.queued.as_ref()?.how_sent() {
+            HowSent::InBatch(sent) => Some(sent),
+            HowSent::NotYet | HowSent::Alone => None,
         }
     }
 

@@ -188,9 +188,6 @@ impl Releaser {
 
     /// Sends a request, and waits for the next answer to it or to an earlier one. Returns the instant before the request
     /// was sent that is answered.
-    ///
-    /// A caller does not wait for the other requests of a batch for long: after [`retry::OVERDUE`], its request is sent
-    /// once more, alone. (Without a caller, the next try does that.)
     async fn send(
         &self,
         request: PlannedRelease,
@@ -207,52 +204,56 @@ impl Releaser {
             ..request.clone()
         };
         calls.start(self.coalescer.release(request));
-        let limit = self.call_timeout;
-        let answer = match reply {
-            None => {
-                // A release that hangs returns its permit, so that other releases can be sent.
-                let slot_ends = async {
+        let is_given_up = async {
+            match reply {
+                // If the caller drops its future, the release is tried again in the background, after a short pause.
+                Some(reply) => reply.closed().await,
+                None => {
+                    // A release that hangs returns its permit, so that other releases can be sent.
                     sleep(SLOT_TIME).await;
                     drop(slot);
                     pending().await
-                };
-                tokio::select! {
-                    answer = calls.next(limit) => answer,
-                    () = slot_ends => None,
                 }
             }
-            // If the caller drops its future, the release is tried again in the background, after a short pause.
-            Some(reply) => tokio::select! {
-                answer = self.next_for_caller(again, calls) => answer,
-                () = reply.closed() => None,
-            },
+        };
+        let answer = tokio::select! {
+            answer = self.next_answer(again, calls) => answer,
+            () = is_given_up => None,
         };
         // A request that waits to be sent is dropped, because the next try sends the same request.
         calls.withdraw_unsent();
-        let (sent, answer) = answer.ok_or_else(|| self.timed_out(limit))?;
+        let (sent, answer) = answer.ok_or_else(|| self.timed_out(self.call_timeout))?;
         Ok((sent, answer?))
     }
 
-    /// The next answer within the call timeout. Sends this request if the one under way is
-    /// [overdue](retry::OVERDUE).
-    async fn next_for_caller(
+    /// The next answer within the call timeout. If the batch of the request that is under way is not answered in time,
+    /// another request of it may delay the answer, so this one is sent once more, alone.
+    async fn next_answer(
         &self,
         again: PlannedRelease,
         calls: &mut InFlight,
     ) -> Option<TimedAnswer<ReleaseAnswer>> {
-        let (mut limit, mut again) = (self.call_timeout, Some(again));
+        let end = retry::wait_end(Instant::now(), self.call_timeout);
+        let mut again = Some(again);
         loop {
-            let wait = limit.min(retry::OVERDUE);
-            let answer = calls.next(wait).await;
-            limit -= wait;
-            if answer.is_some() || limit.is_zero() {
-                return answer;
-            }
-            if let Some(again) = again.take_if(|_| calls.waits_for_batch(retry::OVERDUE)) {
+            let now = Instant::now();
+            let overdue = calls.batch_sent().map(|sent| sent + retry::OVERDUE);
+            if overdue.is_some_and(|at| at <= now)
+                && let Some(again) = again.take()
+            {
                 let about = (&again.request.key, again.request.lease);
                 let late = self.timed_out(retry::OVERDUE);
                 telemetry::store_failed("release", Some(about), &late);
                 calls.start(self.coalescer.release(again));
+            }
+            let next = match &again {
+                // It may be sent in a batch later.
+                Some(_) => overdue.unwrap_or(now + retry::OVERDUE).min(end),
+                None => end,
+            };
+            let answer = calls.next(next.saturating_duration_since(now)).await;
+            if answer.is_some() || next >= end {
+                return answer;
             }
         }
     }

@@ -385,3 +385,49 @@ async fn what_must_go_alone_is_sent_beside_batches() {
     assert!(store.batched.lock().len() > 10, "there were no batches");
     tasks.iter().for_each(JoinHandle::abort);
 }
+
+/// A release without a caller does not wait for the other requests of its batch either.
+#[tokio::test(start_paused = true)]
+async fn an_overdue_release_in_the_background_is_sent_again() {
+    let (store, leases) = at_once(1);
+    let acquire = |number| leases.acquire(format!("key {number}"), TTL).into_future();
+    let held = join_all((0..8).map(acquire)).await;
+    let held: Vec<_> = held.into_iter().collect::<Result<_, _>>().unwrap();
+    store.fates_now([Fate::AnswerLate(MOMENT), Fate::Late(TTL * 100)]);
+    let first = tokio::spawn(acquire(100));
+    sleep(MOMENT / 2).await;
+    store.batched.lock().clear();
+    drop(held);
+    sleep(MOMENT).await;
+    assert_eq!(*store.batched.lock(), [8]);
+    drop(first.await.unwrap().unwrap());
+    // The repetitions go one after the other.
+    sleep(Duration::from_millis(1_500)).await;
+    assert!(all_free(&store).await);
+}
+
+/// The runtime is blocked while a request waits for others that are under way, and then the handle closes.
+#[test]
+fn a_close_after_a_block_ends_what_waits_to_be_sent() {
+    let (told, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (store, leases) = at_once(1);
+        store.fates_now([Fate::Late(TTL * 100)]);
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let first = leases.acquire("first", TTL).into_future();
+            assert!(timeout(MOMENT, first).await.is_err());
+            let mut waits = std::pin::pin!(leases.acquire("key", TTL).into_future());
+            assert!(futures::poll!(&mut waits).is_pending());
+            std::thread::sleep(Duration::from_millis(1_100));
+            assert!(timeout(MOMENT, leases.close()).await.is_err());
+            assert!(matches!(waits.await, Err(Error::Closed)));
+        });
+        // What was not sent is not released.
+        told.send(store.calls()).unwrap();
+    });
+    let calls = done.recv_timeout(PATIENCE).expect("the close hangs");
+    let acquires = calls.iter().filter(|it| **it == "acquire").count();
+    assert_eq!(acquires, 1, "{calls:?}");
+}
