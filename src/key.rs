@@ -51,9 +51,9 @@ mod want;
 pub(crate) use self::{
     call::PolledCall,
     cell::EndReason,
-    effect::Departure,
+    effect::{Departed, Departure},
     followers::Follower,
-    guards::Granted,
+    guards::{Granted, ReleaseOutcome},
     keys::Keys,
     waiting::WaitEnd,
     want::{FromMemory, Wait, Want},

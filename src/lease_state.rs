@@ -47,7 +47,7 @@ pub(crate) use self::{
     status::{EndReason, Ended, EndedBefore},
 };
 use self::{
-    status::{Phase, Status},
+    status::Status,
     validity::{Validity, deadline, granted_at},
 };
 use crate::{
@@ -249,19 +249,13 @@ impl LeaseState {
     /// Whether the lease is kept alive, is live, and was not given up. Only such a lease is renewed.
     pub(crate) fn is_kept_alive(&self) -> bool {
         let state = self.state.borrow();
-        state.is_kept && state.phase == Phase::Held && state.validity.is_live(Instant::now())
+        state.is_kept && !state.has_ended && state.validity.is_live(Instant::now())
     }
 
     /// Whether the lease lasts until its maximum hold is over. If so, it is not renewed in the background, because a
     /// renewal would only keep the key held on the server for longer.
     pub(crate) fn reaches_end(&self) -> bool {
         self.state.borrow().validity.reaches_end()
-    }
-
-    /// Records that another acquire request for the lease may still be on its way to the server. The release is then
-    /// repeated until no such request can arrive any more.
-    pub(crate) fn set_maybe_in_flight(&self) {
-        self.set_release_terms(|terms| terms.maybe_in_flight = true);
     }
 
     pub(crate) fn is_kept(&self) -> bool {

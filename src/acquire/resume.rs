@@ -84,7 +84,7 @@ impl Resume {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
         if self.ticket.maybe_in_flight() {
-            state.set_maybe_in_flight();
+            state.set_release_terms(|terms| terms.maybe_in_flight = true);
         }
         if let Some(unanswered) = self.ticket.unanswered() {
             state.set_unanswered(self.ticket.fence(), unanswered);

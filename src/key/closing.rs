@@ -54,8 +54,6 @@ impl Keys {
         for key in keys {
             let changed = self.change(&key, false, |entry, now, out| {
                 let leases: Vec<_> = entry.leases().cloned().collect();
-                let guards = leases.iter().flat_map(|lease| lease.guards());
-                guards.for_each(|guard| guard.pass_release_terms());
                 entry.state.step(Event::Close, now, out);
                 leases
             });

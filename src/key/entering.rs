@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::{
     claim::{Beside, Claim, Phase, SILENT, Sent},
     effect::{Effect, Note, Refusal, Refused, Report},
+    holding::Conversion,
     line::NextRequest,
     serving::Fit,
     state::{Effects, KeyState},
@@ -90,7 +91,9 @@ impl KeyState {
             }
             match &claim.phase {
                 Phase::Held(holding) if holding.is_live(now) => {
-                    if !want.conflicts_with(claim.request.access.mode()) {
+                    // A lease that was converted has the mode that the store says.
+                    let may_be_other = holding.conversion == Conversion::Sent;
+                    if may_be_other || !want.conflicts_with(claim.request.access.mode()) {
                         continue;
                     }
                     if !holding.guards.is_empty() || self.waiters.offered(lease).next().is_some() {

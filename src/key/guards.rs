@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{FutureExt, future::BoxFuture};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
@@ -22,6 +23,9 @@ use crate::{
     runtime::suspension,
     telemetry::StayEndReason,
 };
+
+/// The outcome of a release.
+pub(crate) type ReleaseOutcome = BoxFuture<'static, Result<Released, Error>>;
 
 /// A guard that a task has got.
 pub(crate) struct Granted {
@@ -160,28 +164,28 @@ impl Keys {
         self.look_at_times(guard.key());
     }
 
-    /// Gives up a guard. If its lease goes back with it, `begin` begins the release, before any event is made. The caller
-    /// polls it by `call`, unless another task depends on it.
-    pub(crate) fn depart<T>(
+    /// Gives up a guard. If its lease goes back with it, the release begins before any event is made, and this returns its
+    /// outcome. The caller polls the release by `call`, unless another task depends on it; without a `call` it is in the
+    /// background. Fails if another call has ended the lease.
+    pub(crate) fn depart(
         &self,
         guard: &Arc<LeaseState>,
         how: Departure,
         now: Instant,
-        call: Option<&PolledCall>,
-        begin: impl FnOnce(PendingRelease) -> T,
-    ) -> (Departed, Result<Option<T>, EndedBefore>) {
+        call: Option<PolledCall>,
+    ) -> (Departed, Result<Option<ReleaseOutcome>, EndedBefore>) {
         let key = guard.key();
         let changed = self.change(key, false, |entry, now, out| {
             let of = (guard.id(), guard.number());
-            if entry.state.has_guard(of.0, of.1) {
-                if let Departure::Done(done) = how {
-                    // Not before: a close that releases the lease does not write the tick as done.
-                    guard.set_done(done);
-                }
-                guard.pass_release_terms();
+            if let Departure::Done(done) = how
+                && entry.state.has_guard(of.0, of.1)
+            {
+                // Not before: a close that releases the lease does not write the tick as done.
+                let stored = guard.stored();
+                stored.set_release_terms(|terms| terms.done = Some(done));
             }
             let departed = entry.state.depart(of, how, now, out);
-            if let Some(call) = call.filter(|_| departed.was_there) {
+            if let Some(call) = call.as_ref().filter(|_| departed.was_there) {
                 entry.poll_release(guard.id(), call);
             }
             departed
@@ -198,7 +202,7 @@ impl Keys {
         let begun = match at.map(|at| jobs.remove(at)) {
             Some(Job::GiveBack(lease, _)) => {
                 let ended = self.end(&lease, now);
-                ended.map(|(pending, ended)| Some((begin(pending), lease, ended)))
+                ended.map(|(pending, ended)| Some((self.release(call, pending), lease, ended)))
             }
             _ => Ok(None),
         };
@@ -344,26 +348,17 @@ impl Keys {
         }
     }
 
-    /// Carries out a release, whose outcome the caller waits for. If the returned future is dropped, the release goes on
-    /// in the background. `call` is `None` outside of a runtime.
-    pub(crate) fn release(
-        &self,
-        call: Option<PolledCall>,
-        pending: PendingRelease,
-    ) -> impl Future<Output = Result<Released, Error>> + use<> {
-        let begun = match call {
-            Some(call) => {
-                let (reply, outcome) = oneshot::channel();
-                let lifecycle = self.lifecycle.clone();
-                let again = move |pending: PendingRelease| lifecycle.spawn(pending.settle());
-                call.begin(pending.release_with_caller(reply, again));
-                Ok(call.outcome(outcome))
-            }
-            None => {
-                self.release_in_background(pending);
-                Err(Error::NoRuntime)
-            }
+    /// Carries out a release. If the returned future is dropped, the release goes on in the background, and so it does
+    /// without a `call`.
+    fn release(&self, call: Option<PolledCall>, pending: PendingRelease) -> ReleaseOutcome {
+        let Some(call) = call else {
+            self.release_in_background(pending);
+            return async { Err(Error::NoRuntime) }.boxed();
         };
-        async move { begun?.await? }
+        let (reply, outcome) = oneshot::channel();
+        let lifecycle = self.lifecycle.clone();
+        let again = move |pending: PendingRelease| lifecycle.spawn(pending.settle());
+        call.begin(pending.release_with_caller(reply, again));
+        call.outcome(outcome).map(|told| told?).boxed()
     }
 }

@@ -79,7 +79,7 @@ impl Keys {
                 if entry.state.has_waiters() {
                     // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
                     // waiters of this process would come before them.
-                    lease.set_awaited();
+                    lease.set_release_terms(|terms| terms.is_awaited = true);
                 }
                 Job::GiveBack(lease, how)
             }
@@ -131,7 +131,8 @@ impl Keys {
             }
             Note::MayBeGrantedAgain => {
                 if let Some(lease) = entry.behind(claim) {
-                    lease.lease().set_maybe_in_flight();
+                    let lease = lease.lease();
+                    lease.set_release_terms(|terms| terms.maybe_in_flight = true);
                 }
             }
         }
@@ -158,7 +159,7 @@ impl Keys {
             } => {
                 let lease = stored(claim)?;
                 if why == StayEndReason::WaitedFor {
-                    lease.set_awaited();
+                    lease.set_release_terms(|terms| terms.is_awaited = true);
                 }
                 Reported::StayEnded(lease, why, at_once)
             }

@@ -25,18 +25,10 @@ impl Lease {
         if let Some(reason) = self.state.loss(now) {
             return Err(self.state.lost_error(reason));
         }
-        let Ok(ended) = self.state.end(EndReason::Released, now) else {
-            return Err(self.state.lost_error(self.closed()));
-        };
         // If the subscriber of the application panics in an event, the release goes on in the background.
         let (call, how) = (PolledCall::new(&self.keys.lifecycle), Departure::Done(done));
-        let begin = |pending| self.keys.release(call.clone(), pending);
-        let (_, release) = self
-            .keys
-            .depart(&self.state, how, now, call.as_ref(), begin);
-        self.state.mark_released();
-        self.state.report_end(ended);
-        let Ok(Some(release)) = release else {
+        let (_, release) = self.give_up(EndReason::Released, how, call, now)?;
+        let Some(release) = release else {
             // The close of the client has taken over the release of the lease, which writes no tick.
             return Err(self.state.lost_error(self.closed()));
         };

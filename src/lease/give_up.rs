@@ -6,8 +6,8 @@ use tracing::Instrument;
 
 use super::{guard::Lease, ticket::Ticket};
 use crate::{
-    key::{Departure, PolledCall},
-    lease_state::EndReason,
+    key::{Departed, Departure, PolledCall, ReleaseOutcome},
+    lease_state::{EndReason, EndedBefore},
     messages::ReleaseAnswer,
     model::{Error, LossReason},
     release::Released,
@@ -53,21 +53,10 @@ impl Lease {
     pub async fn release(self) -> Result<(), Error> {
         let now = Instant::now();
         let lost_before = self.state.loss(now);
-        let Ok(ended) = self.state.end(EndReason::Released, now) else {
-            return Err(self.state.lost_error(self.closed()));
-        };
         // If the subscriber of the application panics in an event, the release goes on in the background.
         let call = PolledCall::new(&self.keys.lifecycle);
-        let begin = |pending| self.keys.release(call.clone(), pending);
         let (departed, release) =
-            self.keys
-                .depart(&self.state, Departure::Released, now, call.as_ref(), begin);
-        self.state.mark_released();
-        self.state.report_end(ended);
-        let Ok(release) = release else {
-            // The close of the client has taken over the release of the lease.
-            return Err(self.state.lost_error(self.closed()));
-        };
+            self.give_up(EndReason::Released, Departure::Released, call, now)?;
         if let Some(release) = release {
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;
@@ -125,13 +114,13 @@ impl Lease {
         let lost_before = self.state.loss(Instant::now());
         let detached = self.give_away(Departure::Detached);
         match lost_before {
-            None => detached.map_err(|reason| self.state.lost_error(reason)),
+            None => detached,
             Some(reason) => Err(self.state.lost_error(reason)),
         }
     }
 
     /// Gives up the guard, so that its lease is not released.
-    fn give_away(&self, how: Departure) -> Result<(), LossReason> {
+    fn give_away(&self, how: Departure) -> Result<(), Error> {
         let now = Instant::now();
         // If the lease stays, other tasks may have the key after a guard that is lost.
         let how = if self.state.is_live(now) || !self.keys.stays(&self.state) {
@@ -139,17 +128,28 @@ impl Lease {
         } else {
             Departure::Released
         };
-        let Ok(ended) = self.state.end(EndReason::Detached, now) else {
-            return Err(self.closed());
-        };
-        let begin = |pending| self.keys.release_in_background(pending);
-        let (departed, _) = self.keys.depart(&self.state, how, now, None, begin);
-        self.state.report_end(ended);
+        let (departed, _) = self.give_up(EndReason::Detached, how, None, now)?;
         if departed.detaches {
             Ok(())
         } else {
-            Err(self.closed())
+            Err(self.state.lost_error(self.closed()))
         }
+    }
+
+    /// Gives up the guard. Returns the outcome of the release, if the lease goes back with it. Fails if a close has
+    /// ended the lease: it releases the lease itself.
+    pub(super) fn give_up(
+        &self,
+        ends: EndReason,
+        how: Departure,
+        call: Option<PolledCall>,
+        now: Instant,
+    ) -> Result<(Departed, Option<ReleaseOutcome>), Error> {
+        let closed = |EndedBefore| self.state.lost_error(self.closed());
+        let ended = self.state.end(ends, now).map_err(closed)?;
+        let (departed, release) = self.keys.depart(&self.state, how, now, call);
+        telemetry::harmless_in_a_panic(|| self.state.report_end(ended));
+        Ok((departed, release.map_err(closed)?))
     }
 
     /// Why the lease is lost, if another call than that of its guard has ended it: only the close of the client does.
@@ -161,16 +161,12 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let now = Instant::now();
         // It fails if the guard was given up before.
-        let Ok(ended) = self.state.end(EndReason::Released, now) else {
-            return;
-        };
-        let begin = |pending| self.keys.release_in_background(pending);
-        let _ = self
-            .keys
-            .depart(&self.state, Departure::Released, now, None, begin);
-        self.state.mark_released();
-        telemetry::harmless_in_a_panic(|| self.state.report_end(ended));
+        let _ = self.give_up(
+            EndReason::Released,
+            Departure::Released,
+            None,
+            Instant::now(),
+        );
     }
 }

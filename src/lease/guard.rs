@@ -109,7 +109,10 @@ impl Lease {
         max_hold: Option<Duration>,
         from: Instant,
     ) {
-        self.state.set_min_hold(min_hold);
+        if min_hold.is_some() {
+            let stored = self.state.stored();
+            stored.set_release_terms(|terms| terms.min_hold = min_hold);
+        }
         if let Some(max_hold) = max_hold {
             self.keys.set_max_hold(&self.state, max_hold, from);
         }

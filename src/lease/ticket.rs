@@ -101,11 +101,10 @@ impl Ticket {
         self.unclear.acquire
     }
 
-    /// The ticket of this lease in the store. The holds are those of `held`, which is another lease if the holder was
-    /// granted it from memory.
+    /// The ticket of this lease in the store. The maximum hold is that of `held`, the guard.
     pub(crate) fn of(state: &LeaseState, held: &LeaseState) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let request = state.request();
+        let (request, release) = (state.request(), state.release_terms());
         let (mode, fence, unanswered) = state.mode_and_conversions();
         Self {
             key: request.key.clone(),
@@ -120,12 +119,12 @@ impl Ticket {
             acquired_at_ms: state.acquired_at().timestamp_millis(),
             ttl_ms: millis(request.ttl),
             hold: Hold {
-                min_ms: held.release_terms().min_hold.map(millis),
+                min_ms: release.min_hold.map(millis),
                 max_ms: held.max_hold_from(state.granted_at()).map(millis),
             },
             unclear: Unclear {
                 conversions: (unanswered != Unanswered::default()).then_some(unanswered),
-                acquire: state.release_terms().maybe_in_flight,
+                acquire: release.maybe_in_flight,
             },
         }
     }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     LeaseState,
-    status::{EndReason, Ended, EndedBefore, Phase},
+    status::{EndReason, Ended, EndedBefore},
 };
 use crate::{model::LossReason, telemetry};
 
@@ -18,14 +18,7 @@ impl LeaseState {
         let is_first = self.state.send_if_modified(|state| {
             // A loss by expiry is reported only when a call checks the lease, and this may be the first such call.
             loss = state.take_unreported_loss(backing, now);
-            let is_first = state.phase == Phase::Held;
-            if is_first {
-                state.phase = match how {
-                    EndReason::Released => Phase::Releasing,
-                    EndReason::Detached => Phase::Detached,
-                };
-            }
-            is_first
+            !std::mem::replace(&mut state.has_ended, true)
         });
         if !is_first {
             return Err(EndedBefore);
@@ -53,11 +46,5 @@ impl LeaseState {
         self.state.send_modify(|state| {
             state.validity.lose(why.clone(), Instant::now());
         });
-    }
-
-    /// Records that the release of the lease was answered, or given up.
-    pub(crate) fn mark_released(&self) {
-        self.state
-            .send_modify(|state| state.phase = Phase::Released);
     }
 }

@@ -1,12 +1,10 @@
-//! What is set after the caller has got the lease: the minimum hold and the maximum hold, the tick that was done under
-//! the lease, and whether others wait for its release.
+//! What is set after the caller has got the lease: the maximum hold, and what the release depends on.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{LeaseState, status::ReleaseTerms};
-use crate::messages::DoneTick;
 
 impl LeaseState {
     /// What the release of the lease depends on.
@@ -14,37 +12,9 @@ impl LeaseState {
         self.state.borrow().release
     }
 
-    pub(super) fn set_release_terms(&self, change: impl FnOnce(&mut ReleaseTerms)) {
+    /// Changes what the release of the lease depends on.
+    pub(crate) fn set_release_terms(&self, change: impl FnOnce(&mut ReleaseTerms)) {
         self.set(|state| change(&mut state.release));
-    }
-
-    /// Sets the minimum hold that the caller requested. This is called when the caller gets the lease.
-    pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
-        self.set_release_terms(|terms| terms.min_hold = min_hold);
-    }
-
-    /// Records that a tick was done under the lease. The release of the lease writes it.
-    pub(crate) fn set_done(&self, done: DoneTick) {
-        self.set_release_terms(|terms| terms.done = Some(done));
-    }
-
-    /// Records that other processes wait for the release, as followers wait for the release of a leader. A majority
-    /// then confirms the release. If a failover undid it, there would be no leader until the ttl is over. And a change
-    /// stream reports a change only when a majority has it.
-    pub(crate) fn set_awaited(&self) {
-        self.set_release_terms(|terms| terms.is_awaited = true);
-    }
-
-    /// Passes what the release depends on from a guard, which is given up, to its lease.
-    pub(crate) fn pass_release_terms(&self) {
-        let terms = self.release_terms();
-        if let Some(backing) = &self.backing {
-            backing.lease().set_release_terms(|of_lease| {
-                of_lease.min_hold = of_lease.min_hold.or(terms.min_hold);
-                of_lease.done = of_lease.done.or(terms.done);
-                of_lease.is_awaited |= terms.is_awaited;
-            });
-        }
     }
 
     /// When the lease was granted, on the clock of this process.

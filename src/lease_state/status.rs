@@ -43,7 +43,8 @@ pub(super) struct Status {
     pub(super) mode: Mode,
     pub(super) fence: Fence,
     pub(super) conversions: Conversions,
-    pub(super) phase: Phase,
+    /// Whether the holder has given up the lease.
+    pub(super) has_ended: bool,
     /// Whether the lease is renewed in the background.
     pub(super) is_kept: bool,
     pub(super) release: ReleaseTerms,
@@ -59,9 +60,12 @@ pub(crate) struct ReleaseTerms {
     pub(crate) min_hold: Option<Duration>,
     /// The tick that was done under the lease.
     pub(crate) done: Option<DoneTick>,
-    /// Whether other processes wait for the release, so that a majority has to confirm it.
+    /// Whether other processes wait for the release, as followers wait for that of a leader. A majority then confirms
+    /// it: a change stream reports a change only when a majority has it, and if a failover undid the release, the key
+    /// would be held until the ttl is over.
     pub(crate) is_awaited: bool,
-    /// Whether another acquire request for the lease may still be on its way to the server.
+    /// Whether another acquire request for the lease may still be on its way to the server. The release is then repeated
+    /// until no such request can arrive any more.
     pub(crate) maybe_in_flight: bool,
 }
 
@@ -76,19 +80,6 @@ pub(super) enum Suspensions {
     /// With the suspensions, the lease had expired before it was renewed. The leases from memory stay lost, although
     /// the server has renewed the lease.
     WereOver,
-}
-
-/// The phases of a lease, from its grant to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The holder has not given up the lease.
-    Held,
-    /// The holder has given up the lease, and the release was not answered yet.
-    Releasing,
-    /// The release was answered, or given up.
-    Released,
-    /// The lease is not released, and stays until its ttl is over.
-    Detached,
 }
 
 /// What was reported to telemetry since the last renewal that succeeded.
@@ -128,7 +119,7 @@ impl Status {
             mode,
             fence,
             conversions: Conversions::default(),
-            phase: Phase::Held,
+            has_ended: false,
             is_kept: false,
             release: ReleaseTerms::default(),
             suspensions: Suspensions::NotCounted,
@@ -167,7 +158,7 @@ impl Status {
         backing: Option<LossReason>,
         now: Instant,
     ) -> Option<LossReason> {
-        if self.reported == Reported::Loss || self.phase != Phase::Held {
+        if self.reported == Reported::Loss || self.has_ended {
             return None;
         }
         let loss = self.validity.loss(now).or(backing)?;
@@ -192,7 +183,7 @@ impl Status {
         let is_new = risk
             && self.reported == Reported::Nothing
             && self.validity.is_live(now)
-            && self.phase == Phase::Held;
+            && !self.has_ended;
         if is_new {
             self.reported = Reported::Risk;
         }

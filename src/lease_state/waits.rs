@@ -4,7 +4,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     BackingLease, LeaseState,
-    status::Phase,
     watcher::{self, LossWatcher},
 };
 use crate::model::LossReason;
@@ -12,7 +11,7 @@ use crate::model::LossReason;
 impl LeaseState {
     /// Whether the holder has given up the lease.
     pub(crate) fn has_ended(&self) -> bool {
-        self.state.borrow().phase != Phase::Held
+        self.state.borrow().has_ended
     }
 
     /// Waits until the lease is lost.

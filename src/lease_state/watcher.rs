@@ -5,7 +5,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::status::{Phase, Status};
+use super::status::Status;
 use crate::model::LossReason;
 
 /// Watches a lease until it is lost or given up.
@@ -19,13 +19,13 @@ impl LossWatcher {
     /// Waits until the lease is lost, and returns the reason. `None` if the lease is given up before that.
     pub(crate) async fn lost(mut self) -> Option<LossReason> {
         loop {
-            let (loss, mut deadline, phase) = look(&mut self.lease);
+            let (loss, mut deadline, has_ended) = look(&mut self.lease);
             let mut loss = loss;
             if let Some(backing) = &mut self.backing {
                 let (its_loss, its_deadline, _) = look(backing);
                 (loss, deadline) = (loss.or(its_loss), deadline.min(its_deadline));
             }
-            if loss.is_some() || phase != Phase::Held {
+            if loss.is_some() || has_ended {
                 return loss;
             }
             // A renewal that is under way at the deadline does not delay the loss, because its answer would come too
@@ -52,9 +52,8 @@ pub(super) async fn changed(
     }
 }
 
-fn look(lease: &mut watch::Receiver<Status>) -> (Option<LossReason>, Instant, Phase) {
-    let Status {
-        validity, phase, ..
-    } = &*lease.borrow_and_update();
-    (validity.loss(Instant::now()), validity.deadline(), *phase)
+fn look(lease: &mut watch::Receiver<Status>) -> (Option<LossReason>, Instant, bool) {
+    let state = &*lease.borrow_and_update();
+    let loss = state.validity.loss(Instant::now());
+    (loss, state.validity.deadline(), state.has_ended)
 }

@@ -29,8 +29,6 @@ pub(crate) struct ReleaseJob {
 /// What the holder knew about the lease.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldLease {
-    /// The lease, which is told of the first answer.
-    pub(super) state: Arc<LeaseState>,
     pub(super) fence: Fence,
     /// The local deadline.
     pub(super) deadline: Instant,
@@ -52,7 +50,6 @@ impl ReleaseJob {
             is_exclusive: mode == Mode::Exclusive,
             maybe_in_flight: terms.maybe_in_flight,
             held: Some(HeldLease {
-                state: state.clone(),
                 fence,
                 deadline: state.deadline(),
                 kind: kind(terms.done, terms.min_hold),

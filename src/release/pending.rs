@@ -19,6 +19,8 @@ use crate::lease_state::LeaseState;
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
     releaser: Releaser,
+    /// Whether it was told that the release was answered.
+    is_told: bool,
     _at_work: TaskTrackerToken,
 }
 
@@ -31,6 +33,7 @@ impl PendingRelease {
         Self {
             state,
             releaser,
+            is_told: false,
             _at_work: at_work,
         }
     }
@@ -42,7 +45,7 @@ impl PendingRelease {
 
     /// Releases the lease without a caller that waits for the outcome. Calls that are still under way after that run to
     /// their end, but a close does not wait for them.
-    pub(crate) async fn settle(self) {
+    pub(crate) async fn settle(mut self) {
         let mut calls = InFlight::default();
         self.release(None, &mut calls).await;
         drop(self);
@@ -51,7 +54,11 @@ impl PendingRelease {
 
     /// Releases the lease, and sends the outcome to the caller, who polls this. If it panics, `again` gets the release,
     /// because a second try may succeed: a subscriber of the application may panic only once.
-    pub(crate) async fn release_with_caller(self, reply: ReleaseReply, again: impl FnOnce(Self)) {
+    pub(crate) async fn release_with_caller(
+        mut self,
+        reply: ReleaseReply,
+        again: impl FnOnce(Self),
+    ) {
         let mut calls = InFlight::default();
         let release = AssertUnwindSafe(self.release(Some(reply), &mut calls));
         match release.catch_unwind().await {
@@ -66,19 +73,19 @@ impl PendingRelease {
 
     /// Releases the lease, and sends the outcome to the caller if one waits. Calls that are still under way after that
     /// are left in `calls`.
-    async fn release(&self, reply: Option<ReleaseReply>, calls: &mut InFlight) {
+    async fn release(&mut self, reply: Option<ReleaseReply>, calls: &mut InFlight) {
         let job = self.job();
-        self.releaser
-            .release_until_confirmed(&job, reply, calls)
-            .await;
+        let releasing = self.releaser.release_until_confirmed(&job, reply, calls);
+        self.is_told = releasing.await;
     }
 }
 
 impl Drop for PendingRelease {
     fn drop(&mut self) {
         // The release is done or given up, or was dropped with its runtime.
-        self.state.mark_released();
-        self.releaser
-            .tell_released(self.state.key(), self.state.id());
+        if !self.is_told {
+            self.releaser
+                .tell_released(self.state.key(), self.state.id());
+        }
     }
 }

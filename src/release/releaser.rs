@@ -80,9 +80,8 @@ impl Releaser {
         (self.on_released)(key, lease);
     }
 
-    /// Records that a lease was released in a batch, without a caller that waits for the outcome.
+    /// Reports that a lease was released in a batch, without a caller that waits for the outcome.
     pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
-        self.tell_released(&job.key, job.lease);
         telemetry::released(job.fields(false), answer.into());
     }
 
@@ -91,13 +90,14 @@ impl Releaser {
     /// more when no such request can arrive any more.
     ///
     /// A caller that waits for the outcome gets it after [a few tries](retry::TRIES) at the latest. The release then
-    /// goes on in the background. The caller must [finish](InFlight::finish) the calls that are left in `calls`.
+    /// goes on in the background. The caller must [finish](InFlight::finish) the calls that are left in `calls`. Returns
+    /// whether it was told that the release was answered.
     pub(crate) async fn release_until_confirmed(
         &self,
         job: &ReleaseJob,
         mut reply: Option<ReleaseReply>,
         calls: &mut InFlight,
-    ) {
+    ) -> bool {
         let mut progress = Progress::begin(job, reply.is_some());
         loop {
             // The caller may have dropped its future.
@@ -118,14 +118,14 @@ impl Releaser {
                     let settled = sent.saturating_duration_since(first) >= self.call_timeout;
                     // An acquire request that reaches the server later may be granted the same lease again.
                     if !job.maybe_in_flight || settled {
-                        return;
+                        return true;
                     }
                     // The next release is the last one, if it is answered.
                     (first + self.call_timeout).saturating_duration_since(Instant::now())
                 }
                 Err(error) => match self.failed(job, &mut progress, &mut reply, &error) {
                     Some(pause) => pause,
-                    None => return,
+                    None => return progress.first_answer.is_some(),
                 },
             };
             calls.drive_while(sleep(pause)).await;
@@ -178,11 +178,6 @@ impl Releaser {
         if let Some(reply) = reply {
             // This fails if the caller has dropped its future meanwhile.
             let _ = reply.send(Ok(released));
-        }
-        if is_first {
-            // The caller is woken before the tasks that wait for the release: it may have released the lease because it
-            // comes before them.
-            job.held.iter().for_each(|held| held.state.mark_released());
         }
     }
 

@@ -343,3 +343,16 @@ async fn a_lease_that_was_granted_anew_is_not_resumed() {
         }
     }
 }
+
+/// A task of the same handle that does not wait learns of a downgrade, as one of another handle does.
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_the_same_process_gets_a_key_that_was_downgraded() {
+    let (_, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    let reads = || leases.acquire("key", TTL).shared().wait_for(Duration::ZERO);
+    assert!(reads().await.is_err(), "the lease is exclusive");
+    lease.downgrade().await.unwrap();
+    drop(reads().await.unwrap());
+    let writes = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(writes, Attempt::Held(_)));
+}

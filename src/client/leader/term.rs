@@ -37,7 +37,10 @@ pub(super) enum TermEnd<E> {
 
 impl Term {
     pub(super) fn new(lease: Lease) -> Self {
-        lease.state().set_awaited();
+        let state = lease.state();
+        state
+            .stored()
+            .set_release_terms(|terms| terms.is_awaited = true);
         Self {
             lease,
             resigned: CancellationToken::new(),
