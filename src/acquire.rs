@@ -3,8 +3,7 @@
 //! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs` and `with.rs` have what an application awaits;
 //!   `options.rs` has the options that they share, and `attempt.rs` an answer.
 //! - `start.rs` waits for the guard of one key (`src/key.rs`). `late.rs` renews a lease that was granted late.
-//! - `backpressure.rs` slows acquires down while renewals are late, and `recent_keys.rs` remembers the keys that were
-//!   held a while ago.
+//! - `backpressure.rs` slows acquires down while renewals are late.
 //! - `context.rs` has the parts of a handle that all of them use.
 
 mod all;
@@ -16,11 +15,11 @@ mod done_tick;
 mod late;
 mod once;
 mod options;
-mod recent_keys;
 mod resume;
 mod start;
 mod with;
 
+pub(crate) use self::context::AcquireContext;
 pub use self::{
     all::AcquireAll,
     attempt::Attempt,
@@ -29,4 +28,3 @@ pub use self::{
     resume::{Resume, Resumed},
     with::WithError,
 };
-pub(crate) use self::{context::AcquireContext, recent_keys::RecentKeys};

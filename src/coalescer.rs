@@ -35,10 +35,7 @@ mod request;
 mod slow_store_tests;
 mod submit;
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use futures::{FutureExt, future};
 use parking_lot::Mutex;
@@ -329,14 +326,6 @@ impl Drop for InFlightPermit {
         if self.end != SendEnd::None {
             self.coalescer.dispatch();
         }
-    }
-}
-
-impl fmt::Debug for Coalescer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Coalescer")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
     }
 }
 

@@ -23,7 +23,6 @@ mod cell;
 mod changes;
 mod claim;
 mod closing;
-mod contended;
 mod effect;
 mod entering;
 mod fences;
@@ -38,6 +37,7 @@ mod listening;
 mod looking;
 mod pace;
 mod place;
+mod recent_keys;
 mod requests;
 mod serving;
 mod settling;
@@ -55,6 +55,7 @@ pub(crate) use self::{
     followers::Follower,
     guards::{Granted, ReleaseOutcome},
     keys::Keys,
+    recent_keys::RecentKeys,
     waiting::WaitEnd,
     want::{FromMemory, Wait, Want},
 };

@@ -258,6 +258,7 @@ impl LeaseState {
         self.state.borrow().validity.reaches_end()
     }
 
+    /// Whether the lease in the store is renewed in the background.
     pub(crate) fn is_kept(&self) -> bool {
         self.state.borrow().is_kept
     }
@@ -282,7 +283,7 @@ impl LeaseState {
     /// with a ttl of 30 s is renewed when it has 20 s left, and is at risk when it has 10 s left.
     fn unrenewed(&self, state: &Status) -> Option<Duration> {
         let left = timing::left_when_due(self.ttl()).saturating_sub(self.terms.clock_margin);
-        (state.is_kept && !self.is_guard()).then_some(left / 2)
+        state.is_kept.then_some(left / 2)
     }
 
     /// Changes the status without waking the tasks that wait for a change of it.

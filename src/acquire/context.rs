@@ -2,8 +2,9 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::recent_keys::RecentKeys;
-use crate::key::Keys;
+use parking_lot::Mutex;
+
+use crate::key::{Keys, RecentKeys};
 
 /// The parts of a handle that its acquires use.
 pub(crate) struct AcquireContext {
@@ -13,7 +14,7 @@ pub(crate) struct AcquireContext {
     /// The keys that were held when this handle last tried to acquire them without waiting, each until a holder
     /// expires. Another attempt is likely to be refused too. A read of the document of a held key costs a database less
     /// than a refused change. So the request for one of these keys tells the store that it may read first.
-    pub(crate) likely_held: RecentKeys<()>,
+    pub(crate) likely_held: Mutex<RecentKeys>,
     /// For how long leases stay with this process after their last use, unless an acquire says otherwise.
     pub(crate) sticky: Option<Duration>,
 }

@@ -6,7 +6,7 @@
 //!   which the work ran.
 //! - If the work fails, panics or is dropped, or its lease is lost, the tick is not written as done.
 
-use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions, start};
 use crate::{
@@ -24,7 +24,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// A job that runs once per tick, over all processes, made by [`Leases::once`](crate::Leases::once).
 /// [`run`](RunOnce::run) runs it, and has an example. [`acquire`](RunOnce::acquire) is for work that does not fit into
 /// a closure.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing happens until it is run"]
 pub struct RunOnce {
     key: Result<Key, Error>,
@@ -369,15 +369,5 @@ impl Deref for OnceLease {
 
     fn deref(&self) -> &Lease {
         &self.lease
-    }
-}
-
-impl fmt::Debug for RunOnce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunOnce")
-            .field("key", &self.key)
-            .field("tick", &self.tick)
-            .field("options", &self.options)
-            .finish_non_exhaustive()
     }
 }

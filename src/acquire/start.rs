@@ -118,7 +118,7 @@ async fn ask(
 }
 
 async fn granted(context: &AcquireContext, key: &Key, guard: Granted) -> Lease {
-    context.likely_held.remove(key);
+    context.likely_held.lock().remove(key);
     let is_first = guard.is_first;
     let lease = Lease::new(context.keys.clone(), guard);
     if !is_first {
@@ -140,7 +140,8 @@ fn refused(
     if matches!(want.wait, Wait::No { .. })
         && let Some(until) = now.checked_add(held.expires_in())
     {
-        context.likely_held.insert(held.key(), until, (), now);
+        let mut likely_held = context.likely_held.lock();
+        likely_held.insert(held.key().clone(), until, now);
     }
     if rules::is_full(&held, &want.request) {
         let key = want.request.key.clone();
@@ -157,9 +158,11 @@ fn refused(
 
 /// A request for a key that was held a moment ago is likely to be refused.
 fn note_likely_held(context: &AcquireContext, want: &mut Want) {
-    if matches!(want.wait, Wait::No { .. })
-        && context.likely_held.contains(&want.request.key, want.since)
-    {
+    let is_likely_held = || {
+        let likely_held = context.likely_held.lock();
+        likely_held.contains(&want.request.key, want.since)
+    };
+    if matches!(want.wait, Wait::No { .. }) && is_likely_held() {
         std::sync::Arc::make_mut(&mut want.request).likely_held = true;
     }
 }

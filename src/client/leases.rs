@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
 use tracing::Instrument;
 
 use super::{
@@ -10,7 +9,7 @@ use super::{
     leader::Leader,
 };
 use crate::{
-    acquire::{Acquire, AcquireAll, AcquireContext, RecentKeys, Resume, TryAcquire},
+    acquire::{Acquire, AcquireAll, AcquireContext, Resume, TryAcquire},
     key::Keys,
     lease::Ticket,
     limiter::{Limiter, LimiterContext},
@@ -263,16 +262,14 @@ impl Leases {
 impl LeasesBuilder {
     /// Makes the handle. It sends nothing and spawns no task.
     pub fn build(self) -> Leases {
-        let late = Arc::new(watch::Sender::new(false));
         let (store, limit) = (self.store, self.call_timeout);
-        let limits = (limit, self.clock_margin);
-        let keys = Keys::new(store.clone(), limits, late);
+        let keys = Keys::new(store.clone(), limit, self.clock_margin);
         let lifecycle = keys.lifecycle.clone();
         Leases {
             acquires: Arc::new(AcquireContext {
                 keys,
                 owner: self.owner.unwrap_or_else(this_process),
-                likely_held: RecentKeys::default(),
+                likely_held: parking_lot::Mutex::default(),
                 sticky: self.sticky,
             }),
             limiters: Arc::new(LimiterContext::new(store, limit, lifecycle)),

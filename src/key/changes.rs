@@ -3,7 +3,7 @@
 //! Invariant: effects are carried out after the lock of the keys is released, and reports to telemetry come last. So a
 //! subscriber of the application runs under no lock, and what it does breaks nothing.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::Instant;
 
@@ -16,6 +16,10 @@ use super::{
     timers::Look,
 };
 use crate::{model::Key, runtime::suspension, telemetry};
+
+/// How long a key does not stay here after another process has waited for it. Two processes that share a key would
+/// otherwise wait for each recall.
+const CONTENDED_FOR: Duration = Duration::from_secs(30);
 
 impl Keys {
     /// Applies what happens to a key that is wanted or held, and carries out what follows.
@@ -77,7 +81,7 @@ impl Keys {
             next_request: RequestNo(map.next_request),
             reports_freed: self.streams.freed.is_open(),
             is_closing: self.lifecycle.is_closing(),
-            may_stay: map.contended.may_stay(key, now),
+            may_stay: !map.contended.contains(key, now),
             entering: None,
         };
         if inserts && !map.entries.contains_key(key) {
@@ -93,7 +97,8 @@ impl Keys {
         map.next_request = entry.state.facts.next_request.0;
         let jobs = out.drain(..).filter_map(|effect| match effect {
             Effect::Contended => {
-                map.contended.insert(key.clone(), now);
+                let until = now + CONTENDED_FOR;
+                map.contended.insert(key.clone(), until, now);
                 None
             }
             effect => self.job(entry, effect, now),

@@ -116,12 +116,7 @@ impl Keys {
         let now = Instant::now();
         let is_extended = self.update(guard.key(), |entry, now, _| {
             let is_there = entry.state.has_guard(guard.id(), guard.number());
-            is_there
-                && if keeps_alive {
-                    guard.keep_guard(now)
-                } else {
-                    guard.extend(now)
-                }
+            is_there && guard.extend(keeps_alive, now)
         });
         if is_extended == Some(true) {
             return Ok(());
@@ -132,7 +127,6 @@ impl Keys {
 
     /// Does not keep a guard alive any more. It ends after its ttl.
     pub(crate) fn keep_no_longer(&self, guard: &Arc<LeaseState>) {
-        guard.keep(false);
         guard.shorten(Instant::now());
         if !self.stays(guard) {
             guard.stored().keep(false);

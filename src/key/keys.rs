@@ -4,22 +4,21 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     call::{Call, PolledCall},
     cell::Cell,
     claim::RequestNo,
-    contended::ContendedKeys,
     effect::Event,
     followers::Followers,
+    recent_keys::RecentKeys,
     state::{Effects, Facts, KeyState},
     timers::Timers,
     waiters::WaiterNo,
@@ -64,7 +63,8 @@ pub(super) struct KeyMap {
     pub(super) entries: BTreeMap<Key, Box<Entry>>,
     /// When the next time comes for each key that has one.
     pub(super) times: BTreeSet<(Instant, Key)>,
-    pub(super) contended: ContendedKeys,
+    /// The keys that do not stay here for a while, because another process waited for them.
+    pub(super) contended: RecentKeys,
     pub(super) next_request: u64,
     /// Whether a task looks at the leases that stay.
     pub(super) has_look_task: bool,
@@ -94,8 +94,8 @@ pub(super) struct OfClaim {
 impl Keys {
     pub(crate) fn new(
         store: Arc<dyn Store>,
-        (call_timeout, clock_margin): (Duration, Duration),
-        late: Arc<watch::Sender<bool>>,
+        call_timeout: Duration,
+        clock_margin: Duration,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let told = this.clone();
@@ -111,10 +111,11 @@ impl Keys {
                     keys.end_with_runtime();
                 }
             });
-            let coalescer = Coalescer::new(store.clone(), late.subscribe(), lifecycle.clone());
+            let renewals = RenewalHandle::new(store.clone());
+            let coalescer = Coalescer::new(store.clone(), renewals.late(), lifecycle.clone());
             let releaser = Releaser::new(coalescer, call_timeout, Arc::new(released));
             Self {
-                renewals: RenewalHandle::new(store.clone(), late),
+                renewals,
                 store,
                 clock_margin,
                 lifecycle,
@@ -226,13 +227,5 @@ impl Entry {
             };
             holding.refresh(now + behind.remaining_after(now, suspended), expiry);
         }
-    }
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keys")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
     }
 }

@@ -161,19 +161,18 @@ impl LeaseState {
         self.backing.is_some()
     }
 
-    /// Extends a lease that was granted from memory: it lives for another ttl, if the lease behind it is live. Returns
-    /// whether it is live.
-    pub(crate) fn extend(&self, now: Instant) -> bool {
-        self.extend_until(now + self.ttl(), now)
-    }
-
-    /// Keeps a lease that was granted from memory alive: from now on it ends with the lease behind it. Returns whether
+    /// Extends a guard: it lives for another ttl, or if it is kept alive, for as long as its lease does. Returns whether
     /// it is live.
-    pub(crate) fn keep_guard(&self, now: Instant) -> bool {
+    pub(crate) fn extend(&self, keeps_alive: bool, now: Instant) -> bool {
         // This is later than any deadline of a lease in the store.
         const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-        self.keep(true);
-        self.extend_until(now + FAR, now)
+        let until = now + if keeps_alive { FAR } else { self.ttl() };
+        let mut is_live = self.is_live(now);
+        if is_live {
+            self.state
+                .send_modify(|state| is_live = state.validity.renewed(until, now).is_ok());
+        }
+        is_live
     }
 
     /// Ends a lease that was granted from memory after its ttl, because it is not kept alive any more.
@@ -181,15 +180,6 @@ impl LeaseState {
         let until = now + self.ttl();
         self.state
             .send_modify(|state| state.validity.shorten(until));
-    }
-
-    fn extend_until(&self, until: Instant, now: Instant) -> bool {
-        let mut is_live = self.is_live(now);
-        if is_live {
-            self.state
-                .send_modify(|state| is_live = state.validity.renewed(until, now).is_ok());
-        }
-        is_live
     }
 
     /// The time of the server at this instant, as far as this process can tell it.
@@ -286,11 +276,11 @@ mod tests {
         let long = guard(&backing, request(60 * SECOND), 2, now);
         assert!(long.is_live(now + 9 * SECOND) && !long.is_live(now + 10 * SECOND));
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
-        assert!(!short.extend(now + SECOND), "it stays lost");
+        assert!(!short.extend(false, now + SECOND), "it stays lost");
 
         let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
         let kept = guard(&backing, request(SECOND), 1, now);
-        assert!(kept.extend(now) && kept.keep_guard(now));
+        assert!(kept.extend(false, now) && kept.extend(true, now));
         assert!(kept.is_live(now + 9 * SECOND) && !kept.is_live(now + 10 * SECOND));
 
         let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
@@ -298,7 +288,7 @@ mod tests {
         backing.lease().lose(LossReason::TakenOver);
         let loss = long.loss(now);
         assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
-        assert!(!long.extend(now));
+        assert!(!long.extend(false, now));
     }
 
     /// The store renews the lease.

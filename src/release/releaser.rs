@@ -1,7 +1,7 @@
 //! `Releaser`: repeats the release of a lease until the store confirms it, for a caller that waits or in the
 //! background.
 
-use std::{fmt, future::pending, sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Semaphore, oneshot},
@@ -300,11 +300,5 @@ impl Progress {
 
     fn is_over(&self) -> bool {
         self.expired.is_none_or(|at| Instant::now() >= at)
-    }
-}
-
-impl fmt::Debug for Releaser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Releaser").finish_non_exhaustive()
     }
 }

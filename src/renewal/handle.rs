@@ -25,9 +25,9 @@ pub(crate) struct RenewalHandle {
 }
 
 impl RenewalHandle {
-    pub(crate) fn new(store: Arc<dyn Store>, late: Arc<watch::Sender<bool>>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         let inbox = RenewalInbox::new();
-        let is_late = late.subscribe();
+        let (late, is_late) = watch::channel(false);
         let task = RenewalTask {
             store,
             inbox: inbox.clone(),
@@ -38,6 +38,11 @@ impl RenewalHandle {
             task: Mutex::new(Some(task)),
             late: is_late,
         }
+    }
+
+    /// Whether renewals are late.
+    pub(crate) fn late(&self) -> watch::Receiver<bool> {
+        self.late.clone()
     }
 
     /// Starts the task on the runtime of the client, unless it was started before.
@@ -51,7 +56,7 @@ impl RenewalHandle {
 
     /// Waits while renewals are late, for `limit` at most. Returns whether they were late at all.
     pub(crate) async fn wait_while_late(&self, limit: Duration) -> bool {
-        let mut late = self.late.clone();
+        let mut late = self.late();
         if !*late.borrow_and_update() {
             return false;
         }

@@ -1,7 +1,6 @@
 //! `RenewalInbox`: the work of the renewal task. The handle adds work, and the task carries it out.
 
 use std::{
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -137,11 +136,5 @@ impl RenewalWork {
         let (due, deadline) = (lease.next_renewal(now), lease.deadline());
         self.schedule
             .insert(number, Arc::downgrade(lease), ttl, due, deadline);
-    }
-}
-
-impl fmt::Debug for RenewalInbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenewalInbox").finish_non_exhaustive()
     }
 }

@@ -21,7 +21,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watches the schedule, and publishes whether renewals are late.
 pub(super) struct Overload {
-    late: Arc<watch::Sender<bool>>,
+    late: watch::Sender<bool>,
     /// When the leases at risk were last counted.
     counted: Option<Instant>,
     /// When the last warning was reported.
@@ -31,7 +31,7 @@ pub(super) struct Overload {
 }
 
 impl Overload {
-    pub(super) fn new(late: Arc<watch::Sender<bool>>) -> Self {
+    pub(super) fn new(late: watch::Sender<bool>) -> Self {
         Self {
             late,
             counted: None,
@@ -89,7 +89,7 @@ impl Overload {
 #[derive(Default)]
 pub(super) struct Findings {
     /// If it has changed whether renewals are late: the sender, and the new value.
-    late: Option<(Arc<watch::Sender<bool>>, bool)>,
+    late: Option<(watch::Sender<bool>, bool)>,
     /// The load that was last reported, and the load now.
     change: Option<(Load, Load)>,
     /// The load, and how late the next renewal is, if it is time to warn.
