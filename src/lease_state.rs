@@ -4,7 +4,7 @@
 //! - `validity.rs` says until when a holder may count on the lease, `status.rs` adds how it ended and what telemetry
 //!   was told, and the lease holds its status in a channel (`tokio::sync::watch`). Both are pure.
 //! - This file changes the status by the answers of the store, and reports a loss. `end.rs` ends the lease.
-//! - `waits.rs` and `watcher.rs` wait for a loss, for guards, cancellation tokens and `with`.
+//! - `waits.rs` waits for a loss, for guards, cancellation tokens and `with`.
 //! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
 //! - `backing.rs` ties the guard of a task to the lease in the store that it is under (`src/key/holding.rs`).
 //! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold,
@@ -27,7 +27,6 @@ mod status;
 pub(crate) mod timing;
 mod validity;
 mod waits;
-mod watcher;
 
 use std::{
     sync::{Arc, OnceLock, Weak},
@@ -67,12 +66,6 @@ pub(crate) struct GrantTerms {
     pub(crate) asked_once: bool,
 }
 
-/// The lease in the store behind a lease that was granted from memory.
-#[derive(Clone, Debug)]
-pub(crate) struct BackingLease {
-    lease: Arc<LeaseState>,
-}
-
 /// When a lease was granted.
 #[derive(Clone, Copy, Debug)]
 struct GrantTimes {
@@ -88,8 +81,8 @@ struct GrantTimes {
 pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
-    /// The lease in the store, if this one was granted from memory.
-    backing: Option<BackingLease>,
+    /// The lease in the store, if this one is the guard of a task.
+    backing: Option<Arc<LeaseState>>,
     granted: GrantTimes,
     state: Sender<Status>,
     /// The guards under the lease, if it is one in the store.
@@ -103,8 +96,8 @@ pub(crate) struct LeaseState {
 impl LeaseState {
     /// The state of a lease whose request was sent at `sent`. `None` if the answer took so long that the lease has
     /// already expired in this process.
-    pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: Instant) -> Option<Self> {
-        let until = deadline(sent, grant, terms.request.ttl, terms.clock_margin);
+    pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: SentAt) -> Option<Self> {
+        let until = deadline(sent.instant, grant, terms.request.ttl, terms.clock_margin);
         let validity = Validity::until(until);
         let since = Instant::now();
         if !validity.is_live(since) {
@@ -112,26 +105,26 @@ impl LeaseState {
         }
         let at = GrantTimes {
             acquired_at: grant.acquired_at,
-            granted_at: granted_at(sent, grant),
+            granted_at: granted_at(sent.instant, grant),
             since,
         };
-        let number = LeaseNumber::next();
-        Some(Self::with((number, terms, validity), grant.fence, at, None))
+        let mode = terms.request.access.mode();
+        let status = Status::new(validity, mode, grant.fence, sent.suspended);
+        Some(Self::with(LeaseNumber::next(), terms, (status, at), None))
     }
 
     fn with(
-        (number, terms, validity): (LeaseNumber, GrantTerms, Validity),
-        fence: Fence,
-        granted: GrantTimes,
-        backing: Option<BackingLease>,
+        number: LeaseNumber,
+        terms: GrantTerms,
+        (status, granted): (Status, GrantTimes),
+        backing: Option<Arc<Self>>,
     ) -> Self {
-        let state = Status::new(validity, terms.request.access.mode(), fence);
         Self {
             number,
             terms,
             backing,
             granted,
-            state: Sender::new(state),
+            state: Sender::new(status),
             guards: parking_lot::Mutex::default(),
             converting: Mutex::new(()),
             token: OnceLock::new(),
@@ -189,29 +182,56 @@ impl LeaseState {
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
-        let is_live = self.state.borrow().validity.is_live(now);
-        is_live && self.backing.as_ref().is_none_or(|it| it.is_live(now))
+        self.is_live_after(now, suspension::total())
+    }
+
+    /// Whether it is live, if the machine was suspended for this long in all.
+    fn is_live_after(&self, now: Instant, suspended: Duration) -> bool {
+        let is_live = self.read(now, suspended, Validity::is_live);
+        let backing = self.backing.as_ref();
+        is_live && backing.is_none_or(|it| it.is_live_after(now, suspended))
     }
 
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
-        let loss = self.state.borrow().validity.loss(now);
-        loss.or_else(|| self.backing.as_ref().and_then(|it| it.loss(now)))
+        let loss = self.read(now, suspension::total(), Validity::loss);
+        loss.or_else(|| self.loss_of_backing(now))
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        let remaining = self.state.borrow().validity.remaining(now);
+        self.remaining_after(now, suspension::total())
+    }
+
+    /// How long its holder may count on it, if the machine was suspended for this long in all.
+    pub(crate) fn remaining_after(&self, now: Instant, suspended: Duration) -> Duration {
+        let remaining = self.read(now, suspended, Validity::remaining);
         match &self.backing {
             None => remaining,
-            Some(backing) => remaining.min(backing.remaining(now)),
+            Some(backing) => remaining.min(backing.remaining_after(now, suspended)),
         }
     }
 
+    /// The instant at which the lease is lost, if the machine is not suspended any more until then.
     pub(crate) fn deadline(&self) -> Instant {
-        let deadline = self.state.borrow().validity.deadline();
+        let now = Instant::now();
+        let deadline = self.read(now, suspension::total(), |validity, counted| {
+            let deadline = validity.deadline();
+            deadline.checked_sub(counted - now).unwrap_or(deadline)
+        });
         match &self.backing {
             None => deadline,
             Some(backing) => deadline.min(backing.deadline()),
         }
+    }
+
+    /// Reads its own validity, with this instant on a clock that has gone on during suspensions.
+    fn read<T>(
+        &self,
+        now: Instant,
+        suspended: Duration,
+        read: impl FnOnce(&Validity, Instant) -> T,
+    ) -> T {
+        let state = self.state.borrow();
+        read(&state.validity, state.counted(now, suspended))
     }
 
     /// The fields of the spans and events of this lease.
@@ -320,12 +340,13 @@ impl LeaseState {
         let (mut left, mut loss, mut risk) = (Duration::ZERO, None, false);
         self.state.send_modify(|state| {
             let now = Instant::now();
-            state.note_suspensions(now, suspension::total().max(sent.suspended));
+            state.end_if_over(now, suspension::total().max(sent.suspended));
             left = state.validity.remaining(now);
             outcome = self.judge_renewal(state, sent, answer, now);
             if outcome.is_ok() {
                 state.clear_risk();
-                state.suspensions = state.suspensions.renewed(sent.suspended);
+                // Answers may arrive in another order than their requests were sent.
+                state.suspended = state.suspended.max(sent.suspended);
             }
             (loss, risk) = (
                 state.take_unreported_loss(None, now),

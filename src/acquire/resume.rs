@@ -13,7 +13,7 @@ use crate::{
     messages::{AcquireRequest, RenewAnswer, RenewRequest, only_renewal},
     model::{Error, LossReason, validation},
     retry::{LONGEST_PAUSE, Tries},
-    runtime,
+    runtime::{self, suspension::SentAt},
     telemetry::{self, ResumeEnd},
 };
 
@@ -68,7 +68,7 @@ impl Resume {
         let mut request = self.ticket.request()?;
         request.ttl = validation::checked_ttl(request.ttl, context.keys.clock_margin)?;
         context.keys.begin_use()?;
-        let (sent, grant) = match renewed(&context, &request).await? {
+        let (sent, grant) = match renew(&context, &request).await? {
             (sent, RenewAnswer::Renewed(grant)) => (sent, grant),
             (_, RenewAnswer::Expired) => return Ok(Resumed::Gone(LossReason::Expired)),
             (_, RenewAnswer::TakenOver) => return Ok(Resumed::Gone(LossReason::TakenOver)),
@@ -116,33 +116,24 @@ impl Resume {
 }
 
 /// The answer to the first renewal that is answered, and when that one was sent.
-async fn renewed(
+/// Renews the lease of a ticket, and tells when the request was sent.
+async fn renew(
     context: &AcquireContext,
     request: &AcquireRequest,
-) -> Result<(Instant, RenewAnswer), Error> {
-    let mut tries = Tries::default();
+) -> Result<(SentAt, RenewAnswer), Error> {
+    let (store, mut tries) = (&context.keys.store, Tries::default());
+    let limit = context.keys.call_timeout().min(request.ttl);
+    let (key, lease, ttl) = (request.key.clone(), request.lease, request.ttl);
+    let requests = Arc::new([RenewRequest::new(key, lease, ttl)]);
     loop {
-        let sent = Instant::now();
-        match renew(context, request).await {
+        let (asked, requests) = (store.clone(), requests.clone());
+        let work = async move { only_renewal(asked.renew(&*requests).await) };
+        let sent = SentAt::now();
+        match runtime::call("renew", limit, || store.name(), work).await {
             Ok(answer) => return Ok((sent, answer)),
             Err(error) => tries.pause(error, LONGEST_PAUSE).await?,
         }
     }
-}
-
-async fn renew(context: &AcquireContext, request: &AcquireRequest) -> Result<RenewAnswer, Error> {
-    let store = &context.keys.store;
-    let asked = store.clone();
-    let limit = context.keys.call_timeout().min(request.ttl);
-    let request = [RenewRequest::new(
-        request.key.clone(),
-        request.lease,
-        request.ttl,
-    )];
-    runtime::call("renew", limit, || store.name(), async move {
-        only_renewal(asked.renew(&request).await)
-    })
-    .await
 }
 
 impl IntoFuture for Resume {

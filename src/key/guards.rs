@@ -15,12 +15,9 @@ use super::{
     want::Want,
 };
 use crate::{
-    lease_state::{
-        BackingLease, EndReason as HowEnded, Ended, EndedBefore, LeaseNumber, LeaseState,
-    },
+    lease_state::{EndReason as HowEnded, Ended, EndedBefore, LeaseNumber, LeaseState},
     model::{Error, Held, Key, LeaseId, LossReason, Mode},
     release::{PendingRelease, Released},
-    runtime::suspension,
     telemetry::StayEndReason,
 };
 
@@ -81,10 +78,10 @@ impl Keys {
             };
             let claim = entry.state.resume(&resumed, number, now)?;
             let known = entry.behind(claim);
-            let known = known.filter(|it| !it.lease().has_ended());
+            let known = known.filter(|it| !it.has_ended());
             let behind = match known {
                 Some(known) => known.clone(),
-                None => BackingLease::new(lease.clone(), suspension::total()),
+                None => lease.clone(),
             };
             entry.of(claim).lease = Some(behind.clone());
             let (mode, fence) = lease.mode_and_fence();

@@ -52,7 +52,7 @@ pub(super) enum Reported {
 impl Keys {
     /// What is done for this effect.
     pub(super) fn job(&self, entry: &mut Entry, effect: Effect, now: Instant) -> Option<Job> {
-        let stored = |claim| entry.behind(claim).map(|it| it.lease().clone());
+        let stored = |claim| entry.behind(claim).cloned();
         Some(match effect {
             Effect::Send {
                 request,
@@ -131,7 +131,6 @@ impl Keys {
             }
             Note::MayBeGrantedAgain => {
                 if let Some(lease) = entry.behind(claim) {
-                    let lease = lease.lease();
                     lease.set_release_terms(|terms| terms.maybe_in_flight = true);
                 }
             }
@@ -140,7 +139,7 @@ impl Keys {
 
     /// What telemetry is told by this report.
     fn reported(&self, entry: &Entry, report: Report) -> Option<Reported> {
-        let stored = |claim| entry.behind(claim).map(|it| it.lease().clone());
+        let stored = |claim| entry.behind(claim).cloned();
         Some(match report {
             Report::Waits(no, ahead) => Reported::Waits(entry.cells.get(&no)?.clone(), ahead),
             Report::Expired(claim, numbers) => {
@@ -179,7 +178,7 @@ impl Keys {
         let why = match refused.why {
             Refusal::Held(held) => EndReason::Held(held),
             Refusal::HeldHere(claim) => match entry.behind(claim) {
-                Some(behind) => EndReason::Held(behind.lease().refusal(now)),
+                Some(behind) => EndReason::Held(behind.refusal(now)),
                 None => timed_out(),
             },
             Refusal::Failed(error) => EndReason::Failed(error),

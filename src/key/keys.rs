@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     coalescer::Coalescer,
-    lease_state::{BackingLease, LeaseState},
+    lease_state::LeaseState,
     model::{Error, Key, LeaseId},
     release::Releaser,
     renewal::RenewalHandle,
@@ -84,7 +84,7 @@ pub(super) struct Entry {
 /// What belongs to a claim.
 #[derive(Default)]
 pub(super) struct OfClaim {
-    pub(super) lease: Option<BackingLease>,
+    pub(super) lease: Option<Arc<LeaseState>>,
     /// The release, if its caller polls it.
     pub(super) release: Option<PolledCall>,
     /// Makes a close wait for the claim.
@@ -188,14 +188,13 @@ impl Entry {
     }
 
     /// The lease of a claim.
-    pub(super) fn behind(&self, claim: LeaseId) -> Option<&BackingLease> {
+    pub(super) fn behind(&self, claim: LeaseId) -> Option<&Arc<LeaseState>> {
         self.claims.get(&claim)?.lease.as_ref()
     }
 
     /// The leases of this process.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<LeaseState>> {
-        let leases = self.claims.values().filter_map(|it| it.lease.as_ref());
-        leases.map(BackingLease::lease)
+        self.claims.values().filter_map(|it| it.lease.as_ref())
     }
 
     /// Lets the caller poll the release of this lease by this call, unless another task depends on it.
@@ -219,7 +218,7 @@ impl Entry {
             let Some(behind) = self.claims.get(&claim).and_then(|it| it.lease.as_ref()) else {
                 continue;
             };
-            let guards = behind.lease().guards();
+            let guards = behind.guards();
             let expiry = |number| {
                 let mut guards = guards.iter();
                 let guard = guards.find(|guard| guard.number() == number)?;

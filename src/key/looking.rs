@@ -73,7 +73,7 @@ impl Keys {
         for entry in map.entries.values() {
             let staying = entry.state.held().filter(|(_, stays)| *stays);
             let leases = staying.filter_map(|(claim, _)| entry.behind(claim));
-            all.extend(leases.map(|behind| behind.lease().clone()));
+            all.extend(leases.cloned());
         }
         all
     }

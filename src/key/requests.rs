@@ -12,12 +12,15 @@ use super::{
     keys::{Entry, Keys},
 };
 use crate::{
-    lease_state::{BackingLease, GrantTerms, LeaseState},
+    lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest, Earlier},
     model::{Error, Key, LeaseId},
     release::{InFlight, ReleaseJob},
     rules,
-    runtime::{self, suspension},
+    runtime::{
+        self,
+        suspension::{self, SentAt},
+    },
     telemetry,
 };
 
@@ -154,7 +157,11 @@ impl Sent {
             asked_once: message.earlier != Earlier::Unclear && is_only && !is_unclear,
         };
         let limit = self.keys.call_timeout().min(message.ttl);
-        let Some(lease) = LeaseState::new(terms, &grant, at) else {
+        let sent = SentAt {
+            instant: at,
+            suspended: self.suspended,
+        };
+        let Some(lease) = LeaseState::new(terms, &grant, sent) else {
             let error = Error::TimedOut {
                 store: self.keys.store.name(),
                 operation: "acquire",
@@ -169,8 +176,7 @@ impl Sent {
             is_awaited: grant.is_awaited,
         };
         if asks {
-            let behind = BackingLease::new(Arc::new(lease), self.suspended);
-            entry.of(message.lease).lease = Some(behind);
+            entry.of(message.lease).lease = Some(Arc::new(lease));
         }
         Answer::Granted(granted)
     }

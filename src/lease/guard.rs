@@ -276,9 +276,9 @@ impl Lease {
         let token = self.state.token.get_or_init(|| {
             let token = CancellationToken::new();
             let guard = token.clone().drop_guard();
-            let watcher = self.state.watch();
+            let state = self.state.clone();
             self.keys.lifecycle.spawn(async move {
-                watcher.lost().await;
+                state.lost_or_ended().await;
                 drop(guard);
             });
             token

@@ -4,7 +4,7 @@
 //!
 //! - A lease that was granted from memory is live only while the lease behind it is. It ends at its own ttl too, unless
 //!   it is kept alive.
-//! - The time in which the machine is suspended counts: the server's clock goes on meanwhile.
+//! - The time in which the machine is suspended counts (`status.rs`): the server's clock goes on meanwhile.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,91 +14,17 @@ use std::{
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{
-    BackingLease, GrantTerms, GrantTimes, LeaseNumber, LeaseState,
-    status::{Status, Suspensions},
-    validity::Validity,
-};
+use super::{GrantTerms, GrantTimes, LeaseNumber, LeaseState, status::Status, validity::Validity};
 use crate::{
     messages::AcquireRequest,
-    model::{Fence, Held, Holder, LossReason, Mode, after},
-    runtime::suspension,
+    model::{Fence, Held, Holder, Mode, after},
     telemetry,
 };
-
-impl BackingLease {
-    /// The lease that the store has just granted. `suspended` was read before its request was sent, or earlier.
-    pub(crate) fn new(lease: Arc<LeaseState>, suspended: Duration) -> Self {
-        lease
-            .state
-            .send_modify(|state| state.suspensions = Suspensions::Since(suspended));
-        Self { lease }
-    }
-
-    pub(crate) fn lease(&self) -> &Arc<LeaseState> {
-        &self.lease
-    }
-
-    /// This instant on a clock that has gone on while the machine was suspended, since the grant or the last renewal.
-    /// `total` is how long it was suspended in all. `None` if the lease had ended on that clock before a renewal.
-    fn with_suspensions(&self, now: Instant, total: Duration) -> Option<Instant> {
-        self.lease
-            .state
-            .borrow()
-            .suspensions
-            .with_suspensions(now, total)
-    }
-
-    pub(crate) fn is_live(&self, now: Instant) -> bool {
-        self.is_live_after(now, suspension::total())
-    }
-
-    fn is_live_after(&self, now: Instant, total: Duration) -> bool {
-        let counted = self.with_suspensions(now, total);
-        counted.is_some_and(|counted| self.lease.is_live(counted))
-    }
-
-    pub(super) fn loss(&self, now: Instant) -> Option<LossReason> {
-        match self.with_suspensions(now, suspension::total()) {
-            Some(counted) => self.lease.loss(counted),
-            None => Some(self.lease.loss(now).unwrap_or(LossReason::Expired)),
-        }
-    }
-
-    pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        self.remaining_after(now, suspension::total())
-    }
-
-    /// How long its holder may count on it, if the machine was suspended for this long in all.
-    pub(crate) fn remaining_after(&self, now: Instant, suspended: Duration) -> Duration {
-        let counted = self.with_suspensions(now, suspended);
-        counted.map_or(Duration::ZERO, |counted| self.lease.remaining(counted))
-    }
-
-    /// The instant at which the lease in the store is lost, if the machine is not suspended any more until then.
-    pub(super) fn deadline(&self) -> Instant {
-        let (now, deadline) = (Instant::now(), self.lease.deadline());
-        match self.with_suspensions(now, suspension::total()) {
-            Some(counted) => deadline.checked_sub(counted - now).unwrap_or(deadline),
-            None => deadline.min(now),
-        }
-    }
-
-    pub(super) fn subscribe(&self) -> tokio::sync::watch::Receiver<Status> {
-        self.lease.state.subscribe()
-    }
-
-    pub(super) fn risk(&self) -> Option<Instant> {
-        let state = self.lease.state.borrow();
-        let (ttl, unrenewed) = (self.lease.ttl(), self.lease.unrenewed(&state));
-        state.validity.risk(ttl, unrenewed)
-    }
-}
 
 impl LeaseState {
     /// The guard that a task gets at this instant under a lease, with this fence. The first one counts from the grant.
     pub(crate) fn guard(
-        (backing, fence, is_first): (BackingLease, Fence, bool),
+        (lease, fence, is_first): (Arc<Self>, Fence, bool),
         request: Arc<AcquireRequest>,
         number: LeaseNumber,
         now: Instant,
@@ -109,7 +35,6 @@ impl LeaseState {
             clock_margin: Duration::ZERO,
             asked_once: true,
         };
-        let lease = backing.lease.clone();
         let at = if is_first {
             let since = now;
             GrantTimes {
@@ -123,8 +48,9 @@ impl LeaseState {
                 since: now,
             }
         };
-        let of = (number, terms, Validity::until(until));
-        let guard = Arc::new(Self::with(of, fence, at, Some(backing)));
+        let (validity, mode) = (Validity::until(until), terms.request.access.mode());
+        let status = Status::new(validity, mode, fence, Duration::MAX);
+        let guard = Arc::new(Self::with(number, terms, (status, at), Some(lease.clone())));
         let mut guards = lease.guards.lock();
         guards.retain(|guard| guard.strong_count() > 0);
         guards.push(Arc::downgrade(&guard));
@@ -152,7 +78,7 @@ impl LeaseState {
     pub(crate) fn stored(self: &Arc<Self>) -> &Arc<Self> {
         match &self.backing {
             None => self,
-            Some(backing) => &backing.lease,
+            Some(backing) => backing,
         }
     }
 
@@ -224,8 +150,8 @@ mod tests {
     use super::*;
     use crate::{
         messages::{Grant, RenewAnswer},
-        model::{Key, LeaseId},
-        runtime::suspension::SentAt,
+        model::{Error, Key, LeaseId, LossReason},
+        runtime::suspension::{self, SentAt},
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -240,7 +166,7 @@ mod tests {
         ))
     }
 
-    fn stored(ttl: Duration, now: Instant) -> Arc<LeaseState> {
+    fn stored(ttl: Duration, instant: Instant, suspended: Duration) -> Arc<LeaseState> {
         let terms = GrantTerms {
             request: request(ttl),
             clock_margin: Duration::ZERO,
@@ -254,11 +180,12 @@ mod tests {
             expires_at: after(at, ttl),
             now: at,
         };
-        Arc::new(LeaseState::new(terms, &grant, now).unwrap())
+        let sent = SentAt { instant, suspended };
+        Arc::new(LeaseState::new(terms, &grant, sent).unwrap())
     }
 
     fn guard(
-        backing: &BackingLease,
+        backing: &Arc<LeaseState>,
         request: Arc<AcquireRequest>,
         fence: i64,
         now: Instant,
@@ -270,7 +197,7 @@ mod tests {
     #[test]
     fn it_ends_with_its_own_ttl_or_with_the_lease_behind_it() {
         let now = Instant::now();
-        let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
+        let backing = stored(10 * SECOND, now, suspension::total());
         let short = guard(&backing, request(SECOND), 1, now);
         assert!(short.is_live(now) && !short.is_live(now + SECOND));
         let long = guard(&backing, request(60 * SECOND), 2, now);
@@ -278,21 +205,21 @@ mod tests {
         assert!(long.remaining(now) <= 10 * SECOND && long.deadline() <= now + 10 * SECOND);
         assert!(!short.extend(false, now + SECOND), "it stays lost");
 
-        let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
+        let backing = stored(10 * SECOND, now, suspension::total());
         let kept = guard(&backing, request(SECOND), 1, now);
         assert!(kept.extend(false, now) && kept.extend(true, now));
         assert!(kept.is_live(now + 9 * SECOND) && !kept.is_live(now + 10 * SECOND));
 
-        let backing = BackingLease::new(stored(10 * SECOND, now), suspension::total());
+        let backing = stored(10 * SECOND, now, suspension::total());
         let long = guard(&backing, request(60 * SECOND), 2, now);
-        backing.lease().lose(LossReason::TakenOver);
+        backing.lose(LossReason::TakenOver);
         let loss = long.loss(now);
         assert!(matches!(loss, Some(LossReason::TakenOver)), "{loss:?}");
         assert!(!long.extend(false, now));
     }
 
     /// The store renews the lease.
-    fn renew(backing: &BackingLease, sent: SentAt) {
+    fn renew(backing: &LeaseState, sent: SentAt) -> Result<(), Error> {
         let at = DateTime::UNIX_EPOCH;
         let grant = Grant {
             is_awaited: false,
@@ -302,7 +229,7 @@ mod tests {
             now: at,
         };
         let renewed = RenewAnswer::Renewed(grant);
-        backing.lease().apply_renewal(sent, Ok(renewed)).unwrap();
+        backing.apply_renewal(sent, Ok(renewed))
     }
 
     /// The machine was suspended for longer than the lease had left, and a renewal succeeds after that.
@@ -310,12 +237,12 @@ mod tests {
     fn a_renewal_does_not_bring_a_lease_back_that_was_over() {
         let total = suspension::total();
         for (suspended, is_live) in [(600 * SECOND, true), (1_200 * SECOND, false)] {
-            let backing = BackingLease::new(stored(1_000 * SECOND, Instant::now()), total);
+            let backing = stored(1_000 * SECOND, Instant::now(), total);
             let sent = SentAt {
                 instant: Instant::now(),
                 suspended: total + suspended,
             };
-            renew(&backing, sent);
+            assert_eq!(renew(&backing, sent).is_ok(), is_live);
             let now = Instant::now();
             assert_eq!(backing.is_live(now), is_live);
             assert_eq!(backing.loss(now).is_none(), is_live);
@@ -328,7 +255,7 @@ mod tests {
     fn a_suspension_since_the_grant_shortens_it() {
         let now = Instant::now();
         let at_grant = 100 * SECOND;
-        let backing = BackingLease::new(stored(10 * SECOND, now), at_grant);
+        let backing = stored(10 * SECOND, now, at_grant);
         let live = |total| backing.is_live_after(now + 3 * SECOND, total);
         assert!(live(at_grant) && live(at_grant + 6 * SECOND));
         assert!(!live(at_grant + 7 * SECOND));
@@ -338,14 +265,14 @@ mod tests {
     fn a_renewal_after_a_suspension_makes_good_for_it() {
         let now = Instant::now();
         let total = suspension::total();
-        let backing = BackingLease::new(stored(10 * SECOND, now), total);
+        let backing = stored(10 * SECOND, now, total);
         let live = |at: Duration, total| backing.is_live_after(now + at, total);
         assert!(live(3 * SECOND, total + 6 * SECOND));
         let sent = SentAt {
             instant: now + 3 * SECOND,
             suspended: total + 6 * SECOND,
         };
-        renew(&backing, sent);
+        renew(&backing, sent).unwrap();
         assert!(live(12 * SECOND, total + 6 * SECOND));
         assert!(!live(12 * SECOND, total + 7 * SECOND));
     }

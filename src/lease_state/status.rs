@@ -48,7 +48,9 @@ pub(super) struct Status {
     /// Whether the lease is renewed in the background.
     pub(super) is_kept: bool,
     pub(super) release: ReleaseTerms,
-    pub(super) suspensions: Suspensions,
+    /// How long the machine had been suspended in all before the request was sent that granted the lease or renewed it
+    /// last. The greatest value for a guard, whose lease counts suspensions.
+    pub(super) suspended: Duration,
     reported: Reported,
 }
 
@@ -69,19 +71,6 @@ pub(crate) struct ReleaseTerms {
     pub(crate) maybe_in_flight: bool,
 }
 
-/// How the suspensions of the machine count for the leases that were granted from memory under this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Suspensions {
-    /// There are no such leases.
-    NotCounted,
-    /// Those since the machine had been suspended for this time in all. It was read before the request was sent that
-    /// granted the lease or renewed it last.
-    Since(Duration),
-    /// With the suspensions, the lease had expired before it was renewed. The leases from memory stay lost, although
-    /// the server has renewed the lease.
-    WereOver,
-}
-
 /// What was reported to telemetry since the last renewal that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
@@ -91,29 +80,8 @@ enum Reported {
     Loss,
 }
 
-impl Suspensions {
-    /// This instant on a clock that has gone on during the suspensions that count. `total` is how long the machine was
-    /// suspended in all. `None` if the lease was over on that clock.
-    pub(super) fn with_suspensions(self, now: Instant, total: Duration) -> Option<Instant> {
-        match self {
-            Self::NotCounted => Some(now),
-            Self::Since(before) => Some(now + total.saturating_sub(before)),
-            Self::WereOver => None,
-        }
-    }
-
-    /// What counts after a renewal. `suspended` was read before its request was sent.
-    pub(super) fn renewed(self, suspended: Duration) -> Self {
-        match self {
-            // Answers may arrive in another order than their requests were sent.
-            Self::Since(before) => Self::Since(before.max(suspended)),
-            Self::NotCounted | Self::WereOver => self,
-        }
-    }
-}
-
 impl Status {
-    pub(super) fn new(validity: Validity, mode: Mode, fence: Fence) -> Self {
+    pub(super) fn new(validity: Validity, mode: Mode, fence: Fence, suspended: Duration) -> Self {
         Self {
             validity,
             mode,
@@ -122,18 +90,22 @@ impl Status {
             has_ended: false,
             is_kept: false,
             release: ReleaseTerms::default(),
-            suspensions: Suspensions::NotCounted,
+            suspended,
             reported: Reported::Nothing,
         }
     }
 
-    /// Records whether the lease is over if the suspensions count. To be called before a renewal extends it.
-    pub(super) fn note_suspensions(&mut self, now: Instant, total: Duration) {
-        let counted = self.suspensions.with_suspensions(now, total);
-        if self.suspensions != Suspensions::NotCounted
-            && !counted.is_some_and(|counted| self.validity.is_live(counted))
-        {
-            self.suspensions = Suspensions::WereOver;
+    /// This instant on a clock that has gone on during the suspensions since the last renewal. `total` is how long the
+    /// machine was suspended in all.
+    pub(super) fn counted(&self, now: Instant, total: Duration) -> Instant {
+        now + total.saturating_sub(self.suspended)
+    }
+
+    /// Ends the lease if it was over at this instant, with the suspensions: a renewal that the server has carried out
+    /// all the same does not bring it back.
+    pub(super) fn end_if_over(&mut self, now: Instant, total: Duration) {
+        if !self.validity.is_live(self.counted(now, total)) {
+            self.validity.shorten(now);
         }
     }
 
@@ -202,7 +174,7 @@ mod tests {
 
         let [less, own, more] = [6, 7, 8].map(Fence::new);
         let until = Instant::now() + Duration::from_secs(1);
-        let mut status = Status::new(Validity::until(until), Mode::Shared, own);
+        let mut status = Status::new(Validity::until(until), Mode::Shared, own, Duration::ZERO);
         let is_own = |status: &Status| [less, own, more].map(|fence| status.is_own_renewal(fence));
         assert_eq!(is_own(&status), [false, true, false]);
         status.conversions.sent(Downgrade);
@@ -218,15 +190,5 @@ mod tests {
             [true, true, false],
             "it names an earlier fence"
         );
-    }
-
-    /// The answer to an earlier renewal comes after that to a later one.
-    #[test]
-    fn suspensions_count_since_the_last_renewal_that_was_sent() {
-        let since = |seconds| Suspensions::Since(Duration::from_secs(seconds));
-        assert_eq!(since(1).renewed(Duration::from_secs(5)), since(5));
-        assert_eq!(since(5).renewed(Duration::from_secs(1)), since(5));
-        let over = Suspensions::WereOver;
-        assert_eq!(over.renewed(Duration::from_secs(5)), over);
     }
 }
