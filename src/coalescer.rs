@@ -115,7 +115,8 @@ impl Coalescer {
         })
     }
 
-    /// Waits until a request is dispatched. `None` if its batch was dropped with the runtime of the client.
+    /// Waits until a request is dispatched. `None` if it was withdrawn, or its batch was dropped with the runtime of the
+    /// client.
     ///
     /// Each waiting request also dispatches from time to time, because no event tells that a request under way hangs
     /// and has lost its slot.

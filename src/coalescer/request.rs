@@ -48,7 +48,8 @@ impl Queued {
         }
     }
 
-    /// Withdraws the request, if it was not sent yet. Returns whether it was withdrawn: there is then no answer.
+    /// Withdraws the request, if it was not sent yet. Returns whether it was withdrawn: its answer is then an error that
+    /// says nothing.
     #[must_use]
     pub(crate) fn withdraw(&self) -> bool {
         (self.withdraw)()

@@ -118,7 +118,7 @@ impl KeyState {
         }
     }
 
-    /// Plans the next request of an owner that may have the key.
+    /// Plans the next request for a waiter beside the line.
     fn ask_beside_later(
         &mut self,
         lease: LeaseId,

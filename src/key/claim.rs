@@ -20,7 +20,7 @@ use crate::{
     retry::{LONGEST_PAUSE, OVERDUE, Tries},
 };
 
-/// How long the task of a waiter may leave its request unpolled before a task of its own polls the request.
+/// How long a request may take before a task of its own polls it: the task of its waiter may have left it unpolled.
 pub(super) const SILENT: Duration = Duration::from_millis(500);
 
 /// The number of a request, which no other request of the handle has.

@@ -33,11 +33,11 @@ pub(super) enum Job {
     LeavePlace(LeaseId),
     Listen,
     Drop(Box<Entry>),
-    /// This makes events, and no other job depends on what it changes.
+    /// This makes events, which may panic, so it comes last.
     Report(Reported),
 }
 
-/// What telemetry is told.
+/// What telemetry is told, and what comes with an event.
 pub(super) enum Reported {
     Overdue(RequestNo, Duration),
     Lost(Vec<Arc<LeaseState>>),

@@ -1,5 +1,5 @@
-//! `Line`: when the first waiter of a key asks the store again, and what the answers so far say. Pure: times come in as
-//! arguments.
+//! `Line`: when the first waiter of a key asks the store again, and what the answers so far say. Times come in as
+//! arguments, and the jitter of pauses from `random`.
 //!
 //! Invariants:
 //!

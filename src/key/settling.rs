@@ -1,5 +1,5 @@
-//! How a claim ends that nobody wants: what its requests may have been granted is released, and then its place is given
-//! up.
+//! How a claim ends that nobody wants: what its requests may have been granted is released, and its place is given up after
+//! the last answer.
 //!
 //! A release that the server carries out before an acquire request does not undo that request. So there is a release
 //! after each answer that may be a grant, and again if no answer came in time.

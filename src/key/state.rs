@@ -1,4 +1,5 @@
-//! `KeyState`: the state of one key in this process. Pure: no clock, no lock, no future; times come in.
+//! `KeyState`: the state of one key in this process. No clock, no lock, no future: times come in. Ids and the jitter of
+//! pauses come from `random`.
 //!
 //! `CONTRIBUTING.md` has the states of a claim on a page. `answers.rs` has what the answers of the store change,
 //! `serving.rs` which task gets a guard from memory, `asking.rs` when the store is asked, and `settling.rs` how a claim
@@ -53,7 +54,7 @@ pub(crate) struct Facts {
     pub(super) is_closing: bool,
     /// Whether leases of this key may stay with this process.
     pub(super) may_stay: bool,
-    /// The waiter that comes now. Its future is about to be polled.
+    /// The waiter that comes now, whose future is about to be polled. The state itself sets it.
     pub(super) entering: Option<WaiterNo>,
 }
 
@@ -145,7 +146,7 @@ impl KeyState {
         !self.waiters.is_empty()
     }
 
-    /// Whether the first waiter needs the store's reports of freed keys.
+    /// Whether the first waiter, or one beside the line, needs the store's reports of freed keys.
     pub(crate) fn needs_reports(&self) -> bool {
         let of_line = self.line.needs_reports && self.waiters.has_line();
         of_line && !self.has_own_exclusive() || self.claims.iter().any(Claim::has_been_refused)

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //!
-//! - Each waiter is in one [role](Role): in the line, offered a guard, or beside the line with a claim of its own.
+//! - Each waiter is in one [role](Role): in the line, offered a guard, beside the line with a claim of its own, or waiting
+//!   for a release.
 //! - Who does not wait stands in no line.
 //! - The line has the order in which the tasks began to ask. Who barges is before all others. Who was passed over,
 //!   because it did not take what it was offered, is behind all others.
@@ -56,7 +57,7 @@ pub(super) enum Role {
     Offered(LeaseId, Instant),
     /// The answer to a claim of its own.
     Beside(LeaseId),
-    /// The release of this claim. After that it asks the store, once.
+    /// The release of this claim. After that it tries again.
     AfterRelease(LeaseId),
 }
 
@@ -82,7 +83,7 @@ impl Rank {
 pub(super) struct Waiters {
     all: BTreeMap<WaiterNo, Box<Waiter>>,
     line: BTreeSet<(Rank, WaiterNo)>,
-    /// When the times of those in the line are over.
+    /// When the times of those are over that are not offered a guard.
     ends: BTreeSet<(Instant, WaiterNo)>,
     /// Since when guards are offered.
     offers: BTreeSet<(Instant, WaiterNo)>,
@@ -129,7 +130,7 @@ impl Waiters {
         first.is_some_and(|(rank, _)| !matches!(rank, Rank::PassedOver(_)))
     }
 
-    /// How many have been offered a guard under this claim.
+    /// Those that have been offered a guard under this claim.
     pub(super) fn offered(&self, claim: LeaseId) -> impl Iterator<Item = (WaiterNo, &Waiter)> {
         let offered = self
             .offers

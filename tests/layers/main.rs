@@ -130,6 +130,34 @@ fn arrows_point_down() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// The files that no module declares, so that they are not compiled.
+fn orphans(sources: &Sources) -> Vec<&str> {
+    let is_declared = |file: &str| {
+        let path = Path::new(file);
+        let name = path.file_stem().and_then(|it| it.to_str()).unwrap();
+        let folder = path.parent().and_then(Path::to_str).unwrap();
+        let above = match folder {
+            "" => "lib.rs".to_owned(),
+            folder => format!("{folder}.rs"),
+        };
+        let declaration = format!("mod {name};");
+        name == "lib"
+            || sources[&above]
+                .lines()
+                .any(|line| line.ends_with(&declaration))
+    };
+    let all = sources.keys().map(String::as_str);
+    all.filter(|file| !is_declared(file)).collect()
+}
+
+#[test]
+fn each_file_is_compiled() {
+    let mut sources = sources(&leasehold_tests::project().join("src"));
+    assert_eq!(orphans(&sources), Vec::<&str>::new());
+    sources.insert("key/forgotten.rs".to_owned(), String::new());
+    assert_eq!(orphans(&sources), ["key/forgotten.rs"], "the control");
+}
+
 /// The sizes of the library and of its client core, as `sizes.txt` has them.
 fn sizes() -> (String, Sizes) {
     let sources = sources(&leasehold_tests::project().join("src"));
