@@ -10,8 +10,7 @@
 //! - `line.rs` says when the store is asked again, by the last answer (`last_answer.rs`); `place.rs` and `pace.rs` have the
 //!   place of this process among those that wait, and how long it pauses. `fences.rs` has the fences of a lease.
 //! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` and `jobs.rs` how it does that,
-//!   `requests.rs` how it sends requests, `call.rs` who polls them, `timers.rs` when it comes back to a key, `waiting.rs`
-//!   and `cell.rs` the future of a task, `guards.rs` the guards.
+//!   `requests.rs` how it sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
 //! - `listening.rs` and `looking.rs` learn from the store which keys are free, and which are awaited; `followers.rs` are
 //!   told of it too, and `recent_keys.rs` has the keys that were awaited lately. `closing.rs` is the close of a handle.
 
@@ -42,7 +41,6 @@ mod requests;
 mod serving;
 mod settling;
 mod state;
-mod timers;
 mod under_claims;
 mod waiters;
 mod waiting;

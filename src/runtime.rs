@@ -10,13 +10,15 @@
 //! - A batch belongs to several operations, any of which may end first. So it has a task (`coalescer.rs`). The requests of
 //!   a limiter belong to its callers in the same way, so its task polls them (`limiter/driver.rs`).
 //!
-//! What must not wait for the caller that starts it is started by a thread beside the runtimes (`outside.rs`).
+//! What must not wait for the caller that starts it is started by a thread beside the runtimes (`outside.rs`), and so are
+//! the tasks that look at what is due (`timers.rs`).
 
 mod call;
 pub(crate) mod lifecycle;
 pub(crate) mod listener;
 pub(crate) mod outside;
 pub(crate) mod suspension;
+pub(crate) mod timers;
 
 #[cfg(any(feature = "mongodb", feature = "sqlite"))]
 pub(crate) use self::call::no_outcome;

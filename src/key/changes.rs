@@ -13,9 +13,12 @@ use super::{
     jobs::Job,
     keys::{Entry, KeyMap, Keys},
     state::{Effects, Facts, KeyState},
-    timers::Look,
 };
-use crate::{model::Key, runtime::suspension, telemetry};
+use crate::{
+    model::Key,
+    runtime::{suspension, timers::Look},
+    telemetry,
+};
 
 /// How long a key does not stay here after another process has waited for it. Two processes that share a key would
 /// otherwise wait for each recall.
@@ -44,7 +47,6 @@ impl Keys {
         };
         let keys = due(&self.map.lock());
         telemetry::for_each(&keys, |key| self.step(key, Event::Timer));
-        // The lock of the keys is held, so that an earlier time which comes meanwhile is not replaced.
         let map = self.map.lock();
         self.timers.plan(map.times.first().map(|(at, _)| *at))
     }

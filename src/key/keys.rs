@@ -20,7 +20,6 @@ use super::{
     followers::Followers,
     recent_keys::RecentKeys,
     state::{Effects, Facts, KeyState},
-    timers::Timers,
     waiters::WaiterNo,
 };
 use crate::{
@@ -29,7 +28,7 @@ use crate::{
     model::{Error, Key, LeaseId},
     release::Releaser,
     renewal::RenewalHandle,
-    runtime::{lifecycle::Lifecycle, listener::ListenerSlot},
+    runtime::{lifecycle::Lifecycle, listener::ListenerSlot, timers::Timers},
     store::Store,
     telemetry,
 };

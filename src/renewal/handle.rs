@@ -17,25 +17,21 @@ use crate::{
 
 /// The handle through which the rest of the client uses the renewal task. The task ends when this handle is dropped.
 pub(crate) struct RenewalHandle {
-    inbox: Arc<RenewalInbox>,
-    /// The task, until it is started.
-    task: Mutex<Option<RenewalTask>>,
+    task: Arc<RenewalTask>,
     /// Whether renewals are late.
     late: watch::Receiver<bool>,
 }
 
 impl RenewalHandle {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        let inbox = RenewalInbox::new();
         let (late, is_late) = watch::channel(false);
         let task = RenewalTask {
             store,
-            inbox: inbox.clone(),
-            overload: Overload::new(late),
+            inbox: RenewalInbox::new(),
+            overload: Mutex::new(Overload::new(late)),
         };
         Self {
-            inbox,
-            task: Mutex::new(Some(task)),
+            task: Arc::new(task),
             late: is_late,
         }
     }
@@ -47,11 +43,9 @@ impl RenewalHandle {
 
     /// Starts the task on the runtime of the client, unless it was started before.
     pub(crate) fn ensure_running(&self, lifecycle: &Lifecycle) {
-        let task = self.task.lock().take();
-        if let (Some(task), Some(home)) = (task, lifecycle.home()) {
-            self.inbox.begin_on(home);
-            lifecycle.spawn(task.run());
-        }
+        let task = Arc::downgrade(&self.task);
+        let look = move || task.upgrade().map(|task| task.look());
+        self.task.inbox.timers.ensure_running(lifecycle, look);
     }
 
     /// Waits while renewals are late, for `limit` at most. Returns whether they were late at all.
@@ -68,17 +62,11 @@ impl RenewalHandle {
     /// Keeps a lease alive from now on.
     pub(crate) fn keep(&self, lease: &Arc<LeaseState>) {
         lease.keep(true);
-        self.inbox.keep(lease, Instant::now());
+        self.task.inbox.keep(lease, Instant::now());
     }
 
     /// Ends the renewals of a lease, because it is given up.
     pub(crate) fn forget(&self, lease: LeaseNumber) {
-        self.inbox.forget(lease);
-    }
-}
-
-impl Drop for RenewalHandle {
-    fn drop(&mut self) {
-        self.inbox.change(|work| work.handle_dropped = true);
+        self.task.inbox.forget(lease);
     }
 }

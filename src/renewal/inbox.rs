@@ -6,16 +6,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    runtime::Handle,
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::time::Instant;
 
-use super::schedule::{Due, Schedule};
+use super::schedule::{BatchId, Due, RenewalOutcome, Schedule};
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
-    runtime::outside::{self, Alarm},
+    random,
+    runtime::timers::{Look, Timers},
 };
 
 /// How late the task may note that leases have come or gone. It only counts them then.
@@ -26,35 +23,26 @@ const COUNTED_AFTER: Duration = Duration::from_secs(1);
 /// A change of the work never waits for I/O or a task, and never panics, so that the drop of a guard can make a change,
 /// with or without a runtime. While the mutex is held, no lease is dropped and no code of the application is called
 /// that could lock it again.
-///
-/// On a runtime with several threads only the thread beside the runtimes (`runtime/outside.rs`) wakes the task, when
-/// there is something to do.
 pub(super) struct RenewalInbox {
     work: Mutex<RenewalWork>,
-    changed: Arc<Notify>,
+    pub(super) timers: Timers,
 }
 
 pub(super) struct RenewalWork {
     pub(super) schedule: Schedule<Weak<LeaseState>>,
-    /// Whether the handle was dropped, so that no more work comes.
-    pub(super) handle_dropped: bool,
     /// When the task has to look at the work, whatever the schedule says.
     look_at: Option<Instant>,
-    /// Wakes the task. `None` if the task runs on a current-thread runtime.
-    alarm: Option<Alarm>,
 }
 
 impl RenewalInbox {
     pub(super) fn new() -> Arc<Self> {
         let work = RenewalWork {
             schedule: Schedule::new(),
-            handle_dropped: false,
             look_at: None,
-            alarm: None,
         };
         Arc::new(Self {
             work: Mutex::new(work),
-            changed: Arc::default(),
+            timers: Timers::default(),
         })
     }
 
@@ -63,40 +51,26 @@ impl RenewalInbox {
         access(&mut self.work.lock())
     }
 
-    /// Changes the work, and has the task look at it now.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut RenewalWork) -> T) -> T {
-        self.change_by(Instant::now(), change)
-    }
-
     /// Changes the work, and has the task look at it at this instant, or when something is due before.
-    fn change_by<T>(&self, look_at: Instant, change: impl FnOnce(&mut RenewalWork) -> T) -> T {
+    fn change_by(&self, look_at: Instant, change: impl FnOnce(&mut RenewalWork)) {
         let mut work = self.work.lock();
-        let changed = change(&mut work);
+        change(&mut work);
         work.look_at = Some(work.look_at.map_or(look_at, |known| known.min(look_at)));
-        let due = work.alarm.is_some().then(|| work.due()).flatten();
-        let alarm = work.alarm.as_mut();
-        let is_told = alarm.is_some_and(|alarm| alarm.set_earlier(due));
-        drop(work);
-        if !is_told {
-            self.changed.notify_one();
-        }
-        changed
+        work.due().into_iter().for_each(|at| self.timers.arm(at));
     }
 
-    /// Waits until there is something to do. Only the task calls this.
-    pub(super) async fn due(&self) {
-        let timer = self.with(|work| {
-            let due = work.due();
-            let is_told = work.alarm.as_mut().is_some_and(|alarm| alarm.set(due));
-            due.filter(|_| !is_told)
+    /// Plans the next look of the task.
+    pub(super) fn plan(&self) -> Look {
+        let work = self.work.lock();
+        self.timers.plan(work.due())
+    }
+
+    /// Applies the outcomes of a batch.
+    pub(super) fn answered(&self, batch: BatchId, outcomes: &[(LeaseNumber, RenewalOutcome)]) {
+        let (now, chance) = (Instant::now(), random::fraction());
+        self.change_by(now, |work| {
+            work.schedule.answered(batch, outcomes, now, chance);
         });
-        match timer {
-            Some(due) => tokio::select! {
-                () = self.changed.notified() => {}
-                () = sleep_until(due) => {}
-            },
-            None => self.changed.notified().await,
-        }
     }
 
     /// Keeps a lease alive until it is lost or given up.
@@ -108,12 +82,6 @@ impl RenewalInbox {
     pub(super) fn forget(&self, lease: LeaseNumber) {
         let look_at = Instant::now() + COUNTED_AFTER;
         self.change_by(look_at, |work| drop(work.schedule.remove(lease)));
-    }
-
-    /// From now on the work is carried out by a task on this runtime.
-    pub(super) fn begin_on(&self, runtime: &Handle) {
-        let alarm = outside::is_used_for(runtime).then(|| Alarm::new(self.changed.clone()));
-        self.with(|work| work.alarm = alarm);
     }
 }
 

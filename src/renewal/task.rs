@@ -1,13 +1,9 @@
 //! `RenewalTask`: renews leases.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::sync::{Arc, Weak};
 
-use futures::FutureExt;
-use tokio::time::{Instant, sleep};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{
     inbox::RenewalInbox,
@@ -18,48 +14,30 @@ use super::{
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
     model::Error,
-    random, runtime,
+    runtime::{self, timers::Look},
     store::Store,
     telemetry,
 };
-
-/// The pause after a panic.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The task. It never waits for an answer of the store, so a request that hangs does not delay other leases.
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
     pub(super) inbox: Arc<RenewalInbox>,
-    pub(super) overload: Overload,
+    pub(super) overload: Mutex<Overload>,
 }
 
 impl RenewalTask {
-    /// Renews leases until the handle is dropped. A subscriber of the application that panics in an event ends nothing:
-    /// what is due was sent before.
-    pub(super) async fn run(mut self) {
-        while AssertUnwindSafe(self.work()).catch_unwind().await.is_err() {
-            // The subscriber may panic each time.
-            sleep(PAUSE).await;
-        }
-    }
-
-    async fn work(&mut self) {
-        while self.carry_out(Instant::now()) {
-            self.inbox.due().await;
-        }
-    }
-
-    /// Carries out the work that is due now. Returns whether more work may come.
-    fn carry_out(&mut self, now: Instant) -> bool {
-        let (due, handle_dropped) = self
-            .inbox
-            .with(|work| (work.take_due(now), work.handle_dropped));
+    /// Does what is due now, and says when the next look is due. If a subscriber of the application panics in an event,
+    /// what was due was sent before.
+    pub(super) fn look(&self) -> Look {
+        let now = Instant::now();
+        let due = self.inbox.with(|work| work.take_due(now));
         self.renew(due, now);
         let findings = self
             .inbox
-            .with(|work| self.overload.update(&work.schedule, now));
+            .with(|work| self.overload.lock().update(&work.schedule, now));
         findings.report();
-        !handle_dropped
+        self.inbox.plan()
     }
 
     /// Does what is due. A subscriber that panics in the event of one lease keeps no other from it.
@@ -144,12 +122,13 @@ struct BatchReport {
 
 impl Drop for BatchReport {
     fn drop(&mut self) {
-        let (now, chance) = (Instant::now(), random::fraction());
-        let Self {
-            batch,
-            outcomes,
-            inbox,
-        } = self;
-        inbox.change(|work| work.schedule.answered(*batch, outcomes, now, chance));
+        self.inbox.answered(self.batch, &self.outcomes);
+    }
+}
+
+impl Drop for RenewalTask {
+    fn drop(&mut self) {
+        // Nobody looks any more, and the handle has gone.
+        self.inbox.timers.end();
     }
 }

@@ -118,16 +118,6 @@ impl Alarm {
         true
     }
 
-    /// Sets the alarm to this time, unless it is set to an earlier one. Returns whether it is set.
-    #[must_use]
-    pub(crate) fn set_earlier(&mut self, at: Option<Instant>) -> bool {
-        match (at, self.at) {
-            (None, _) => true,
-            (Some(at), Some(known)) if known <= at => true,
-            (Some(at), _) => self.set(Some(at)),
-        }
-    }
-
     fn unset(&mut self, state: &mut OutsideState) {
         if let Some(at) = self.at.take() {
             state.alarms.remove(&(at.into_std(), self.number));
@@ -229,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_wakes_when_it_was_last_set_to_or_earlier() {
+    fn an_alarm_wakes_when_it_was_last_set_to() {
         let far = || Some(Instant::now() + PATIENCE * 2);
         let now = || Some(Instant::now());
         threads().block_on(async {
@@ -239,13 +229,11 @@ mod tests {
                 let woken = tokio::time::timeout(PATIENCE, wakes.notified());
                 woken.await.expect("it is woken");
             };
-            assert!(alarm.set(far()) && alarm.set_earlier(now()));
-            woken().await;
             assert!(alarm.set(far()) && alarm.set(now()));
             woken().await;
             // What it was set to before does not count any more.
             let soon = Instant::now() + Duration::from_millis(20);
-            assert!(alarm.set(Some(soon)) && alarm.set(far()) && alarm.set_earlier(None));
+            assert!(alarm.set(Some(soon)) && alarm.set(far()));
             let mut other = Alarm::new(wakes.clone());
             assert!(other.set(Some(soon + Duration::from_millis(20))));
             woken().await;

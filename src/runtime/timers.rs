@@ -1,4 +1,4 @@
-//! `Timers`: when a task looks at the keys whose times have come.
+//! `Timers`: when a task looks at what is due, of the keys or of the renewals.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::runtime::{
+use super::{
     lifecycle::Lifecycle,
     outside::{self, Alarm},
 };
@@ -18,7 +18,7 @@ use crate::runtime::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     state: Mutex<TimerState>,
     changed: Arc<Notify>,
 }
@@ -26,22 +26,22 @@ pub(super) struct Timers {
 #[derive(Debug, Default)]
 struct TimerState {
     is_running: bool,
-    /// When the task looks at the keys next, whatever they say. `None` if it waits for a change.
+    /// When the task looks next. While it looks, the time that has come. `None` if it waits for a change.
     armed: Option<Instant>,
     /// Wakes the task. `None` if it runs on a current-thread runtime.
     alarm: Option<Alarm>,
 }
 
-/// What comes of a look at the keys.
-pub(super) struct Look {
+/// What comes of a look.
+pub(crate) struct Look {
     /// When the task has to wake by itself.
-    pub(super) wakes: Option<Instant>,
+    wakes: Option<Instant>,
 }
 
 impl Timers {
-    /// Starts the task on the runtime of the client, unless it was started before. `look` tells the keys of their times;
-    /// `None` if the handle has gone.
-    pub(super) fn ensure_running(
+    /// Starts the task on the runtime of the client, unless it was started before. `look` does what is due, and ends with
+    /// a [plan](Self::plan); `None` if the handle has gone.
+    pub(crate) fn ensure_running(
         &self,
         lifecycle: &Lifecycle,
         look: impl Fn() -> Option<Look> + Send + Sync + 'static,
@@ -56,8 +56,8 @@ impl Timers {
         }
     }
 
-    /// Sees to it that the task looks at the keys at this instant, or before.
-    pub(super) fn arm(&self, at: Instant) {
+    /// Sees to it that the task looks at this instant, or before.
+    pub(crate) fn arm(&self, at: Instant) {
         let mut state = self.state.lock();
         if state.armed.is_some_and(|armed| armed <= at) {
             return;
@@ -71,8 +71,9 @@ impl Timers {
         }
     }
 
-    /// Records when the task looks at the keys next.
-    pub(super) fn plan(&self, next: Option<Instant>) -> Look {
+    /// Records when the task looks next. The caller holds the lock of what the task looks at, so that an earlier time which
+    /// comes meanwhile is not replaced.
+    pub(crate) fn plan(&self, next: Option<Instant>) -> Look {
         let mut state = self.state.lock();
         state.armed = next;
         let is_set = state.alarm.as_mut().is_some_and(|alarm| alarm.set(next));
@@ -81,7 +82,7 @@ impl Timers {
     }
 
     /// Wakes the task, which ends if the handle has gone.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.changed.notify_one();
     }
 }
@@ -98,7 +99,7 @@ async fn run(changed: Arc<Notify>, look: impl Fn() -> Option<Look>) {
     }
 }
 
-/// Looks at the keys each time that it is due, until the handle has gone.
+/// Looks each time that it is due, until the handle has gone.
 async fn wait_and(look: &impl Fn() -> Option<Look>, changed: &Notify) {
     while let Some(Look { wakes }) = look() {
         match wakes {
