@@ -1,18 +1,22 @@
 //! What the answers of the store change.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
+    cell::{Refusal, WaiterNo},
     claim::{Claim, Phase, RequestNo},
-    effect::{Answer, Effect, Note, Refusal, Report},
+    effect::{Answer, Effect, Report},
     holding::{Grant, Holding, Terms},
     line::Standing,
     place::Wakes,
     state::{Effects, KeyState},
-    waiters::{Role, Waiter, WaiterNo},
+    waiters::Waiter,
     want::{FromMemory, Wait, Want},
 };
 use crate::{
+    lease_state::LeaseState,
     messages::Earlier,
     model::{Error, Held, LeaseId, MAX_PLACES, Mode},
     retry::TRIES,
@@ -27,31 +31,32 @@ impl KeyState {
         now: Instant,
         out: &mut Effects,
     ) {
-        let asked = |claim: &&mut Claim| claim.sent.under_way.iter().any(|it| it.number == request);
-        let Some(claim) = self.claims.iter_mut().find(asked) else {
+        let ended = self
+            .claims
+            .iter_mut()
+            .find_map(|claim| Some((claim.sent.end(request)?, claim)));
+        let Some((answered, claim)) = ended else {
             return;
         };
-        let lease = claim.lease();
-        let Some(answered) = claim.sent.end(request) else {
-            return;
-        };
+        let (lease, was_awaited, is_in_turn) =
+            (claim.lease(), answered.is_awaited, answered.is_in_turn);
         if matches!(answer, Answer::Overdue(_)) {
             // Its answer may still come.
             claim.sent.under_way.push(answered);
         }
-        let is_grant = matches!(answer, Answer::Granted(_));
+        let is_grant = matches!(answer, Answer::Granted(..));
         let is_awaited = claim.sent.under_way.iter().any(|it| it.is_awaited);
         // A newer request is awaited, and a refusal or an error of this one says nothing about it.
-        let is_old = claim.asks() && !answered.is_awaited && is_awaited;
+        let is_old = claim.asks() && !was_awaited && is_awaited;
         let counts = !is_old || is_grant || matches!(answer, Answer::Done(_));
         for left in claim.sent.under_way.iter_mut().filter(|_| counts) {
             left.is_awaited = false;
-            out.push(Effect::Withdraw(left.number));
+            out.push(Effect::Withdraw(left.number, left.call.clone()));
         }
-        claim.note(&answer, answered.is_in_turn);
+        claim.note(&answer, is_in_turn);
         if is_grant && claim.asks() && std::mem::take(&mut claim.sent.has_place) {
             // The grant of a request that was not in turn has not ended the place.
-            out.extend((!answered.is_in_turn).then_some(Effect::LeavePlace(lease)));
+            out.extend((!is_in_turn).then_some(Effect::LeavePlace(lease)));
         }
         if let Answer::Held(held) = &answer {
             self.release_leftovers(held, out);
@@ -79,14 +84,15 @@ impl KeyState {
             Phase::Releasing { .. } => self.apply_while_releasing(lease, &answer),
             // The lease is held already, and another request for it changes nothing else.
             Phase::Held(_) if claim.sent.is_unclear => {
-                out.push(Effect::Note(lease, Note::MayBeGrantedAgain))
+                let lease = claim.lease_state.clone();
+                out.extend(lease.map(Effect::MayBeGrantedAgain));
             }
             Phase::Held(_) => {}
         }
     }
 
     fn apply_while_releasing(&mut self, lease: LeaseId, answer: &Answer) {
-        let is_granted = matches!(answer, Answer::Granted(_) | Answer::GrantedLate(..));
+        let is_granted = matches!(answer, Answer::Granted(..) | Answer::GrantedLate(..));
         if let Some(Phase::Releasing {
             is_granted_again, ..
         }) = self.claim_mut(lease).map(|claim| &mut claim.phase)
@@ -98,11 +104,11 @@ impl KeyState {
     fn apply_to_line(&mut self, lease: LeaseId, answer: Answer, now: Instant, out: &mut Effects) {
         let first = self.waiters.first().map(|(no, _)| no);
         match answer {
-            Answer::Granted(grant) => {
+            Answer::Granted(grant, granted) => {
                 let ended = self.line.place.granted(now);
                 out.extend(ended.map(|it| Effect::Report(Report::Turn(it))));
                 self.line.granted(now);
-                self.hold(lease, first, grant, now, out);
+                self.hold((lease, first), grant, granted, now, out);
             }
             Answer::Held(held) => self.line_refused(lease, held, now, out),
             Answer::Done(error) => {
@@ -146,7 +152,7 @@ impl KeyState {
         if is_over {
             return self.refuse(no, Refusal::Held(held), out);
         }
-        out.push(Effect::Report(Report::Waits(no, Some(held.ahead()))));
+        self.report_wait(no, Some(held.ahead()), out);
         if self.needs_reports() {
             out.push(Effect::Listen);
         }
@@ -170,7 +176,7 @@ impl KeyState {
         if silence >= self.call_timeout && failures >= TRIES {
             self.refuse_endless(&error, now, out);
         } else {
-            out.push(Effect::Report(Report::Waits(no, None)));
+            self.report_wait(no, None, out);
         }
     }
 
@@ -189,9 +195,9 @@ impl KeyState {
     /// Records that a claim was granted, for this waiter.
     pub(super) fn hold(
         &mut self,
-        lease: LeaseId,
-        waiter: Option<WaiterNo>,
+        (lease, waiter): (LeaseId, Option<WaiterNo>),
         grant: Grant,
+        granted: Arc<LeaseState>,
         now: Instant,
         out: &mut Effects,
     ) {
@@ -217,20 +223,20 @@ impl KeyState {
         };
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
         let request = claim.request.clone();
-        out.push(Effect::Note(lease, Note::Unbound));
+        claim.lease_state = Some(granted.clone());
+        claim.at_work = None;
         if claim.sent.is_unclear {
-            out.push(Effect::Note(lease, Note::MayBeGrantedAgain));
+            out.push(Effect::MayBeGrantedAgain(granted.clone()));
         }
         if stays {
-            out.push(Effect::Keep(lease));
-            out.push(Effect::Report(Report::Stays(lease)));
+            out.push(Effect::Keep(granted.clone()));
+            out.push(Effect::Report(Report::Stays(granted)));
         }
         let fits = |it: &Waiter| it.want.has_terms_of(&request);
         if let Some(no) = waiter
             && self.waiters.get(no).is_some_and(fits)
         {
-            self.waiters.set_role(no, Role::Offered(lease, now));
-            out.push(Effect::Offer(no));
+            self.offer(no, lease, now, out);
         }
     }
 
@@ -303,7 +309,7 @@ impl Claim {
             // Its answer may still come.
             Answer::Overdue(error) => (Earlier::Unclear, false, error.leaves_doubt()),
             Answer::GrantedLate(..) => (Earlier::Unclear, true, false),
-            Answer::Granted(_) => (Earlier::Unclear, false, false),
+            Answer::Granted(..) => (Earlier::Unclear, false, false),
             Answer::Held(held) => (Earlier::Refused, false, held.ahead() < MAX_PLACES),
             Answer::Done(_) => (Earlier::Refused, false, false),
         };

@@ -5,14 +5,15 @@ use std::{num::NonZeroU16, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    claim::{Claim, Phase, RequestNo, SILENT, Sent, UnderWay},
-    effect::{Effect, Note, Report},
+    call::Call,
+    cell::WaiterNo,
+    claim::{Claim, Phase, RequestNo, SILENT, UnderWay},
+    effect::{Effect, Report},
     fences,
     line::{Line, NextRequest},
     place,
     serving::Fit,
     state::{Effects, KeyState},
-    waiters::WaiterNo,
     want::{FromMemory, Wait, Want},
 };
 use crate::{
@@ -35,7 +36,7 @@ impl KeyState {
         });
         // The line waits for no lease that serves no further task: its guards may be held for as long as their tasks like.
         if serves || self.waits_for_own(now) {
-            out.push(Effect::Report(Report::Waits(no, None)));
+            self.report_wait(no, None, out);
             if let Some(claim) = self.line.claim.filter(|_| serves) {
                 // It would keep a place in the document, behind the own lease.
                 self.settle(claim, now, out);
@@ -90,14 +91,9 @@ impl KeyState {
     ) -> LeaseId {
         let request = self.waiters.take_request(no, want);
         let lease = request.lease;
-        self.add(Claim {
-            request,
-            stays_for: want.stays_for,
-            memory: want.memory,
-            sent: Sent::nothing(),
-            phase: Phase::AsksForLine,
-        });
-        out.push(Effect::Note(lease, Note::Bound));
+        let phase = Phase::AsksForLine;
+        self.add(Claim::new(request, want.stays_for, want.memory, phase));
+        out.push(Effect::Bind(lease));
         self.line.claim = Some(lease);
         self.line.place.begin(lease);
         if !self.line.is_due(now) {
@@ -212,6 +208,7 @@ impl KeyState {
         self.facts.next_request = RequestNo(number.0 + 1);
         // Later requests are sent while the future of the waiter may not be polled.
         let by = Some(of).filter(|no| may_be_inline && self.facts.entering == Some(*no));
+        let by = by.and_then(|no| self.waiters.cell(no));
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
@@ -219,8 +216,10 @@ impl KeyState {
         let request = Arc::make_mut(&mut claim.request);
         (request.turn, request.likely_held) = (turn, likely_held);
         (request.fences, request.earlier) = (fences, earlier);
+        let call = Arc::<Call>::default();
         claim.sent.under_way.push(UnderWay {
             number,
+            call: call.clone(),
             of,
             at: now,
             how: HowSent::NotYet,
@@ -229,6 +228,7 @@ impl KeyState {
             is_in_turn: turn.waiter().is_some(),
         });
         out.push(Effect::Send {
+            call,
             request: number,
             message: claim.request.clone(),
             by,
@@ -241,7 +241,7 @@ impl KeyState {
         if let Some(claim) = line.and_then(|line| self.claim_mut(line)) {
             for request in claim.sent.under_way.iter_mut().filter(|it| it.is_inline) {
                 request.is_inline = false;
-                out.push(Effect::Spawn(request.number));
+                out.push(Effect::Spawn(request.call.clone()));
             }
         }
     }
@@ -254,7 +254,7 @@ impl KeyState {
             for request in &mut claim.sent.under_way {
                 if request.is_inline && request.at + SILENT <= now {
                     request.is_inline = false;
-                    out.push(Effect::Spawn(request.number));
+                    out.push(Effect::Spawn(request.call.clone()));
                 }
             }
             let is_over = |it: &&UnderWay| {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
+    cell::{Refusal, WaiterNo},
     claim::{Beside, Claim, Phase},
-    effect::{Answer, Effect, Refusal, Report},
+    effect::{Answer, Effect},
     serving::Fit,
     state::{Effects, KeyState},
-    waiters::{Role, WaiterNo},
+    waiters::Role,
     want::{Wait, Want},
 };
 use crate::{
@@ -32,7 +33,9 @@ impl KeyState {
         };
         let want = waiter.want.clone();
         match answer {
-            Answer::Granted(grant) => self.hold(lease, Some(no), grant, now, out),
+            Answer::Granted(grant, granted) => {
+                self.hold((lease, Some(no)), grant, granted, now, out);
+            }
             Answer::Held(held) => {
                 self.stop_staying_if_contended(lease, &held, out);
                 if let Some(waiter) = self.waiters.get_mut(no) {
@@ -71,7 +74,7 @@ impl KeyState {
             return self.settle(lease, now, out);
         }
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
-        out.push(Effect::Report(Report::Waits(no, Some(held.ahead()))));
+        self.report_wait(no, Some(held.ahead()), out);
         out.push(Effect::Listen);
         self.ask_beside_later(lease, want, expires_in, now, |beside| {
             (beside.failures, beside.answered) = (0, Some(now));

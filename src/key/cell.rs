@@ -1,17 +1,36 @@
 //! `Cell`: what the future of a waiter and the driver of its key share.
 
-use std::{sync::Arc, task::Waker};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Waker,
+};
 
 use parking_lot::Mutex;
 
 use super::call::Call;
 use crate::{
+    lease_state::LeaseState,
     model::{Error, Held},
     telemetry::Waiting,
 };
 
-#[derive(Default)]
-pub(super) struct Cell {
+/// The number of a waiter, which no other waiter of this process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaiterNo(u64);
+
+impl WaiterNo {
+    /// A number that is greater than all before it.
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+pub(crate) struct Cell {
+    no: WaiterNo,
     state: Mutex<CellState>,
 }
 
@@ -32,22 +51,42 @@ pub(super) enum News {
     None,
     /// Take the guard that it is offered.
     Offered,
-    Ended(Box<Ended>),
+    Refused(Box<Refused>),
 }
 
 /// How a wait ends without a guard.
-pub(super) struct Ended {
-    pub(super) why: EndReason,
+pub(crate) struct Refused {
+    pub(super) why: Refusal,
+    /// How many waiting processes came first when a request was first refused.
     pub(super) ahead: Option<usize>,
+    /// Whether others were served before this one until the end, so that no request was sent for it.
     pub(super) was_behind: bool,
 }
 
-pub(crate) enum EndReason {
+pub(crate) enum Refusal {
     Held(Held),
+    /// Tasks of this process have the key, under this lease.
+    HeldHere(Arc<LeaseState>),
     Failed(Error),
+    /// No answer came in time.
+    TimedOut,
+    Closed,
 }
 
 impl Cell {
+    /// The cell of a new waiter.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            no: WaiterNo::next(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// The number of the waiter.
+    pub(super) fn no(&self) -> WaiterNo {
+        self.no
+    }
+
     /// Takes the news, or else remembers whom to wake.
     pub(super) fn take_news(&self) -> (News, Option<Arc<Call>>) {
         let mut state = self.state.lock();

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 use super::{
     claim::RequestNo,
     effect::{Effect, Event},
-    jobs::Job,
-    keys::{Entry, KeyMap, Keys},
+    keys::{KeyMap, Keys},
     state::{Effects, Facts, KeyState},
 };
 use crate::{
@@ -27,9 +26,7 @@ const CONTENDED_FOR: Duration = Duration::from_secs(30);
 impl Keys {
     /// Applies what happens to a key that is wanted or held, and carries out what follows.
     pub(crate) fn step(&self, key: &Key, event: Event) {
-        let changed = self.change(key, false, |entry, now, out| {
-            entry.state.step(event, now, out)
-        });
+        let changed = self.change(key, false, |state, now, out| state.step(event, now, out));
         self.carry_out(key, changed);
     }
 
@@ -55,16 +52,16 @@ impl Keys {
     pub(super) fn update<T>(
         &self,
         key: &Key,
-        change: impl FnOnce(&mut Entry, Instant, &mut Effects) -> T,
+        change: impl FnOnce(&mut KeyState, Instant, &mut Effects) -> T,
     ) -> Option<T> {
         let changed = self.change(key, false, change);
         self.carry_out(key, changed)
     }
 
     /// Carries out what follows from a change. Returns the outcome of the change.
-    pub(super) fn carry_out<T>(&self, key: &Key, changed: Option<(T, Vec<Job>)>) -> Option<T> {
-        let (outcome, jobs) = changed?;
-        telemetry::for_each(jobs, |job| self.run(key, job));
+    pub(super) fn carry_out<T>(&self, key: &Key, changed: Option<(T, Effects)>) -> Option<T> {
+        let (outcome, effects) = changed?;
+        telemetry::for_each(effects, |effect| self.run(key, effect));
         Some(outcome)
     }
 
@@ -74,8 +71,8 @@ impl Keys {
         &self,
         key: &Key,
         inserts: bool,
-        change: impl FnOnce(&mut Entry, Instant, &mut Effects) -> T,
-    ) -> Option<(T, Vec<Job>)> {
+        change: impl FnOnce(&mut KeyState, Instant, &mut Effects) -> T,
+    ) -> Option<(T, Effects)> {
         let (now, suspended) = (Instant::now(), suspension::total());
         let mut map = self.map.lock();
         let map = &mut *map;
@@ -86,39 +83,37 @@ impl Keys {
             may_stay: !map.contended.contains(key, now),
             entering: None,
         };
-        if inserts && !map.entries.contains_key(key) {
+        if inserts && !map.states.contains_key(key) {
             let state = KeyState::new(self.call_timeout(), facts, now);
-            map.entries.insert(key.clone(), Box::new(Entry::new(state)));
+            map.states.insert(key.clone(), Box::new(state));
         }
-        let entry = map.entries.get_mut(key)?;
-        entry.refresh(facts, now, suspended);
-        let mut out = std::mem::take(&mut map.effects);
-        let outcome = change(entry, now, &mut out);
+        let state = map.states.get_mut(key)?;
+        state.refresh(facts, now, suspended);
+        let mut out = Effects::new();
+        let outcome = change(state, now, &mut out);
         // What was changed may be a lease, or a guard.
-        entry.refresh(entry.state.facts, now, suspended);
-        map.next_request = entry.state.facts.next_request.0;
-        let jobs = out.drain(..).filter_map(|effect| match effect {
+        state.refresh(state.facts, now, suspended);
+        map.next_request = state.facts.next_request.0;
+        out.retain_mut(|effect| match effect {
             Effect::Contended => {
                 let until = now + CONTENDED_FOR;
                 map.contended.insert(key.clone(), until, now);
-                None
+                false
             }
-            effect => self.job(entry, effect, now),
+            effect => self.note(state, effect),
         });
-        let mut jobs: Vec<_> = jobs.collect();
         // What runs in an event comes last: it is code of the application. The order is kept otherwise.
-        jobs.sort_by_key(|job| matches!(job, Job::Report(_)));
-        map.effects = out;
-        let is_empty = entry.state.is_empty();
-        let time = entry.state.next_timer().filter(|_| !is_empty);
-        let before = std::mem::replace(&mut entry.time, time);
+        out.sort_by_key(|effect| matches!(effect, Effect::Report(_) | Effect::Overdue(..)));
+        let is_empty = state.is_empty();
+        let time = state.next_timer().filter(|_| !is_empty);
+        let before = std::mem::replace(&mut state.planned, time);
         if is_empty {
-            jobs.extend(map.entries.remove(key).map(Job::Drop));
+            out.extend(map.states.remove(key).map(|state| Effect::Drop(state)));
         }
         if time != before {
             self.set_time(&mut map.times, key, (before, time));
         }
-        Some((outcome, jobs))
+        Some((outcome, out))
     }
 
     /// Sets the next time that matters for a key.

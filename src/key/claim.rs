@@ -11,10 +11,17 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::{holding::Holding, waiters::WaiterNo};
+use super::{
+    call::{Call, PolledCall},
+    cell::WaiterNo,
+    holding::Holding,
+    want::FromMemory,
+};
 use crate::{
     coalescer::HowSent,
+    lease_state::LeaseState,
     messages::{AcquireRequest, Earlier},
     model::LeaseId,
     retry::{LONGEST_PAUSE, OVERDUE, Tries},
@@ -27,20 +34,24 @@ pub(super) const SILENT: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RequestNo(pub(super) u64);
 
-#[derive(Debug)]
 pub(super) struct Claim {
     /// The terms, as the next request has them.
     pub(super) request: Arc<AcquireRequest>,
     /// For how long the lease stays with this process although no task uses it. `None` if it does not stay.
     pub(super) stays_for: Option<Duration>,
     /// Whether the lease may serve tasks from memory.
-    pub(super) memory: super::want::FromMemory,
+    pub(super) memory: FromMemory,
     pub(super) sent: Sent,
     pub(super) phase: Phase,
+    /// The lease, from its grant on.
+    pub(super) lease_state: Option<Arc<LeaseState>>,
+    /// The release, while only its caller polls it.
+    pub(super) release: Option<PolledCall>,
+    /// Makes a close wait for the claim.
+    pub(super) at_work: Option<TaskTrackerToken>,
 }
 
 /// The requests of a claim.
-#[derive(Debug)]
 pub(super) struct Sent {
     pub(super) under_way: Vec<UnderWay>,
     /// Whether a request may have been granted, or may still be on its way, although it has ended.
@@ -54,9 +65,9 @@ pub(super) struct Sent {
 }
 
 /// A request without an answer.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct UnderWay {
     pub(super) number: RequestNo,
+    pub(super) call: Arc<Call>,
     /// The waiter for which it was sent.
     pub(super) of: WaiterNo,
     pub(super) at: Instant,
@@ -84,8 +95,6 @@ pub(super) enum Phase {
         since: Instant,
         /// Whether a request was answered by a grant meanwhile, which may have come after the release.
         is_granted_again: bool,
-        /// Whether only the caller polls the release.
-        is_inline: bool,
     },
     /// The lease, which was granted at this time, goes on without this process. Later grants are released.
     GivenAway(DateTime<Utc>),
@@ -129,6 +138,25 @@ pub(super) struct Settlement {
 }
 
 impl Claim {
+    /// A claim with the id and the terms of this request, of which none was sent.
+    pub(super) fn new(
+        request: Arc<AcquireRequest>,
+        stays_for: Option<Duration>,
+        memory: FromMemory,
+        phase: Phase,
+    ) -> Self {
+        Self {
+            request,
+            stays_for,
+            memory,
+            sent: Sent::nothing(),
+            phase,
+            lease_state: None,
+            release: None,
+            at_work: None,
+        }
+    }
+
     pub(super) fn lease(&self) -> LeaseId {
         self.request.lease
     }
@@ -180,7 +208,7 @@ impl Claim {
 
 impl Sent {
     /// No request was sent yet.
-    pub(super) fn nothing() -> Self {
+    fn nothing() -> Self {
         Self {
             under_way: Vec::new(),
             is_unclear: false,

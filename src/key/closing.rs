@@ -4,9 +4,9 @@
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
-    effect::{Event, GiveBack},
-    jobs::{Job, Reported},
+    effect::{Effect, Event, GiveBack, Report},
     keys::Keys,
+    state::Effects,
 };
 use crate::{
     model::Key,
@@ -40,30 +40,30 @@ impl Keys {
         self.carry_out_all(rest);
     }
 
-    fn carry_out_all(&self, jobs: Vec<(Key, Vec<Job>)>) {
-        telemetry::for_each(jobs, |(key, jobs)| {
-            self.carry_out(&key, Some(((), jobs)));
+    fn carry_out_all(&self, effects: Vec<(Key, Effects)>) {
+        telemetry::for_each(effects, |(key, effects)| {
+            self.carry_out(&key, Some(((), effects)));
         });
     }
 
     /// Ends the waits and the leases of all keys. Returns the releases, and what else the caller carries out after it has
     /// begun them.
-    fn end_all(&self) -> (Vec<PendingRelease>, Vec<(Key, Vec<Job>)>) {
-        let keys: Vec<Key> = self.map.lock().entries.keys().cloned().collect();
+    fn end_all(&self) -> (Vec<PendingRelease>, Vec<(Key, Effects)>) {
+        let keys: Vec<Key> = self.map.lock().states.keys().cloned().collect();
         let (mut pending, mut rest) = (Vec::new(), Vec::new());
         for key in keys {
-            let changed = self.change(&key, false, |entry, now, out| {
-                let leases: Vec<_> = entry.leases().cloned().collect();
-                entry.state.step(Event::Close, now, out);
+            let changed = self.change(&key, false, |state, now, out| {
+                let leases: Vec<_> = state.leases().cloned().collect();
+                state.step(Event::Close, now, out);
                 leases
             });
-            let Some((leases, mut jobs)) = changed else {
+            let Some((leases, mut effects)) = changed else {
                 continue;
             };
             let why = self.lifecycle.loss();
             leases.iter().for_each(|lease| lease.lose_by_close(&why));
-            jobs.retain(|job| match job {
-                Job::GiveBack(lease, GiveBack::Release) => {
+            effects.retain(|effect| match effect {
+                Effect::GiveBack(lease, GiveBack::Release) => {
                     let ended = self.end(lease, Instant::now());
                     pending.extend(ended.map(|(pending, _)| pending));
                     false
@@ -71,10 +71,10 @@ impl Keys {
                 _ => true,
             });
             // The guards have lost their leases.
-            jobs.push(Job::Report(Reported::Lost(
+            effects.push(Effect::Report(Report::Lost(
                 leases.iter().flat_map(|it| it.guards()).collect(),
             )));
-            rest.push((key, jobs));
+            rest.push((key, effects));
         }
         (pending, rest)
     }

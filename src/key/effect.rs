@@ -1,34 +1,34 @@
 //! What happens to a key, and what the state of the key has its driver do.
 
-use std::{sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
 use super::{
+    call::{Call, PolledCall, Withdrawn},
+    cell::{Cell, Refused, WaiterNo},
     claim::RequestNo,
     holding::Grant,
     place::{EndedTurn, PlaceNews},
-    waiters::WaiterNo,
     want::Want,
 };
 use crate::{
-    lease_state::LeaseNumber,
+    lease_state::LeaseState,
     messages::{AcquireRequest, DoneTick},
     model::{Error, Fence, Held, LeaseId},
     telemetry::StayEndReason,
 };
 
 /// What happens to a key.
-#[derive(Debug)]
 pub(crate) enum Event {
     /// A task wants the key.
-    Enter(WaiterNo, Want),
+    Enter(Arc<Cell>, Want),
     /// A task does not want it any more.
     Leave(WaiterNo),
     /// A request was answered, or counts as failed.
     Answered(RequestNo, Answer),
     /// A request was withdrawn before it was sent.
-    Withdrawn(RequestNo),
+    Withdrawn,
     /// The release of a lease was answered, or given up.
     Released(LeaseId),
     /// The release of what a claim may have left was answered, or given up.
@@ -50,9 +50,8 @@ pub(crate) enum Event {
 }
 
 /// The answer to a request for a lease.
-#[derive(Debug)]
 pub(crate) enum Answer {
-    Granted(Grant),
+    Granted(Grant, Arc<LeaseState>),
     /// A grant, at this time of the server, that was answered so late that its holder cannot count on it.
     GrantedLate(DateTime<Utc>, Error),
     Held(Held),
@@ -63,31 +62,34 @@ pub(crate) enum Answer {
     Overdue(Error),
 }
 
-/// What the driver does. It does so after it has released the lock of the keys.
-#[derive(Debug)]
+/// What the driver does. It does so after it has released the lock of the keys, but for what it
+/// [notes](super::keys::Keys::note).
 pub(crate) enum Effect {
-    /// Sends a request. If `by` is there, the task of that waiter polls it, and otherwise a task of its own.
+    /// Sends a request by this call, which the task of this waiter polls, and otherwise a task of its own.
     Send {
+        call: Arc<Call>,
         request: RequestNo,
         message: Arc<AcquireRequest>,
-        by: Option<WaiterNo>,
+        by: Option<Arc<Cell>>,
     },
     /// Withdraws a request, if it was not sent yet.
-    Withdraw(RequestNo),
+    Withdraw(RequestNo, Arc<Call>),
+    /// A request was withdrawn. What is left of it is dropped when the state knows.
+    Withdrawn(Withdrawn),
     /// Lets a task of its own poll a request.
-    Spawn(RequestNo),
+    Spawn(Arc<Call>),
     /// Lets a task of its own poll a release.
-    SpawnRelease(LeaseId),
+    SpawnRelease(PolledCall),
     /// A request was not answered within this time. The driver answers it with an error, which names the store.
     Overdue(RequestNo, Duration),
     /// Keeps a lease alive.
-    Keep(LeaseId),
+    Keep(Arc<LeaseState>),
     /// Wakes a waiter, which takes the guard that it is offered.
-    Offer(WaiterNo),
+    Offer(Arc<Cell>),
     /// Ends the wait of a task.
-    Refuse(WaiterNo, Refused),
+    Refuse(Arc<Cell>, Refused),
     /// Releases a lease, or gives it up without a release.
-    GiveBack(LeaseId, GiveBack),
+    GiveBack(Arc<LeaseState>, GiveBack),
     /// Releases what a claim without a holder may have left.
     Settle {
         claim: Arc<AcquireRequest>,
@@ -95,25 +97,17 @@ pub(crate) enum Effect {
     },
     /// Gives up a place.
     LeavePlace(LeaseId),
-    /// The claim is gone.
-    Forget(LeaseId),
+    /// A close waits for this claim from now on.
+    Bind(LeaseId),
+    /// A request for a lease may be carried out after its release, which is then to be repeated.
+    MayBeGrantedAgain(Arc<LeaseState>),
     /// The key does not stay with this process for a while.
     Contended,
     /// Waiters need the reports of the store.
     Listen,
-    Note(LeaseId, Note),
     Report(Report),
-}
-
-/// What the driver notes of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// A close waits for it from now on.
-    Bound,
-    /// A close does not wait for it any more.
-    Unbound,
-    /// A request for its lease may be carried out after the release, which is then to be repeated.
-    MayBeGrantedAgain,
+    /// Nobody wants the key any more.
+    Drop(Box<dyn Any + Send>),
 }
 
 /// What becomes of a lease that goes back.
@@ -123,52 +117,30 @@ pub(crate) enum GiveBack {
     Detach,
 }
 
-/// How a wait ends without a guard.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    pub(crate) why: Refusal,
-    /// How many waiting processes came first when a request was first refused.
-    pub(crate) ahead: Option<usize>,
-    /// Whether others were served before this one until the end, so that no request was sent for it.
-    pub(crate) was_behind: bool,
-}
-
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    Held(Held),
-    /// Tasks of this process have the key, under this claim.
-    HeldHere(LeaseId),
-    Failed(Error),
-    /// No answer came in time.
-    TimedOut,
-    Closed,
-}
-
 /// What telemetry is told.
-#[derive(Debug)]
 pub(crate) enum Report {
     Place(PlaceNews),
     /// A task has to wait, behind this many processes if that is known.
-    Waits(WaiterNo, Option<usize>),
-    /// Guards have outlived their ttl.
-    Expired(LeaseId, Vec<LeaseNumber>),
+    Waits(Arc<Cell>, Option<usize>),
+    /// Guards are lost: they have outlived their ttl, or their handle closes.
+    Lost(Vec<Arc<LeaseState>>),
     /// A request was not answered within this time, and is repeated.
     Unanswered(LeaseId, Duration),
     Turn(EndedTurn),
-    Stays(LeaseId),
+    Stays(Arc<LeaseState>),
     StayEnded {
-        claim: LeaseId,
+        lease: Arc<LeaseState>,
         why: StayEndReason,
         at_once: bool,
     },
 }
 
 /// What a waiter gets that takes what it is offered.
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
-    pub(crate) claim: LeaseId,
+    /// The lease that the guard is under.
+    pub(crate) lease: Arc<LeaseState>,
     pub(crate) fence: Fence,
-    /// Whether it is the first guard under the claim.
+    /// Whether it is the first guard under the lease.
     pub(crate) is_first: bool,
     pub(crate) ahead: Option<usize>,
 }
@@ -195,11 +167,4 @@ pub(crate) struct Departed {
     pub(crate) was_there: bool,
     /// Whether the lease is not released, as the caller asked.
     pub(crate) detaches: bool,
-}
-
-/// A lease that a ticket continues.
-#[derive(Debug)]
-pub(crate) struct Resumed {
-    pub(crate) request: Arc<AcquireRequest>,
-    pub(crate) grant: Grant,
 }

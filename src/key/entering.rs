@@ -1,15 +1,18 @@
 //! How tasks come and go: what a task gets at once, where it waits otherwise, and what ends its wait.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
-    claim::{Beside, Claim, Phase, SILENT, Sent},
-    effect::{Effect, Note, Refusal, Refused, Report},
+    cell::{Cell, Refusal, Refused, WaiterNo},
+    claim::{Beside, Claim, Phase, SILENT},
+    effect::{Effect, Report},
     holding::Conversion,
     line::NextRequest,
     serving::Fit,
     state::{Effects, KeyState},
-    waiters::{Role, WaiterNo},
+    waiters::Role,
     want::{FromMemory, Wait, Want},
 };
 use crate::{
@@ -18,42 +21,56 @@ use crate::{
 };
 
 impl KeyState {
-    pub(super) fn enter(&mut self, no: WaiterNo, want: Want, now: Instant, out: &mut Effects) {
+    pub(super) fn enter(&mut self, cell: Arc<Cell>, want: Want, now: Instant, out: &mut Effects) {
+        let no = cell.no();
         if self.facts.is_closing {
-            self.waiters.push(no, want, Role::InLine);
+            self.waiters.push(cell, want, Role::InLine);
             return self.refuse(no, Refusal::Closed, out);
         }
         // Who leaves an offer untaken keeps nobody waiting.
         self.pass_over_silent(now, out);
         self.spawn_releases(now, out);
         if let Some(claim) = self.entered_by(&want, now) {
-            return self.offer_to_new(no, want, claim, now, out);
+            return self.offer_to_new(cell, want, claim, now, out);
         }
         if want.request.reentrant {
-            return self.ask_as_owner(no, want, out);
+            return self.ask_as_owner(cell, want, out);
         }
         if want.waits() {
             let depends = self.waiters.has_line();
-            self.waiters.push(no, want, Role::InLine);
+            self.waiters.push(cell, want, Role::InLine);
             if depends {
                 self.spawn_requests_of_line(out);
-                out.push(Effect::Report(Report::Waits(no, None)));
+                self.report_wait(no, None, out);
             }
             return;
         }
-        self.attempt(no, want, now, out);
+        self.attempt(cell, want, now, out);
     }
 
     fn offer_to_new(
         &mut self,
-        no: WaiterNo,
+        cell: Arc<Cell>,
         want: Want,
         claim: LeaseId,
         now: Instant,
         out: &mut Effects,
     ) {
-        self.waiters.push(no, want, Role::Offered(claim, now));
-        out.push(Effect::Offer(no));
+        self.waiters
+            .push(cell.clone(), want, Role::Offered(claim, now));
+        out.push(Effect::Offer(cell));
+    }
+
+    /// Offers a waiter a guard under this claim.
+    pub(super) fn offer(&mut self, no: WaiterNo, claim: LeaseId, now: Instant, out: &mut Effects) {
+        self.waiters.set_role(no, Role::Offered(claim, now));
+        out.extend(self.waiters.cell(no).map(Effect::Offer));
+    }
+
+    /// Reports that a task has to wait, behind this many processes if that is known.
+    pub(super) fn report_wait(&self, no: WaiterNo, ahead: Option<usize>, out: &mut Effects) {
+        let cell = self.waiters.cell(no);
+        out.extend(cell.map(|cell| Effect::Report(Report::Waits(cell, ahead))));
     }
 
     /// The claim under which an owner that enters again has a guard.
@@ -71,14 +88,15 @@ impl KeyState {
     }
 
     /// An owner that may have the key waits for nobody of this process, because others may wait for it.
-    fn ask_as_owner(&mut self, no: WaiterNo, want: Want, out: &mut Effects) {
+    fn ask_as_owner(&mut self, cell: Arc<Cell>, want: Want, out: &mut Effects) {
         out.push(Effect::Contended);
         self.stop_serving(None, StayEndReason::DocumentNeeded, out);
-        self.begin_beside(no, want, out);
+        self.begin_beside(cell, want, out);
     }
 
     /// A task that does not wait gets what is there, or is refused, or asks the store.
-    fn attempt(&mut self, no: WaiterNo, want: Want, now: Instant, out: &mut Effects) {
+    fn attempt(&mut self, cell: Arc<Cell>, want: Want, now: Instant, out: &mut Effects) {
+        let no = cell.no();
         let is_first = !self.waiters.has_patient_line() || want.is_barging();
         for at in 0..self.claims.len() {
             let Some(claim) = self.claims.get(at) else {
@@ -87,7 +105,7 @@ impl KeyState {
             let lease = claim.lease();
             let (fit, can_enter) = self.fit_of(claim, &want, now);
             if fit == Fit::Here && can_enter && is_first {
-                return self.offer_to_new(no, want, lease, now, out);
+                return self.offer_to_new(cell, want, lease, now, out);
             }
             match &claim.phase {
                 Phase::Held(holding) if holding.is_live(now) => {
@@ -97,32 +115,33 @@ impl KeyState {
                         continue;
                     }
                     if !holding.guards.is_empty() || self.waiters.offered(lease).next().is_some() {
-                        self.waiters.push(no, want, Role::InLine);
-                        return self.refuse(no, Refusal::HeldHere(lease), out);
+                        self.waiters.push(cell, want, Role::InLine);
+                        return self.refuse(no, self.held_here(lease), out);
                     }
                     // It stays here, and the store would refuse the task because of it.
                     self.stop_serving(Some(lease), StayEndReason::DocumentNeeded, out);
-                    return self.waiters.push(no, want, Role::AfterRelease(lease));
+                    return self.waiters.push(cell, want, Role::AfterRelease(lease));
                 }
                 Phase::Releasing { since, .. }
                     if want.conflicts_with(claim.request.access.mode())
                         && !self.takes_too_long(*since, now) =>
                 {
-                    return self.waiters.push(no, want, Role::AfterRelease(lease));
+                    return self.waiters.push(cell, want, Role::AfterRelease(lease));
                 }
                 _ => {}
             }
         }
         if !is_first && let Some(Ok(held)) = self.line.last.outcome() {
-            self.waiters.push(no, want, Role::InLine);
+            self.waiters.push(cell, want, Role::InLine);
             return self.refuse(no, Refusal::Held(held), out);
         }
-        self.begin_beside(no, want, out);
+        self.begin_beside(cell, want, out);
     }
 
     /// Lets a new waiter ask beside the line.
-    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: Want, out: &mut Effects) {
-        self.waiters.push(no, want.clone(), Role::InLine);
+    fn begin_beside(&mut self, cell: Arc<Cell>, want: Want, out: &mut Effects) {
+        let no = cell.no();
+        self.waiters.push(cell, want.clone(), Role::InLine);
         self.begin_beside_for(no, &want, out);
     }
 
@@ -130,20 +149,14 @@ impl KeyState {
     pub(super) fn begin_beside_for(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
         let request = self.waiters.take_request(no, want);
         let lease = request.lease;
-        self.add(Claim {
-            request,
-            stays_for: want.stays_for.filter(|_| self.facts.may_stay),
-            memory: want.memory,
-            sent: Sent::nothing(),
-            phase: Phase::AsksFor(
-                no,
-                Beside {
-                    next: Some(want.since),
-                    ..Beside::default()
-                },
-            ),
-        });
-        out.push(Effect::Note(lease, Note::Bound));
+        let beside = Beside {
+            next: Some(want.since),
+            ..Beside::default()
+        };
+        let stays_for = want.stays_for.filter(|_| self.facts.may_stay);
+        let phase = Phase::AsksFor(no, beside);
+        self.add(Claim::new(request, stays_for, want.memory, phase));
+        out.push(Effect::Bind(lease));
         self.waiters.set_role(no, Role::Beside(lease));
     }
 
@@ -196,14 +209,12 @@ impl KeyState {
         if is_first {
             self.follow_first(before);
         }
-        out.push(Effect::Refuse(
-            no,
-            Refused {
-                why,
-                ahead: waiter.ahead,
-                was_behind,
-            },
-        ));
+        let refused = Refused {
+            why,
+            ahead: waiter.ahead,
+            was_behind,
+        };
+        out.push(Effect::Refuse(waiter.cell, refused));
     }
 
     /// The handle closes: nobody waits, and nothing is served.
@@ -276,11 +287,17 @@ impl KeyState {
             None => {
                 let held = |claim: &&Claim| claim.holding().is_some();
                 match self.claims.iter().find(held) {
-                    Some(claim) => Refusal::HeldHere(claim.lease()),
+                    Some(claim) => self.held_here(claim.lease()),
                     None => Refusal::TimedOut,
                 }
             }
         }
+    }
+
+    /// The refusal of a task because tasks of this process have the key, under this claim.
+    pub(super) fn held_here(&self, claim: LeaseId) -> Refusal {
+        let lease = self.lease_state(claim).cloned();
+        lease.map_or(Refusal::TimedOut, Refusal::HeldHere)
     }
 
     /// Whether a release that began at this instant takes longer than a call may take. Nobody waits for it then.
@@ -305,7 +322,7 @@ impl KeyState {
         let over: Vec<_> = over.into_iter().flat_map(waited).collect();
         for no in over {
             if let Some(waiter) = self.waiters.remove(no) {
-                self.begin_beside(no, waiter.want, out);
+                self.begin_beside(waiter.cell, waiter.want, out);
             }
         }
     }
@@ -319,7 +336,7 @@ impl KeyState {
     ) {
         for no in self.waiters.after_release_of(claim) {
             if let Some(waiter) = self.waiters.remove(no) {
-                self.attempt(no, waiter.want, now, out);
+                self.attempt(waiter.cell, waiter.want, now, out);
             }
         }
     }

@@ -7,11 +7,10 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     call::PolledCall,
-    effect::{Departed, Departure, Effect, Event, GiveBack, Resumed},
-    holding::{Conversion, Grant},
-    jobs::Job,
+    cell::WaiterNo,
+    effect::{Departed, Departure, Effect, Event, GiveBack},
+    holding::Conversion,
     keys::Keys,
-    waiters::WaiterNo,
     want::Want,
 };
 use crate::{
@@ -40,15 +39,13 @@ impl Keys {
         want: &Want,
     ) -> Option<(Granted, Option<usize>)> {
         let number = LeaseNumber::next();
-        let taken = self.update(key, |entry, now, out| {
-            let taken = entry.state.take(no, number, now, out)?;
-            entry.cells.remove(&no);
-            let behind = entry.behind(taken.claim)?;
+        let taken = self.update(key, |state, now, out| {
+            let taken = state.take(no, number, now, out)?;
             let mut request = want.request.clone();
-            if request.lease != taken.claim {
-                Arc::make_mut(&mut request).lease = taken.claim;
+            if request.lease != taken.lease.id() {
+                Arc::make_mut(&mut request).lease = taken.lease.id();
             }
-            let of = (behind.clone(), taken.fence, taken.is_first);
+            let of = (taken.lease.clone(), taken.fence, taken.is_first);
             let state = LeaseState::guard(of, request, number, now);
             Some((state, taken))
         });
@@ -61,31 +58,14 @@ impl Keys {
     pub(crate) fn resume(&self, lease: LeaseState) -> Result<Granted, Error> {
         let (lease, number) = (Arc::new(lease), LeaseNumber::next());
         let key = lease.key().clone();
-        let changed = self.change(&key, true, |entry, now, _| {
-            if entry.state.facts.is_closing {
+        let changed = self.change(&key, true, |state, now, _| {
+            if state.facts.is_closing {
                 return None;
             }
-            let grant = Grant {
-                fence: lease.fence(),
-                acquired_at: lease.acquired_at(),
-                deadline: lease.deadline(),
-                is_awaited: false,
-            };
-            let request = lease.shared_request();
-            let resumed = Resumed {
-                request: request.clone(),
-                grant,
-            };
-            let claim = entry.state.resume(&resumed, number, now)?;
-            let known = entry.behind(claim);
-            let known = known.filter(|it| !it.has_ended());
-            let behind = match known {
-                Some(known) => known.clone(),
-                None => lease.clone(),
-            };
-            entry.of(claim).lease = Some(behind.clone());
+            let behind = state.resume(&lease, number, now)?;
             let (mode, fence) = lease.mode_and_fence();
-            let guard = LeaseState::guard((behind, fence, true), request, number, now);
+            let of = (behind, fence, true);
+            let guard = LeaseState::guard(of, lease.shared_request(), number, now);
             guard.converted_to(mode, fence);
             Some(guard)
         });
@@ -111,8 +91,8 @@ impl Keys {
     /// The lock makes sure that a guard which has outlived its ttl, so that others may have the key, is not revived.
     pub(crate) fn extend(&self, guard: &Arc<LeaseState>, keeps_alive: bool) -> Result<(), Error> {
         let now = Instant::now();
-        let is_extended = self.update(guard.key(), |entry, now, _| {
-            let is_there = entry.state.has_guard(guard.id(), guard.number());
+        let is_extended = self.update(guard.key(), |state, now, _| {
+            let is_there = state.has_guard(guard.id(), guard.number());
             is_there && guard.extend(keeps_alive, now)
         });
         if is_extended == Some(true) {
@@ -133,15 +113,13 @@ impl Keys {
 
     /// Whether the lease of a guard stays with this process.
     pub(crate) fn stays(&self, guard: &LeaseState) -> bool {
-        let stays = self.update(guard.key(), |entry, _, _| entry.state.stays(guard.id()));
+        let stays = self.update(guard.key(), |state, _, _| state.stays(guard.id()));
         stays.unwrap_or(false)
     }
 
     /// Whether the lease of a guard was granted to stay with this process.
     pub(crate) fn is_looked_at(&self, guard: &LeaseState) -> bool {
-        let looked_at = self.update(guard.key(), |entry, _, _| {
-            entry.state.is_looked_at(guard.id())
-        });
+        let looked_at = self.update(guard.key(), |state, _, _| state.is_looked_at(guard.id()));
         looked_at.unwrap_or(false)
     }
 
@@ -166,38 +144,38 @@ impl Keys {
         call: Option<PolledCall>,
     ) -> (Departed, Result<Option<ReleaseOutcome>, EndedBefore>) {
         let key = guard.key();
-        let changed = self.change(key, false, |entry, now, out| {
+        let changed = self.change(key, false, |state, now, out| {
             let of = (guard.id(), guard.number());
             if let Departure::Done(done) = how
-                && entry.state.has_guard(of.0, of.1)
+                && state.has_guard(of.0, of.1)
             {
                 // Not before: a close that releases the lease does not write the tick as done.
                 let stored = guard.stored();
                 stored.set_release_terms(|terms| terms.done = Some(done));
             }
-            let departed = entry.state.depart(of, how, now, out);
+            let departed = state.depart(of, how, now, out);
             if let Some(call) = call.as_ref().filter(|_| departed.was_there) {
-                entry.poll_release(guard.id(), call);
+                state.poll_release(guard.id(), call, out);
             }
             departed
         });
-        let Some((departed, mut jobs)) = changed else {
+        let Some((departed, mut effects)) = changed else {
             let departed = Departed {
                 was_there: false,
                 detaches: false,
             };
             return (departed, Ok(None));
         };
-        let goes_back = |job: &Job| matches!(job, Job::GiveBack(lease, GiveBack::Release) if lease.id() == guard.id());
-        let at = jobs.iter().position(goes_back);
-        let begun = match at.map(|at| jobs.remove(at)) {
-            Some(Job::GiveBack(lease, _)) => {
+        let goes_back = |effect: &Effect| matches!(effect, Effect::GiveBack(lease, GiveBack::Release) if lease.id() == guard.id());
+        let at = effects.iter().position(goes_back);
+        let begun = match at.map(|at| effects.remove(at)) {
+            Some(Effect::GiveBack(lease, _)) => {
                 let ended = self.end(&lease, now);
                 ended.map(|(pending, ended)| Some((self.release(call, pending), lease, ended)))
             }
             _ => Ok(None),
         };
-        self.carry_out(key, Some(((), jobs)));
+        self.carry_out(key, Some(((), effects)));
         let begun = begun.map(|begun| {
             begun.map(|(release, lease, ended)| {
                 lease.report_end(ended);
@@ -209,11 +187,11 @@ impl Keys {
 
     /// Ends the turn, or the stay, of the lease that a guard is under. A guard that is lost is under none.
     pub(crate) fn stop_serving(&self, guard: &Arc<LeaseState>, why: StayEndReason) {
-        self.update(guard.key(), |entry, now, out| {
-            let is_under = entry.state.has_guard(guard.id(), guard.number());
+        self.update(guard.key(), |state, now, out| {
+            let is_under = state.has_guard(guard.id(), guard.number());
             if is_under && guard.is_live(now) {
                 let event = Event::StopServing(Some(guard.id()), why);
-                entry.state.step(event, now, out);
+                state.step(event, now, out);
             }
         });
     }
@@ -233,23 +211,21 @@ impl Keys {
 
     fn record_conversion(&self, guard: &Arc<LeaseState>, conversion: Conversion) {
         let key = guard.key();
-        self.update(key, |entry, _, out| {
-            entry.state.convert(guard.id(), conversion, out);
+        self.update(key, |state, _, out| {
+            state.convert(guard.id(), conversion, out)
         });
     }
 
     /// Whether the lease of a guard may have another mode than the guard, because the store was asked to convert it.
     pub(crate) fn may_be_converted(&self, guard: &Arc<LeaseState>) -> bool {
         let key = guard.key();
-        let converted = self.update(key, |entry, _, _| entry.state.may_be_converted(guard.id()));
+        let converted = self.update(key, |state, _, _| state.may_be_converted(guard.id()));
         converted.unwrap_or(false)
     }
 
     /// Records that the lease is shared, and with it all guards under it.
     pub(crate) fn make_shared(&self, stored: &LeaseState) {
-        self.update(stored.key(), |entry, _, _| {
-            entry.state.make_shared(stored.id())
-        });
+        self.update(stored.key(), |state, _, _| state.make_shared(stored.id()));
         for guard in stored.guards() {
             guard.converted_to(Mode::Shared, guard.fence());
         }
@@ -269,12 +245,12 @@ impl Keys {
 
     /// Ends leases that somebody has taken away in the store: the one with this id, or any of the key.
     pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
-        let ended = self.update(key, |entry, _, out| {
+        let ended = self.update(key, |state, _, out| {
             out.push(Effect::Contended);
-            let stays = |it: &Arc<LeaseState>| entry.state.is_looked_at(it.id());
-            let leases = entry.leases().cloned().map(|it| (stays(&it), it));
+            let leases = state.leases().cloned();
+            let leases = leases.filter(|it| lease.is_none_or(|lease| it.id() == lease));
             leases
-                .filter(|(_, it)| lease.is_none_or(|lease| it.id() == lease))
+                .map(|it| (state.is_looked_at(it.id()), it))
                 .collect::<Vec<_>>()
         });
         for (stays, stored) in ended.into_iter().flatten() {

@@ -10,21 +10,16 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
-    call::{Call, PolledCall},
-    cell::Cell,
-    claim::RequestNo,
+    claim::Phase,
     effect::Event,
     followers::Followers,
     recent_keys::RecentKeys,
-    state::{Effects, Facts, KeyState},
-    waiters::WaiterNo,
+    state::{Facts, KeyState},
 };
 use crate::{
     coalescer::Coalescer,
-    lease_state::LeaseState,
     model::{Error, Key, LeaseId},
     release::Releaser,
     renewal::RenewalHandle,
@@ -59,7 +54,7 @@ pub(super) struct Streams {
 #[derive(Default)]
 pub(super) struct KeyMap {
     /// Each in a box, because a map moves its neighbours when a key comes or goes.
-    pub(super) entries: BTreeMap<Key, Box<Entry>>,
+    pub(super) states: BTreeMap<Key, Box<KeyState>>,
     /// When the next time comes for each key that has one.
     pub(super) times: BTreeSet<(Instant, Key)>,
     /// The keys that do not stay here for a while, because another process waited for them.
@@ -67,27 +62,6 @@ pub(super) struct KeyMap {
     pub(super) next_request: u64,
     /// Whether a task looks at the leases that stay.
     pub(super) has_look_task: bool,
-    /// The memory for the effects of the next change. It is empty between two changes.
-    pub(super) effects: Effects,
-}
-
-/// A key, and what belongs to its waiters, claims and requests.
-pub(super) struct Entry {
-    pub(super) state: KeyState,
-    pub(super) claims: BTreeMap<LeaseId, OfClaim>,
-    pub(super) cells: BTreeMap<WaiterNo, Arc<Cell>>,
-    pub(super) calls: BTreeMap<RequestNo, Arc<Call>>,
-    pub(super) time: Option<Instant>,
-}
-
-/// What belongs to a claim.
-#[derive(Default)]
-pub(super) struct OfClaim {
-    pub(super) lease: Option<Arc<LeaseState>>,
-    /// The release, if its caller polls it.
-    pub(super) release: Option<PolledCall>,
-    /// Makes a close wait for the claim.
-    pub(super) at_work: Option<TaskTrackerToken>,
 }
 
 impl Keys {
@@ -146,9 +120,7 @@ impl Keys {
     /// Whether tasks of this process wait for the key.
     pub(crate) fn has_waiters(&self, key: &Key) -> bool {
         let map = self.map.lock();
-        map.entries
-            .get(key)
-            .is_some_and(|entry| entry.state.has_waiters())
+        map.states.get(key).is_some_and(|state| state.has_waiters())
     }
 }
 
@@ -157,73 +129,40 @@ impl Keys {
     /// Whether nothing of any key is left in memory.
     pub(crate) fn is_empty(&self) -> bool {
         let map = self.map.lock();
-        map.entries.is_empty() && map.times.is_empty()
+        map.states.is_empty() && map.times.is_empty()
     }
 }
 
 impl Drop for Keys {
     fn drop(&mut self) {
         // What stays is not used by anybody any more.
-        let entries = std::mem::take(&mut self.map.lock().entries);
-        let leases = entries.values().flat_map(|entry| entry.leases());
+        let states = std::mem::take(&mut self.map.lock().states);
+        let leases = states.values().flat_map(|state| state.leases());
         telemetry::for_each(leases, |lease| self.abandon(lease));
         self.timers.end();
     }
 }
 
-impl Entry {
-    pub(super) fn new(state: KeyState) -> Self {
-        Self {
-            state,
-            claims: BTreeMap::new(),
-            cells: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            time: None,
-        }
-    }
-
-    pub(super) fn of(&mut self, claim: LeaseId) -> &mut OfClaim {
-        self.claims.entry(claim).or_default()
-    }
-
-    /// The lease of a claim.
-    pub(super) fn behind(&self, claim: LeaseId) -> Option<&Arc<LeaseState>> {
-        self.claims.get(&claim)?.lease.as_ref()
-    }
-
-    /// The leases of this process.
-    pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<LeaseState>> {
-        self.claims.values().filter_map(|it| it.lease.as_ref())
-    }
-
-    /// Lets the caller poll the release of this lease by this call, unless another task depends on it.
-    pub(super) fn poll_release(&mut self, lease: LeaseId, call: &PolledCall) {
-        if self.state.poll_release_here(lease) {
-            self.of(lease).release = Some(call.clone());
-        } else {
-            call.leave();
-        }
-    }
-
-    /// Tells the state what its leases have left. `suspended` is how long the machine was suspended in all.
+impl KeyState {
+    /// Tells the state what its leases have left, and how its requests were sent. `suspended` is how long the machine was
+    /// suspended in all.
     pub(super) fn refresh(&mut self, facts: Facts, now: Instant, suspended: Duration) {
-        self.state.set_facts(facts);
-        for request in self.state.looked_at_requests(now) {
-            if let Some(call) = self.calls.get(&request.number) {
-                request.how = call.how_sent();
+        self.facts = facts;
+        for claim in &mut self.claims {
+            let requests = claim.sent.under_way.iter_mut();
+            for request in requests.filter(|it| it.is_looked_at(now)) {
+                request.how = request.call.how_sent();
             }
-        }
-        for (claim, holding) in self.state.holdings() {
-            let Some(behind) = self.claims.get(&claim).and_then(|it| it.lease.as_ref()) else {
+            let (Phase::Held(holding), Some(lease)) = (&mut claim.phase, &claim.lease_state) else {
                 continue;
             };
-            let guards = behind.guards();
+            let guards = lease.guards();
             let expiry = |number| {
                 let mut guards = guards.iter();
                 let guard = guards.find(|guard| guard.number() == number)?;
                 Some(now + guard.own_remaining(now))
             };
-            holding.refresh(now + behind.remaining_after(now, suspended), expiry);
+            holding.refresh(now + lease.remaining_after(now, suspended), expiry);
         }
     }
 }

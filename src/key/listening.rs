@@ -32,10 +32,7 @@ impl Keys {
     /// Whether a waiter or a follower needs the store's reports of freed keys.
     fn needs_reports(&self) -> bool {
         let map = self.map.lock();
-        let waiters_need = map
-            .entries
-            .values()
-            .any(|entry| entry.state.needs_reports());
+        let waiters_need = map.states.values().any(|state| state.needs_reports());
         drop(map);
         waiters_need || !self.streams.followers.is_empty()
     }
@@ -43,7 +40,7 @@ impl Keys {
     /// Records that the store begins or ceases to report freed keys, so that waiters may miss the report of a key. The
     /// first waiter of each key asks once, and each follower reads its key once.
     fn wake_all(&self) {
-        let keys: Vec<_> = self.map.lock().entries.keys().cloned().collect();
+        let keys: Vec<_> = self.map.lock().states.keys().cloned().collect();
         keys.iter().for_each(|key| self.step(key, Event::MayBeFree));
         self.streams.followers.tell_all();
     }

@@ -58,9 +58,9 @@ impl Keys {
     fn looked_at(&self) -> Vec<Arc<LeaseState>> {
         let mut map = self.map.lock();
         let mut all = Vec::new();
-        for entry in map.entries.values() {
-            let looked_at = |lease: &&Arc<LeaseState>| entry.state.is_looked_at(lease.id());
-            all.extend(entry.leases().filter(looked_at).cloned());
+        for state in map.states.values() {
+            let looked_at = |lease: &&Arc<LeaseState>| state.is_looked_at(lease.id());
+            all.extend(state.leases().filter(looked_at).cloned());
         }
         map.has_look_task = !all.is_empty();
         all
@@ -70,9 +70,9 @@ impl Keys {
     fn staying(&self) -> Vec<Arc<LeaseState>> {
         let map = self.map.lock();
         let mut all = Vec::new();
-        for entry in map.entries.values() {
-            let staying = entry.state.held().filter(|(_, stays)| *stays);
-            let leases = staying.filter_map(|(claim, _)| entry.behind(claim));
+        for state in map.states.values() {
+            let staying = state.held().filter(|(_, stays)| *stays);
+            let leases = staying.filter_map(|(claim, _)| state.lease_state(claim));
             all.extend(leases.cloned());
         }
         all
@@ -80,10 +80,10 @@ impl Keys {
 
     /// Another process waits for this key.
     fn recall(&self, key: &Key) {
-        let stays = self.update(key, |entry, _, out| {
-            let stays = entry.state.held().any(|(_, stays)| stays);
+        let stays = self.update(key, |state, _, out| {
+            let stays = state.held().any(|(_, stays)| stays);
             // The look does not tell whose place it has seen.
-            let stays = stays && !entry.state.may_have_place();
+            let stays = stays && !state.may_have_place();
             if stays {
                 out.push(super::effect::Effect::Contended);
             }
@@ -98,16 +98,16 @@ impl Keys {
     pub(super) fn bound_stays(&self, newest: LeaseId) {
         let map = self.map.lock();
         let staying = || {
-            map.entries.iter().flat_map(|(key, entry)| {
-                let staying = entry.state.held().filter(|(_, stays)| *stays);
-                staying.map(move |(claim, _)| (key, entry, claim))
+            map.states.iter().flat_map(|(key, state)| {
+                let staying = state.held().filter(|(_, stays)| *stays);
+                staying.map(move |(claim, _)| (key, state, claim))
             })
         };
         if staying().count() <= MAX_KEYS {
             return;
         }
-        let idle = staying().filter_map(|(key, entry, claim)| {
-            let since = entry.state.unused_since(claim)?;
+        let idle = staying().filter_map(|(key, state, claim)| {
+            let since = state.unused_since(claim)?;
             Some((since, key.clone(), claim))
         });
         let oldest = idle.filter(|(_, _, claim)| *claim != newest).min();

@@ -6,10 +6,11 @@ use tokio::time::Instant;
 
 use super::{
     call::Call,
-    claim::{Phase, RequestNo},
+    claim::RequestNo,
     effect::{Answer, Event},
     holding::Grant,
-    keys::{Entry, Keys},
+    keys::Keys,
+    state::KeyState,
 };
 use crate::{
     lease_state::{GrantTerms, LeaseState},
@@ -54,9 +55,9 @@ impl Keys {
             sent.answered(at, answered);
         };
         if let Err(withdrawn) = call.begin(work, asked.queued) {
-            keys.update(&key, |entry, now, out| {
-                entry.calls.remove(&number);
-                entry.state.step(Event::Withdrawn(number), now, out);
+            keys.update(&key, |state, now, out| {
+                state.withdrawn(number);
+                state.step(Event::Withdrawn, now, out);
             });
             drop(withdrawn);
         }
@@ -114,16 +115,17 @@ impl Sent {
         self.is_over = true;
         let error = answered.as_ref().err().cloned();
         let (keys, key) = (self.keys.clone(), self.message.key.clone());
-        let counts = keys.update(&key, |entry, now, out| {
+        let counts = keys.update(&key, |state, now, out| {
             // Otherwise it was withdrawn, and this is no answer.
-            entry.calls.remove(&self.number)?;
-            let answer = self.answer(entry, at, answered);
-            let event = Event::Answered(self.number, answer);
-            entry.state.step(event, now, out);
-            Some(())
+            let counts = state.is_under_way(self.number);
+            if counts {
+                let answer = self.answer(state, at, answered);
+                state.step(Event::Answered(self.number, answer), now, out);
+            }
+            counts
         });
         // The subscriber of the application may panic.
-        if let (Some(error), Some(Some(()))) = (error, counts) {
+        if let (Some(error), Some(true)) = (error, counts) {
             let about = (&self.message.key, self.message.lease);
             telemetry::harmless_in_a_panic(|| {
                 telemetry::store_failed("acquire", Some(about), &error);
@@ -131,10 +133,10 @@ impl Sent {
         }
     }
 
-    /// What this answer means. If it is a grant that somebody waits for, the lease is held from now on.
+    /// What this answer means.
     fn answer(
         &self,
-        entry: &mut Entry,
+        state: &KeyState,
         at: Instant,
         answered: Result<AcquireAnswer, Error>,
     ) -> Answer {
@@ -150,11 +152,10 @@ impl Sent {
             }
             Err(error) => return Answer::Failed(error),
         };
-        let (asks, is_unclear, is_only) = entry.asked(message.lease);
         let terms = GrantTerms {
             request: message.clone(),
             clock_margin: self.keys.clock_margin,
-            asked_once: message.earlier != Earlier::Unclear && is_only && !is_unclear,
+            asked_once: message.earlier != Earlier::Unclear && state.has_asked_once(message.lease),
         };
         let limit = self.keys.call_timeout().min(message.ttl);
         let sent = SentAt {
@@ -175,10 +176,7 @@ impl Sent {
             deadline: lease.deadline(),
             is_awaited: grant.is_awaited,
         };
-        if asks {
-            entry.of(message.lease).lease = Some(Arc::new(lease));
-        }
-        Answer::Granted(granted)
+        Answer::Granted(granted, Arc::new(lease))
     }
 }
 
@@ -187,19 +185,6 @@ impl Drop for Sent {
         if !self.is_over {
             self.answered(Instant::now(), Err(runtime::ended()));
         }
-    }
-}
-
-impl Entry {
-    /// Whether a claim asks for somebody, whether an earlier request may have been granted, and whether its request is
-    /// the only one that is under way.
-    fn asked(&self, claim: LeaseId) -> (bool, bool, bool) {
-        let Some(claim) = self.state.claim(claim) else {
-            return (false, false, false);
-        };
-        let asks = matches!(claim.phase, Phase::AsksForLine | Phase::AsksFor(..));
-        let is_only = claim.sent.under_way.len() <= 1;
-        (asks, claim.sent.is_unclear, is_only)
     }
 }
 

@@ -7,7 +7,6 @@ use super::{
     effect::{Effect, GiveBack, Report},
     holding::{AtEnd, Holding, Serving},
     state::{Effects, KeyState},
-    waiters::Role,
     want::{FromMemory, Want},
 };
 use crate::{
@@ -90,8 +89,7 @@ impl KeyState {
             let lease = claim.lease();
             match self.fit_of(claim, &first.want, now) {
                 (Fit::Here, true) => {
-                    self.waiters.set_role(no, Role::Offered(lease, now));
-                    out.push(Effect::Offer(no));
+                    self.offer(no, lease, now, out);
                 }
                 (Fit::Here, false) | (Fit::Beside, _) => return,
                 // The turn is over, or the first waiter needs the document.
@@ -138,13 +136,13 @@ impl KeyState {
                 let phase = Phase::Releasing {
                     since: now,
                     is_granted_again: false,
-                    is_inline: false,
                 };
                 (phase, GiveBack::Release)
             }
         };
         claim.phase = phase;
-        out.push(Effect::GiveBack(lease, how));
+        let state = claim.lease_state.clone();
+        out.extend(state.map(|lease| Effect::GiveBack(lease, how)));
         if how == GiveBack::Detach {
             // The first waiter may not listen to the store yet.
             self.wake(now);
@@ -154,11 +152,12 @@ impl KeyState {
     /// Removes the guards that have outlived their ttl, so that others can have the key.
     pub(super) fn drop_expired(&mut self, now: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
-            let lease = claim.lease();
             let expired = claim.holding_mut().map(|holding| holding.take_expired(now));
             let expired = expired.unwrap_or_default();
-            if !expired.is_empty() {
-                out.push(Effect::Report(Report::Expired(lease, expired)));
+            if let Some(lease) = claim.lease_state.as_ref().filter(|_| !expired.is_empty()) {
+                let mut guards = lease.guards();
+                guards.retain(|guard| expired.contains(&guard.number()));
+                out.push(Effect::Report(Report::Lost(guards)));
             }
         }
     }

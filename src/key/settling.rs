@@ -7,8 +7,9 @@
 use tokio::time::Instant;
 
 use super::{
+    call::PolledCall,
     claim::{Claim, Phase, Settlement},
-    effect::{Answer, Effect, Note},
+    effect::{Answer, Effect},
     place::OwnPlace,
     state::{Effects, KeyState},
 };
@@ -33,10 +34,10 @@ impl KeyState {
         let places = (has_place, takes_place);
         claim.phase = Phase::Settling(Settlement::begin(places, limits, now));
         for request in &mut claim.sent.under_way {
-            out.push(Effect::Withdraw(request.number));
+            out.push(Effect::Withdraw(request.number, request.call.clone()));
             if request.is_inline {
                 request.is_inline = false;
-                out.push(Effect::Spawn(request.number));
+                out.push(Effect::Spawn(request.call.clone()));
             }
         }
         if claim.sent.is_unclear {
@@ -59,7 +60,7 @@ impl KeyState {
             // A later grant than that of the lease came after the lease has expired, and nobody has it. The fence does
             // not tell them apart, because an upgrade gives the lease another one.
             let granted_at = match answer {
-                Answer::Granted(grant) => Some(grant.acquired_at),
+                Answer::Granted(grant, _) => Some(grant.acquired_at),
                 Answer::GrantedLate(granted_at, _) => Some(*granted_at),
                 Answer::Held(_) | Answer::Done(_) | Answer::Failed(_) | Answer::Overdue(_) => None,
             };
@@ -70,7 +71,7 @@ impl KeyState {
             return;
         }
         let (is_granted, leaves_doubt, is_refused) = match answer {
-            Answer::Granted(_) | Answer::GrantedLate(..) => (true, false, false),
+            Answer::Granted(..) | Answer::GrantedLate(..) => (true, false, false),
             Answer::Failed(error) | Answer::Overdue(error) => (false, error.leaves_doubt(), false),
             Answer::Held(_) => (false, false, true),
             Answer::Done(_) => (false, false, false),
@@ -149,9 +150,9 @@ impl KeyState {
         };
         let is_clear = claim.sent.under_way.is_empty() && !claim.sent.is_unclear;
         if is_clear && !claim.sent.has_place && !is_granted_again {
-            self.forget(lease, out);
+            self.forget(lease);
         } else {
-            out.push(Effect::Note(lease, Note::Bound));
+            out.push(Effect::Bind(lease));
             self.settle(lease, now, out);
         }
         if is_granted_again {
@@ -160,15 +161,14 @@ impl KeyState {
         self.attempt_after_release(lease, now, out);
     }
 
-    /// Records that the caller polls the release of this lease. Returns whether it may: nobody else depends on it.
-    pub(crate) fn poll_release_here(&mut self, lease: LeaseId) -> bool {
+    /// Lets the caller poll the release of this lease by this call, unless another task depends on it.
+    pub(crate) fn poll_release(&mut self, lease: LeaseId, call: &PolledCall, out: &mut Effects) {
         let nobody_waits = self.waiters.is_empty() && !self.facts.is_closing;
-        match self.claim_mut(lease).map(|claim| &mut claim.phase) {
-            Some(Phase::Releasing { is_inline, .. }) => {
-                *is_inline = nobody_waits;
-                nobody_waits
+        match self.claim_mut(lease) {
+            Some(claim) if nobody_waits && matches!(claim.phase, Phase::Releasing { .. }) => {
+                claim.release = Some(call.clone());
             }
-            _ => false,
+            _ => out.push(Effect::SpawnRelease(call.clone())),
         }
     }
 
@@ -176,14 +176,8 @@ impl KeyState {
     /// callers may have left them unpolled.
     pub(super) fn spawn_releases(&mut self, before: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
-            let lease = claim.lease();
-            if let Phase::Releasing {
-                since, is_inline, ..
-            } = &mut claim.phase
-                && *since <= before
-                && std::mem::take(is_inline)
-            {
-                out.push(Effect::SpawnRelease(lease));
+            if matches!(claim.phase, Phase::Releasing { since, .. } if since <= before) {
+                out.extend(claim.release.take().map(Effect::SpawnRelease));
             }
         }
     }
@@ -197,7 +191,7 @@ impl KeyState {
             match &mut claim.phase {
                 Phase::Settling(settling) => {
                     if settling.take_end(now) {
-                        out.push(Effect::Note(lease, Note::Unbound));
+                        claim.at_work = None;
                     }
                     if has_requests && settling.take_timed_release(now) {
                         // More releases at the same time would only make a slow server slower.
@@ -225,7 +219,7 @@ impl KeyState {
             self.release_for_settlement(lease, true, out);
         }
         for lease in gone {
-            self.forget(lease, out);
+            self.forget(lease);
         }
     }
 }

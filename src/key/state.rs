@@ -12,19 +12,20 @@
 //! - An answer is applied to the request that it answers.
 //! - The state is whole before any effect is carried out.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    claim::{Claim, Phase, RequestNo, SILENT, UnderWay},
-    effect::{Effect, Event, Note, Report},
+    cell::WaiterNo,
+    claim::{Claim, Phase, RequestNo, SILENT},
+    effect::{Effect, Event, Report},
     holding::{Conversion, Holding, Serving},
     line::Line,
-    waiters::{WaiterNo, Waiters},
+    waiters::Waiters,
 };
 use crate::{
-    lease_state::LeaseNumber,
+    lease_state::{LeaseNumber, LeaseState},
     model::{LeaseId, Mode},
     retry,
     telemetry::StayEndReason,
@@ -32,7 +33,6 @@ use crate::{
 
 pub(crate) type Effects = Vec<Effect>;
 
-#[derive(Debug)]
 pub(crate) struct KeyState {
     pub(super) waiters: Waiters,
     pub(super) claims: Vec<Claim>,
@@ -41,6 +41,8 @@ pub(crate) struct KeyState {
     pub(super) facts: Facts,
     /// What was due at this instant, or before, is done.
     pub(super) passed: Instant,
+    /// When the driver comes back to the key.
+    pub(super) planned: Option<Instant>,
 }
 
 /// What the driver knows when something happens.
@@ -67,6 +69,7 @@ impl KeyState {
             call_timeout,
             facts,
             passed: now,
+            planned: None,
         }
     }
 
@@ -78,13 +81,13 @@ impl KeyState {
     /// Applies what happens, and adds what the driver is to do.
     pub(crate) fn step(&mut self, event: Event, now: Instant, out: &mut Effects) {
         match event {
-            Event::Enter(no, want) => {
-                self.facts.entering = Some(no);
-                self.enter(no, want, now, out);
+            Event::Enter(cell, want) => {
+                self.facts.entering = Some(cell.no());
+                self.enter(cell, want, now, out);
             }
             Event::Leave(no) => self.leave(no, now, out),
             Event::Answered(request, answer) => self.answered(request, answer, now, out),
-            Event::Withdrawn(request) => self.withdrawn(request),
+            Event::Withdrawn => {}
             Event::Released(claim) => self.released(claim, now, out),
             Event::Settled(claim) => self.settled(claim, out),
             Event::PlaceLeft(claim) => self.place_left(claim),
@@ -125,14 +128,15 @@ impl KeyState {
         }
     }
 
-    /// The leases that are held.
-    pub(super) fn holdings(&mut self) -> impl Iterator<Item = (LeaseId, &mut Holding)> {
-        let all = self.claims.iter_mut();
-        all.filter_map(|claim| Some((claim.lease(), claim.holding_mut()?)))
+    /// The leases of this process.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<LeaseState>> {
+        let all = self.claims.iter();
+        all.filter_map(|claim| claim.lease_state.as_ref())
     }
 
-    pub(crate) fn set_facts(&mut self, facts: Facts) {
-        self.facts = facts;
+    /// The lease of a claim.
+    pub(super) fn lease_state(&self, claim: LeaseId) -> Option<&Arc<LeaseState>> {
+        self.claim(claim)?.lease_state.as_ref()
     }
 
     /// The leases that are held, and whether each stays.
@@ -187,14 +191,16 @@ impl KeyState {
         }
     }
 
-    /// The requests of which the driver is to tell how they were sent.
-    pub(crate) fn looked_at_requests(
-        &mut self,
-        now: Instant,
-    ) -> impl Iterator<Item = &mut UnderWay> {
-        let all = self.claims.iter_mut();
-        let all = all.flat_map(|claim| claim.sent.under_way.iter_mut());
-        all.filter(move |it| it.is_looked_at(now))
+    /// Whether a request has no answer yet, and was not withdrawn.
+    pub(super) fn is_under_way(&self, request: RequestNo) -> bool {
+        let mut all = self.claims.iter().flat_map(|claim| &claim.sent.under_way);
+        all.any(|it| it.number == request)
+    }
+
+    /// Whether one request of a claim is under way, and no other may have been granted.
+    pub(super) fn has_asked_once(&self, claim: LeaseId) -> bool {
+        let sent = self.claim(claim).map(|claim| &claim.sent);
+        sent.is_some_and(|sent| !sent.is_unclear && sent.under_way.len() <= 1)
     }
 
     pub(super) fn add(&mut self, claim: Claim) {
@@ -214,10 +220,9 @@ impl KeyState {
     }
 
     /// Removes a claim that is settled.
-    pub(super) fn forget(&mut self, lease: LeaseId, out: &mut Effects) {
+    pub(super) fn forget(&mut self, lease: LeaseId) {
+        // The lease lives on in its release, or in the guards that outlive it.
         self.claims.retain(|claim| claim.lease() != lease);
-        out.push(Effect::Note(lease, Note::Unbound));
-        out.push(Effect::Forget(lease));
     }
 
     /// Whether a lease of this process, except of permits, holds the key: its end wakes the line, and reports of the
@@ -249,15 +254,14 @@ impl KeyState {
             if which.is_some_and(|which| which != lease) {
                 continue;
             }
-            let Some(holding) = claim.holding_mut() else {
+            let (Phase::Held(holding), Some(lease)) = (&mut claim.phase, &claim.lease_state) else {
                 continue;
             };
             if holding.stays() {
-                let at_once = holding.guards.is_empty();
                 out.push(Effect::Report(Report::StayEnded {
-                    claim: lease,
+                    lease: lease.clone(),
                     why,
-                    at_once,
+                    at_once: holding.guards.is_empty(),
                 }));
             }
             holding.serving = Serving::Over;
@@ -300,15 +304,13 @@ impl KeyState {
                 let is_offered = self.waiters.offered(claim.lease()).next().is_some();
                 holding.times(has_line, is_offered)
             }
-            Phase::Releasing {
-                since, is_inline, ..
-            } => {
+            Phase::Releasing { since, .. } => {
                 let of_line = has_line.then(|| *since + retry::LONGEST_PAUSE);
                 let of_others = since.checked_add(self.call_timeout);
                 [
                     of_line,
                     of_others.filter(|_| !self.waiters.is_empty()),
-                    is_inline.then(|| *since + SILENT),
+                    claim.release.is_some().then(|| *since + SILENT),
                 ]
             }
             Phase::Settling(settling) => {

@@ -1,17 +1,24 @@
 //! How guards come and go under the claims of a key: a waiter takes what it is offered, a guard is given up, converted,
 //! or made from a ticket.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
-    claim::{Claim, Phase, Sent},
-    effect::{Departed, Departure, Refusal, Resumed, Taken},
-    holding::{Conversion, Holding, Terms},
+    cell::WaiterNo,
+    claim::{Claim, Phase},
+    effect::{Departed, Departure, Taken},
+    holding::{Conversion, Grant, Holding, Terms},
     state::{Effects, KeyState},
-    waiters::{Role, WaiterNo},
+    waiters::Role,
     want::FromMemory,
 };
-use crate::{lease_state::LeaseNumber, model::LeaseId, telemetry::StayEndReason};
+use crate::{
+    lease_state::{LeaseNumber, LeaseState},
+    model::LeaseId,
+    telemetry::StayEndReason,
+};
 
 impl KeyState {
     /// Gives a waiter the guard that it is offered. `None` if it is offered none any more: it waits on.
@@ -32,8 +39,9 @@ impl KeyState {
         };
         let (expires, ahead) = (now + waiter.want.request.ttl, waiter.ahead);
         let enters = waiter.want.request.reentrant;
-        let holding = self.claim_mut(claim).and_then(Claim::holding_mut);
-        let taken = holding.and_then(|holding| {
+        let taken = self.claim_mut(claim).and_then(|claim| {
+            let lease = claim.lease_state.clone()?;
+            let holding = claim.holding_mut()?;
             let is_first = !holding.was_taken;
             let entered = enters.then(|| holding.reenter(number, mode, expires, now));
             let fence = match entered.flatten() {
@@ -42,7 +50,7 @@ impl KeyState {
                 None => return None,
             };
             Some(Taken {
-                claim,
+                lease,
                 fence,
                 is_first,
                 ahead,
@@ -116,7 +124,7 @@ impl KeyState {
             if self.waiters.get(no).is_some_and(|it| it.want.waits()) {
                 self.waiters.set_role(no, Role::InLine);
             } else {
-                self.refuse(no, Refusal::HeldHere(claim), out);
+                self.refuse(no, self.held_here(claim), out);
             }
         }
     }
@@ -127,57 +135,59 @@ impl KeyState {
             let waiter = self.waiters.get(no).map(|it| (it.role, it.want.waits()));
             match waiter {
                 Some((Role::Offered(claim, _), false)) => {
-                    self.refuse(no, Refusal::HeldHere(claim), out);
+                    self.refuse(no, self.held_here(claim), out);
                 }
                 _ => self.waiters.pass_over(no, now),
             }
         }
     }
 
-    /// Adds a lease that a ticket continues, with its only guard. Returns its id; `None` if this process is about to
-    /// release that lease.
+    /// Adds a lease that a ticket continues, with its only guard. Returns the lease, which may be known; `None` if this
+    /// process is about to release it.
     pub(crate) fn resume(
         &mut self,
-        resumed: &Resumed,
+        lease: &Arc<LeaseState>,
         guard: LeaseNumber,
         now: Instant,
-    ) -> Option<LeaseId> {
-        let lease = resumed.request.lease;
+    ) -> Option<Arc<LeaseState>> {
+        let request = lease.shared_request();
+        let grant = Grant {
+            fence: lease.fence(),
+            acquired_at: lease.acquired_at(),
+            deadline: lease.deadline(),
+            is_awaited: false,
+        };
         let terms = Terms {
-            mode: resumed.request.access.mode(),
+            mode: request.access.mode(),
             fences: 1,
             serves: false,
             stays_for: None,
         };
-        let at = self.claims.iter().position(|claim| claim.lease() == lease);
-        let known = at.map(|at| self.claims.remove(at));
-        let (mut holding, sent) = match known {
-            None => (Holding::new(terms, resumed.grant, now), Sent::nothing()),
-            // The ticket comes back to the process that made it.
-            Some(Claim {
-                phase: Phase::GivenAway(_),
-                sent,
-                ..
-            }) => (Holding::new(terms, resumed.grant, now), sent),
-            // The ticket is resumed twice.
-            Some(Claim {
-                phase: Phase::Held(holding),
-                sent,
-                ..
-            }) => (holding, sent),
-            Some(claim) => {
-                self.claims.push(claim);
-                return None;
+        let (id, expires) = (request.lease, now + request.ttl);
+        let mut holding = Holding::new(terms, grant, now);
+        if let Some(known) = self.claim_mut(id) {
+            match &mut known.phase {
+                // The ticket comes back to the process that made it.
+                Phase::GivenAway(_) => {
+                    holding.take(guard, terms.mode, expires)?;
+                    known.phase = Phase::Held(holding);
+                }
+                // The ticket is resumed twice.
+                Phase::Held(holding) => drop(holding.take(guard, terms.mode, expires)?),
+                _ => return None,
             }
-        };
-        holding.take(guard, terms.mode, now + resumed.request.ttl)?;
-        self.add(Claim {
-            request: resumed.request.clone(),
-            stays_for: None,
-            memory: FromMemory::Never,
-            sent,
-            phase: Phase::Held(holding),
-        });
-        Some(lease)
+            known.request = request;
+            (known.stays_for, known.memory) = (None, FromMemory::Never);
+            let has_ended = known.lease_state.as_ref().is_none_or(|it| it.has_ended());
+            if has_ended {
+                known.lease_state = Some(lease.clone());
+            }
+            return known.lease_state.clone();
+        }
+        holding.take(guard, terms.mode, expires)?;
+        let mut claim = Claim::new(request, None, FromMemory::Never, Phase::Held(holding));
+        claim.lease_state = Some(lease.clone());
+        self.add(claim);
+        Some(lease.clone())
     }
 }

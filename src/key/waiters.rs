@@ -10,35 +10,23 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::want::Want;
+use super::{
+    cell::{Cell, WaiterNo},
+    want::Want,
+};
 use crate::{messages::AcquireRequest, model::LeaseId};
 
 /// How long a waiter may leave an offer untaken before others are served. Its future is not polled any more.
 pub(super) const UNCLAIMED: Duration = Duration::from_millis(500);
 
-/// The number of a waiter, which no other waiter of this process has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct WaiterNo(pub(super) u64);
-
-impl WaiterNo {
-    /// A number that is greater than all before it.
-    pub(super) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-#[derive(Debug)]
 pub(super) struct Waiter {
+    pub(super) cell: Arc<Cell>,
     pub(super) want: Want,
     pub(super) role: Role,
     /// How many waiting processes came first when a request for this waiter was first refused.
@@ -79,7 +67,7 @@ impl Rank {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Waiters {
     all: BTreeMap<WaiterNo, Box<Waiter>>,
     line: BTreeSet<(Rank, WaiterNo)>,
@@ -145,9 +133,10 @@ impl Waiters {
         all.map(|(no, _)| *no).collect()
     }
 
-    pub(super) fn push(&mut self, no: WaiterNo, want: Want, role: Role) {
-        let rank = Rank::of(&want);
+    pub(super) fn push(&mut self, cell: Arc<Cell>, want: Want, role: Role) {
+        let (no, rank) = (cell.no(), Rank::of(&want));
         let waiter = Box::new(Waiter {
+            cell,
             want,
             role,
             ahead: None,
@@ -166,6 +155,10 @@ impl Waiters {
             Arc::make_mut(&mut request).lease = LeaseId::random();
         }
         request
+    }
+
+    pub(super) fn cell(&self, no: WaiterNo) -> Option<Arc<Cell>> {
+        Some(self.all.get(&no)?.cell.clone())
     }
 
     /// Gives a waiter another role.

@@ -8,25 +8,32 @@ use std::{
 
 use super::{
     call::Polled,
-    cell::{Cell, EndReason, Ended, News},
+    cell::{Cell, News, Refused},
     effect::Event,
     guards::Granted,
     keys::Keys,
-    waiters::WaiterNo,
     want::Want,
 };
-use crate::{model::Key, runtime::outside};
+use crate::{
+    model::{Error, Held, Key},
+    runtime::outside,
+};
 
 /// A task that wants a key. Its drop leaves the key to others.
 pub(crate) struct Waiting {
     keys: Arc<Keys>,
     key: Key,
     want: Want,
-    no: WaiterNo,
     cell: Arc<Cell>,
     /// Whether it has waited, so that it was woken and may have woken others.
     is_resumed: bool,
     is_over: bool,
+}
+
+/// Why the wait of a task ends without a guard.
+pub(crate) enum EndReason {
+    Held(Held),
+    Failed(Error),
 }
 
 /// How the wait of a task ends.
@@ -41,20 +48,17 @@ pub(crate) struct WaitEnd {
 impl Keys {
     /// Lets a task want a key from now on.
     pub(crate) fn enter(self: &Arc<Self>, want: Want) -> Waiting {
-        let (key, no) = (want.request.key.clone(), WaiterNo::next());
-        let cell = Arc::<Cell>::default();
+        let (key, cell) = (want.request.key.clone(), Cell::new());
         let waiting = Waiting {
             keys: self.clone(),
             key: key.clone(),
             want: want.clone(),
-            no,
             cell: cell.clone(),
             is_resumed: false,
             is_over: false,
         };
-        let entered = self.change(&key, true, |entry, now, out| {
-            entry.cells.insert(no, cell);
-            entry.state.step(Event::Enter(no, want), now, out);
+        let entered = self.change(&key, true, |state, now, out| {
+            state.step(Event::Enter(cell, want), now, out);
         });
         self.carry_out(&key, entered);
         waiting
@@ -80,7 +84,9 @@ impl Waiting {
             match news {
                 News::None => {}
                 News::Offered => {
-                    if let Some((granted, ahead)) = self.keys.take(&self.key, self.no, &self.want) {
+                    if let Some((granted, ahead)) =
+                        self.keys.take(&self.key, self.cell.no(), &self.want)
+                    {
                         return Poll::Ready(WaitEnd {
                             outcome: Ok(granted),
                             ahead,
@@ -89,14 +95,14 @@ impl Waiting {
                     }
                     continue;
                 }
-                News::Ended(ended) => {
-                    let Ended {
+                News::Refused(refused) => {
+                    let Refused {
                         why,
                         ahead,
                         was_behind,
-                    } = *ended;
+                    } = *refused;
                     return Poll::Ready(WaitEnd {
-                        outcome: Err(why),
+                        outcome: Err(self.keys.end_reason(why)),
                         ahead,
                         was_behind,
                     });
@@ -127,11 +133,7 @@ impl Drop for Waiting {
             self.keys.leave(&call);
         }
         if !self.is_over {
-            let (keys, no) = (&self.keys, self.no);
-            keys.update(&self.key, |entry, now, out| {
-                entry.cells.remove(&no);
-                entry.state.step(Event::Leave(no), now, out);
-            });
+            self.keys.step(&self.key, Event::Leave(self.cell.no()));
         }
     }
 }

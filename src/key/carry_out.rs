@@ -1,0 +1,162 @@
+//! How the driver carries out what the state of a key asks for.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    cell::{News, Refusal},
+    claim::RequestNo,
+    effect::{Answer, Effect, Event, GiveBack, Report},
+    keys::Keys,
+    place::PlaceNews,
+    state::KeyState,
+    waiting::EndReason,
+};
+use crate::{
+    model::{Error, Key, LossReason},
+    telemetry::{self, StayEndReason, Waiting},
+};
+
+impl Keys {
+    /// Notes what nobody may come before, while the lock of the keys is held. Returns whether the effect is to be carried
+    /// out after that.
+    pub(super) fn note(&self, state: &mut KeyState, effect: &mut Effect) -> bool {
+        match effect {
+            Effect::Bind(claim) => {
+                if let Some(claim) = state.claim_mut(*claim) {
+                    claim.at_work = Some(self.lifecycle.register_operation());
+                }
+                false
+            }
+            Effect::MayBeGrantedAgain(lease) => {
+                lease.set_release_terms(|terms| terms.maybe_in_flight = true);
+                false
+            }
+            Effect::Withdraw(request, call) => match call.withdraw() {
+                Some(withdrawn) => {
+                    // An answer that says so counts for nothing from now on.
+                    state.withdrawn(*request);
+                    *effect = Effect::Withdrawn(withdrawn);
+                    true
+                }
+                None => false,
+            },
+            Effect::GiveBack(lease, _) if state.has_waiters() => {
+                // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
+                // waiters of this process would come before them.
+                lease.set_release_terms(|terms| terms.is_awaited = true);
+                true
+            }
+            Effect::Report(Report::StayEnded { lease, why, .. })
+                if *why == StayEndReason::WaitedFor =>
+            {
+                lease.set_release_terms(|terms| terms.is_awaited = true);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// Carries out an effect.
+    pub(super) fn run(&self, key: &Key, effect: Effect) {
+        match effect {
+            Effect::Send {
+                call,
+                request,
+                message,
+                by,
+            } => {
+                match by {
+                    Some(cell) => cell.set_call(call.clone()),
+                    None => self.leave(&call),
+                }
+                self.send(&call, request, message);
+            }
+            Effect::Withdrawn(withdrawn) => {
+                self.step(key, Event::Withdrawn);
+                drop(withdrawn);
+            }
+            Effect::Spawn(call) => self.leave(&call),
+            // Its caller polls it on another runtime.
+            Effect::SpawnRelease(_) if self.lifecycle.has_runtime_ended() => {}
+            Effect::SpawnRelease(call) => call.leave(),
+            Effect::Overdue(request, limit) => self.fail(key, request, limit),
+            Effect::Keep(lease) => {
+                self.renewals.keep(&lease);
+                self.look_after();
+                self.bound_stays(lease.id());
+            }
+            Effect::Offer(cell) => cell.tell(News::Offered),
+            Effect::Refuse(cell, refused) => cell.tell(News::Refused(Box::new(refused))),
+            Effect::GiveBack(lease, GiveBack::Release) => self.abandon(&lease),
+            Effect::GiveBack(lease, GiveBack::Detach) => self.detach(&lease),
+            Effect::Settle {
+                claim,
+                maybe_in_flight,
+            } => self.settle(&claim, maybe_in_flight),
+            Effect::LeavePlace(claim) => self.leave_place(key, claim),
+            Effect::Listen => self.listen(),
+            Effect::Report(report) => self.report(key, report),
+            Effect::Drop(state) => drop(state),
+            // They were noted.
+            Effect::Bind(_)
+            | Effect::MayBeGrantedAgain(_)
+            | Effect::Withdraw(..)
+            | Effect::Contended => {}
+        }
+    }
+
+    /// A request counts as failed.
+    fn fail(&self, key: &Key, request: RequestNo, limit: Duration) {
+        let error = self.timed_out(limit);
+        let answer = Answer::Overdue(error.clone());
+        self.step(key, Event::Answered(request, answer));
+        telemetry::store_failed("acquire", None, &error);
+    }
+
+    fn report(&self, key: &Key, report: Report) {
+        match report {
+            Report::Lost(guards) => telemetry::for_each(guards, |guard| {
+                guard.lose(guard.loss(Instant::now()).unwrap_or(LossReason::Expired));
+            }),
+            Report::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
+            Report::Unanswered(claim, limit) => {
+                telemetry::store_failed("acquire", Some((key, claim)), &self.timed_out(limit));
+            }
+            Report::Place(PlaceNews::Taken { ahead }) => telemetry::place_taken(key, ahead),
+            Report::Place(PlaceNews::NoRoom) => telemetry::no_place(key),
+            Report::Turn(ended) => {
+                telemetry::turn_came(key, ended.ahead, ended.waited);
+                if let Some((ahead, waited)) = ended.passed {
+                    telemetry::places_passed(key, ahead, waited);
+                }
+            }
+            Report::Stays(lease) => telemetry::stays(lease.fields()),
+            Report::StayEnded {
+                lease,
+                why,
+                at_once,
+            } => telemetry::stay_ended(lease.fields(), why, at_once),
+        }
+    }
+
+    /// What a task is told that is refused.
+    pub(super) fn end_reason(&self, why: Refusal) -> EndReason {
+        match why {
+            Refusal::Held(held) => EndReason::Held(held),
+            Refusal::HeldHere(lease) => EndReason::Held(lease.refusal(Instant::now())),
+            Refusal::Failed(error) => EndReason::Failed(error),
+            Refusal::TimedOut => EndReason::Failed(self.timed_out(self.call_timeout())),
+            Refusal::Closed => EndReason::Failed(self.lifecycle.why_closed()),
+        }
+    }
+
+    fn timed_out(&self, limit: Duration) -> Error {
+        Error::TimedOut {
+            store: self.store.name(),
+            operation: "acquire",
+            limit,
+        }
+    }
+}
