@@ -85,14 +85,8 @@ enum Dispatch {
 enum Route {
     /// At once. The permit counts the request as under way; `None` if requests are not counted.
     Now(Option<InFlightPermit>),
-    /// When a slot is free.
-    Later(SlotWait),
-}
-
-/// The receiving side of a request that waits for a slot.
-struct SlotWait {
-    queued: Queued,
-    dispatch: oneshot::Receiver<Dispatch>,
+    /// When a slot is free. The receiver is told then.
+    Later(Queued, oneshot::Receiver<Dispatch>),
 }
 
 impl Coalescer {
@@ -166,7 +160,7 @@ impl Coalescer {
         let coalescer = self.clone();
         let withdraw = move || coalescer.queue.lock().withdraw(number);
         let queued = Queued::new(withdraw, sent);
-        Route::Later(SlotWait { queued, dispatch })
+        Route::Later(queued, dispatch)
     }
 
     fn permit(

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::{
-    Call, Coalescer, Dispatch, PlannedRelease, Route, SlotWait, mismatched, request::QueuedRequest,
+    Call, Coalescer, Dispatch, PlannedRelease, Route, mismatched, request::QueuedRequest,
     send_alone,
 };
 use crate::{
@@ -80,14 +80,14 @@ impl Coalescer {
         alone: impl Future<Output = Result<A, Error>> + Send + 'static,
         read: fn(BatchAnswer) -> Option<A>,
     ) -> Call<A> {
-        let SlotWait { queued, dispatch } = match route {
+        let (queued, dispatch) = match route {
             Route::Now(permit) => {
                 return Call {
                     answer: send_alone(alone, permit).boxed(),
                     queued: None,
                 };
             }
-            Route::Later(wait) => wait,
+            Route::Later(queued, dispatch) => (queued, dispatch),
         };
         let coalescer = self.clone();
         let answer = async move {

@@ -332,7 +332,7 @@ fn standing(want: &Want, held: &Held) -> Standing {
 /// How a request of this task stands to the processes that wait, before it is answered.
 fn standing_before(want: &Want) -> Standing {
     if want.is_barging() {
-        Standing::Outside
+        Standing::BeforeAll
     } else {
         Standing::InTurn
     }

@@ -95,7 +95,6 @@ impl KeyState {
         self.add(Claim::new(request, want.stays_for, want.memory, phase));
         out.push(Effect::Bind(lease));
         self.line.claim = Some(lease);
-        self.line.place.begin(lease);
         if !self.line.is_due(now) {
             self.line.end_pause();
         }
@@ -150,7 +149,7 @@ impl KeyState {
 
     fn send_for_line(&mut self, claim: LeaseId, no: WaiterNo, now: Instant, out: &mut Effects) {
         let is_alone = self.waiters.in_line().nth(1).is_none();
-        let turn = Turn::InTurn(self.line.place.in_turn());
+        let turn = Turn::InTurn(self.line.place.in_turn(claim));
         // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused.
         // If the place is due to be written again, a read alone is not enough.
         let last = self.line.last.outcome().and_then(Result::ok);

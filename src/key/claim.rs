@@ -60,7 +60,8 @@ pub(super) struct Sent {
     pub(super) is_contended: bool,
     /// What became of the requests that have ended.
     pub(super) ended: Earlier,
-    /// Whether the document may have a place of the claim.
+    /// Whether the document may have a place of the claim. If nobody wants the claim, it is given up after the last
+    /// answer.
     pub(super) has_place: bool,
 }
 
@@ -118,10 +119,6 @@ pub(super) struct Beside {
 /// The settlement of a claim that nobody wants.
 #[derive(Debug)]
 pub(super) struct Settlement {
-    /// Whether a place has to be given up after the last answer.
-    pub(super) has_place: bool,
-    /// Whether a late refusal takes a place.
-    pub(super) takes_place: bool,
     /// How many releases are under way.
     pub(super) releases: u32,
     /// Whether another release is due after them.
@@ -292,14 +289,8 @@ impl UnderWay {
 
 impl Settlement {
     /// The settlement of a claim that nobody wants from now on.
-    pub(super) fn begin(
-        (has_place, takes_place): (bool, bool),
-        (call_timeout, ttl): (Duration, Duration),
-        now: Instant,
-    ) -> Self {
+    pub(super) fn begin((call_timeout, ttl): (Duration, Duration), now: Instant) -> Self {
         Self {
-            has_place,
-            takes_place,
             releases: 0,
             is_due: false,
             leaves: false,

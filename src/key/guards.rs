@@ -117,12 +117,6 @@ impl Keys {
         stays.unwrap_or(false)
     }
 
-    /// Whether the lease of a guard was granted to stay with this process.
-    pub(crate) fn is_looked_at(&self, guard: &LeaseState) -> bool {
-        let looked_at = self.update(guard.key(), |state, _, _| state.is_looked_at(guard.id()));
-        looked_at.unwrap_or(false)
-    }
-
     /// Sets the maximum hold of a guard, counted from this instant. A lease that does not stay has it too, and is not
     /// renewed beyond it.
     pub(crate) fn set_max_hold(&self, guard: &Arc<LeaseState>, max_hold: Duration, from: Instant) {
@@ -216,11 +210,14 @@ impl Keys {
         });
     }
 
-    /// Whether the lease of a guard may have another mode than the guard, because the store was asked to convert it.
-    pub(crate) fn may_be_converted(&self, guard: &Arc<LeaseState>) -> bool {
-        let key = guard.key();
-        let converted = self.update(key, |state, _, _| state.may_be_converted(guard.id()));
-        converted.unwrap_or(false)
+    /// Whether the lease of a guard has the mode that this process knows: it was granted to stay, so that a task looks at
+    /// it, and the store was not asked to convert it.
+    pub(crate) fn knows_mode(&self, guard: &LeaseState) -> bool {
+        let id = guard.id();
+        let known = self.update(guard.key(), |state, _, _| {
+            state.is_looked_at(id) && !state.may_be_converted(id)
+        });
+        known.unwrap_or(false)
     }
 
     /// Records that the lease is shared, and with it all guards under it.

@@ -70,10 +70,8 @@ struct Freed {
 pub(super) enum Standing {
     /// It comes in turn, in the place of its process.
     InTurn,
-    /// It comes before all of them, because its owner has the key already. It takes the place of its process too.
+    /// It comes before all of them: its owner has the key already, or it barges.
     BeforeAll,
-    /// It competes with them, and takes no place.
-    Outside,
 }
 
 impl Line {
@@ -158,22 +156,25 @@ impl Line {
         mode: Mode,
         standing: Standing,
     ) -> bool {
-        let ahead = self.last.ahead();
+        // How many processes come next before this one, if it is among them.
+        let own = next.and_then(|next| next.iter().position(|next| Some(*next) == self.claim));
+        let is_next = match next {
+            Some(_) => own.is_some(),
+            // Otherwise all processes without a place would send a request at the same moment.
+            None => self.last.ahead() == 0,
+        };
         match (standing, mode) {
-            (Standing::Outside | Standing::BeforeAll, _) => true,
+            (Standing::BeforeAll, _) => true,
             (Standing::InTurn, Mode::Permits) => {
                 self.freed.releases = self.freed.releases.saturating_add(1);
                 // The store names the processes only if they are not the same as at the release before.
                 if next.is_some() {
-                    self.freed.ahead = self.place.ahead_in(next);
+                    self.freed.ahead = own;
                 }
                 let room = self.last.room_after(self.freed.releases);
-                match self.freed.ahead {
-                    Some(ahead) => ahead < room,
-                    None => self.place.comes_next(next, ahead),
-                }
+                self.freed.ahead.map_or(is_next, |ahead| ahead < room)
             }
-            (Standing::InTurn, _) => self.place.comes_next(next, ahead),
+            (Standing::InTurn, _) => is_next,
         }
     }
 
@@ -198,7 +199,7 @@ impl Line {
             .flatten();
         let ahead = match standing {
             Standing::InTurn => Ahead::others(&held),
-            Standing::BeforeAll | Standing::Outside => Ahead::NOBODY,
+            Standing::BeforeAll => Ahead::NOBODY,
         };
         let pause = self.pause_after(&held, (ahead, mode), wakes, now);
         self.last = LastAnswer::Held(held);

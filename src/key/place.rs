@@ -30,7 +30,6 @@ const SLACK: Duration = Duration::from_millis(250);
 /// The place of this process.
 #[derive(Debug)]
 pub(super) struct OwnPlace {
-    waiter: LeaseId,
     /// Whether a refusal is going to write the place again, because some of its time has passed.
     is_due: bool,
     /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
@@ -67,7 +66,6 @@ pub(super) struct Refusal<'a> {
 impl OwnPlace {
     pub(super) fn new() -> Self {
         Self {
-            waiter: LeaseId::random(),
             is_due: false,
             counts_for: for_pause(retry::LONGEST_PAUSE),
             pace: Pace::default(),
@@ -75,14 +73,9 @@ impl OwnPlace {
         }
     }
 
-    /// From now on the place is that of this claim. No request of it was sent yet.
-    pub(super) fn begin(&mut self, claim: LeaseId) {
-        self.waiter = claim;
-    }
-
-    /// What the next request says about the place.
-    pub(super) fn in_turn(&self) -> InTurn {
-        InTurn::new(self.waiter, self.counts_for)
+    /// What the next request of this claim says about its place.
+    pub(super) fn in_turn(&self, claim: LeaseId) -> InTurn {
+        InTurn::new(claim, self.counts_for)
     }
 
     /// Whether a refusal is going to write the place again.
@@ -100,21 +93,6 @@ impl OwnPlace {
     /// Records that a request in turn was refused.
     pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
         self.report.refused(held, now)
-    }
-
-    /// Whether this process may be granted the key after the store reported that it became free. `next` are the
-    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
-    /// `ahead` at the last refusal. Otherwise all processes without a place would send a request at the same moment.
-    pub(super) fn comes_next(&self, next: Option<&[LeaseId]>, ahead: usize) -> bool {
-        match next {
-            Some(_) => self.ahead_in(next).is_some(),
-            None => ahead == 0,
-        }
-    }
-
-    /// How many processes come next before this one; `None` if this one does not come next.
-    pub(super) fn ahead_in(&self, next: Option<&[LeaseId]>) -> Option<usize> {
-        next?.iter().position(|next| *next == self.waiter)
     }
 
     /// Whether holders of a shared key have begun to leave: see [`Pace::holders_leave`].

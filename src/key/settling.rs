@@ -28,11 +28,9 @@ impl KeyState {
             return;
         };
         let limits = (call_timeout, claim.request.ttl);
-        let takes_place = claim.is_in_turn();
         // A request that may still be carried out may take a place.
-        let has_place = claim.sent.has_place || takes_place && claim.sent.is_unclear;
-        let places = (has_place, takes_place);
-        claim.phase = Phase::Settling(Settlement::begin(places, limits, now));
+        claim.sent.has_place |= claim.is_in_turn() && claim.sent.is_unclear;
+        claim.phase = Phase::Settling(Settlement::begin(limits, now));
         for request in &mut claim.sent.under_way {
             out.push(Effect::Withdraw(request.number, request.call.clone()));
             if request.is_inline {
@@ -70,17 +68,11 @@ impl KeyState {
             }
             return;
         }
-        let (is_granted, leaves_doubt, is_refused) = match answer {
-            Answer::Granted(..) | Answer::GrantedLate(..) => (true, false, false),
-            Answer::Failed(error) | Answer::Overdue(error) => (false, error.leaves_doubt(), false),
-            Answer::Held(_) => (false, false, true),
-            Answer::Done(_) => (false, false, false),
+        let (is_granted, leaves_doubt) = match answer {
+            Answer::Granted(..) | Answer::GrantedLate(..) => (true, false),
+            Answer::Failed(error) | Answer::Overdue(error) => (false, error.leaves_doubt()),
+            Answer::Held(_) | Answer::Done(_) => (false, false),
         };
-        if let Phase::Settling(settling) = &mut claim.phase
-            && (leaves_doubt || is_refused)
-        {
-            settling.has_place |= settling.takes_place;
-        }
         if is_granted || leaves_doubt {
             self.release_for_settlement(lease, leaves_doubt, out);
         }
@@ -203,7 +195,7 @@ impl KeyState {
                     }
                     if !has_requests && !settling.leaves {
                         // It does not wait for the releases, which may go on for long.
-                        if std::mem::take(&mut settling.has_place) {
+                        if std::mem::take(&mut claim.sent.has_place) {
                             settling.leaves = true;
                             out.push(Effect::LeavePlace(lease));
                         } else if settling.releases == 0 {
@@ -211,7 +203,11 @@ impl KeyState {
                         }
                     }
                 }
-                Phase::GivenAway(_) if !has_requests => gone.push(lease),
+                Phase::GivenAway(_) if !has_requests => {
+                    let has_place = std::mem::take(&mut claim.sent.has_place);
+                    out.extend(has_place.then_some(Effect::LeavePlace(lease)));
+                    gone.push(lease);
+                }
                 _ => {}
             }
         }

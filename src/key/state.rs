@@ -175,11 +175,11 @@ impl KeyState {
 
     /// Whether a place in the document may be that of this process.
     pub(crate) fn may_have_place(&self) -> bool {
-        let is_left = |claim: &Claim| match &claim.phase {
-            Phase::Settling(settling) => settling.has_place || settling.leaves,
-            _ => claim.sent.has_place,
+        let may_be_left = |claim: &Claim| {
+            let leaves = matches!(&claim.phase, Phase::Settling(settling) if settling.leaves);
+            claim.sent.has_place || leaves
         };
-        self.claims.iter().any(is_left)
+        self.claims.iter().any(may_be_left)
     }
 
     /// Since when no task has used a lease that stays. `None` while one does.

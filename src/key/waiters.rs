@@ -163,28 +163,24 @@ impl Waiters {
 
     /// Gives a waiter another role.
     pub(super) fn set_role(&mut self, no: WaiterNo, role: Role) {
-        let Some(mut waiter) = self.remove(no) else {
-            return;
-        };
-        waiter.role = role;
-        self.index(no, &waiter);
-        self.all.insert(no, waiter);
+        self.change(no, |waiter| waiter.role = role);
     }
 
     /// Puts a waiter behind all others, because it does not take what it is offered.
     pub(super) fn pass_over(&mut self, no: WaiterNo, now: Instant) {
-        let Some(mut waiter) = self.remove(no) else {
-            return;
-        };
-        (waiter.role, waiter.rank) = (Role::InLine, Rank::PassedOver(now));
-        self.index(no, &waiter);
-        self.all.insert(no, waiter);
+        self.change(no, |waiter| {
+            (waiter.role, waiter.rank) = (Role::InLine, Rank::PassedOver(now));
+        });
     }
 
     /// Puts a waiter that was passed over where it stood before, because its future is polled again.
     pub(super) fn take_back(&mut self, no: WaiterNo) {
+        self.change(no, |waiter| waiter.rank = Rank::of(&waiter.want));
+    }
+
+    fn change(&mut self, no: WaiterNo, change: impl FnOnce(&mut Waiter)) {
         if let Some(mut waiter) = self.remove(no) {
-            waiter.rank = Rank::of(&waiter.want);
+            change(&mut waiter);
             self.index(no, &waiter);
             self.all.insert(no, waiter);
         }

@@ -123,9 +123,7 @@ impl Lease {
         let is_upgrade = wanted == Conversion::Upgrade;
         if is_upgrade {
             // A downgrade that was not waited for may have made the lease in the store shared.
-            let is_known =
-                self.keys.is_looked_at(&self.state) && !self.keys.may_be_converted(&self.state);
-            if self.mode() == Mode::Exclusive && is_known {
+            if self.mode() == Mode::Exclusive && self.keys.knows_mode(&self.state) {
                 return Ok(None);
             }
             if let Some(held) = self.keys.others(&self.state) {
