@@ -13,7 +13,8 @@ use crate::{
     messages::{AcquireRequest, RenewAnswer, RenewRequest, only_renewal},
     model::{Error, LossReason, validation},
     retry::{LONGEST_PAUSE, Tries},
-    runtime::{self, suspension::SentAt},
+    runtime::suspension::SentAt,
+    store::Store,
     telemetry::{self, ResumeEnd},
 };
 
@@ -121,15 +122,16 @@ async fn renew(
     context: &AcquireContext,
     request: &AcquireRequest,
 ) -> Result<(SentAt, RenewAnswer), Error> {
-    let (store, mut tries) = (&context.keys.store, Tries::default());
+    let mut tries = Tries::default();
     let limit = context.keys.call_timeout().min(request.ttl);
     let (key, lease, ttl) = (request.key.clone(), request.lease, request.ttl);
     let requests = Arc::new([RenewRequest::new(key, lease, ttl)]);
     loop {
-        let (asked, requests) = (store.clone(), requests.clone());
-        let work = async move { only_renewal(asked.renew(&*requests).await) };
+        let requests = requests.clone();
+        let work =
+            |store: Arc<dyn Store>| async move { only_renewal(store.renew(&*requests).await) };
         let sent = SentAt::now();
-        match runtime::call("renew", limit, || store.name(), work).await {
+        match context.keys.call("renew", limit, work).await {
             Ok(answer) => return Ok((sent, answer)),
             Err(error) => tries.pause(error, LONGEST_PAUSE).await?,
         }

@@ -7,7 +7,6 @@ use tracing::Instrument;
 use crate::{
     key::Keys,
     model::{Error, Key},
-    runtime,
     store::Store,
     telemetry,
 };
@@ -23,10 +22,8 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let (store, call_timeout) = (keys.store.clone(), keys.call_timeout());
     let span = telemetry::call(operation, key);
-    let name = || keys.store.name();
-    let call = runtime::call(operation, call_timeout, name, work(store));
+    let call = keys.call(operation, keys.call_timeout(), work);
     let end = call.instrument(span.clone()).await;
     telemetry::called(&span, operation, key, &end);
     end

@@ -23,7 +23,7 @@ use crate::{
     model::{Error, Key, LeaseId},
     release::Releaser,
     renewal::RenewalHandle,
-    runtime::{lifecycle::Lifecycle, listener::ListenerSlot, timers::Timers},
+    runtime::{self, lifecycle::Lifecycle, listener::ListenerSlot, timers::Timers},
     store::Store,
     telemetry,
 };
@@ -110,6 +110,21 @@ impl Keys {
         let look = move || this.upgrade().map(|keys| keys.pass_time());
         self.timers.ensure_running(&self.lifecycle, look);
         Ok(())
+    }
+
+    /// Makes one call to the store, in a task that outlives this future, and waits until the limit.
+    pub(crate) async fn call<T, F>(
+        &self,
+        operation: &'static str,
+        limit: Duration,
+        work: impl FnOnce(Arc<dyn Store>) -> F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (store, named) = (self.store.clone(), self.store.clone());
+        runtime::call(operation, limit, move || named.name(), work(store)).await
     }
 
     /// How long one call may take.

@@ -16,10 +16,10 @@ use crate::{
     messages::{LookAnswer, LookRequest, MAX_RENEWALS, renewal_left_out},
     model::{Cause, Error, Key, LeaseId},
     runtime::{
-        self,
         listener::{Listener, Opening, listen},
         suspension::SentAt,
     },
+    store::Store,
     telemetry::{KeyStream, StayEndReason},
 };
 
@@ -207,10 +207,8 @@ async fn look(keys: &Keys, staying: &[Arc<LeaseState>]) -> Result<(), Error> {
 async fn look_at(keys: &Keys, leases: &[Arc<LeaseState>]) -> Result<Vec<LookAnswer>, Error> {
     let request = |lease: &Arc<LeaseState>| LookRequest::new(lease.key().clone(), lease.id());
     let requests: Vec<_> = leases.iter().map(request).collect();
-    let asked = keys.store.clone();
-    let looked = async move { runtime::caught(asked.look(&requests)).await };
-    let name = || keys.store.name();
-    let answers = runtime::call("look", keys.call_timeout(), name, looked).await?;
+    let look = |store: Arc<dyn Store>| async move { store.look(&requests).await };
+    let answers = keys.call("look", keys.call_timeout(), look).await?;
     if answers.len() == leases.len() {
         return Ok(answers);
     }
@@ -225,12 +223,11 @@ async fn renew(keys: &Keys, leases: Vec<Arc<LeaseState>>) {
     if leases.is_empty() {
         return;
     }
-    let asked = keys.store.clone();
     let renewed = leases.clone();
-    let renewing = async move {
+    let renewing = |store: Arc<dyn Store>| async move {
         let requests: Vec<_> = renewed.iter().map(|it| it.begin_renewal()).collect();
         let sent = SentAt::now();
-        let mut answers = runtime::caught(asked.renew(&requests)).await?.into_iter();
+        let mut answers = store.renew(&requests).await?.into_iter();
         for lease in renewed {
             let answer = answers.next().unwrap_or_else(|| Err(renewal_left_out()));
             // A loss is the outcome, and the guards learn of it.
@@ -238,8 +235,7 @@ async fn renew(keys: &Keys, leases: Vec<Arc<LeaseState>>) {
         }
         Ok(())
     };
-    let name = || keys.store.name();
-    let _ = runtime::call("renew", keys.call_timeout(), name, renewing).await;
+    let _ = keys.call("renew", keys.call_timeout(), renewing).await;
     for lease in leases
         .iter()
         .filter(|lease| lease.loss(Instant::now()).is_some())

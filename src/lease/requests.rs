@@ -11,6 +11,7 @@ use crate::{
     messages::{ConvertAnswer, ConvertRequest, only_renewal},
     model::{Conversion, Error, Held, LossReason, Mode},
     runtime::{self, suspension::SentAt},
+    store::Store,
 };
 
 /// Renews the lease of one guard, and waits at most `limit` for the answer. An answer that comes later extends both too.
@@ -19,16 +20,15 @@ pub(crate) async fn renew_now(
     guard: Arc<LeaseState>,
     limit: Duration,
 ) -> Result<(), Error> {
-    let (store, stored) = (keys.store.clone(), guard.stored().clone());
-    let (renewed, named) = (stored.clone(), store.clone());
-    let name = || named.name();
-    let outcome = runtime::call("renew", limit, name, async move {
+    let stored = guard.stored().clone();
+    let (renewed, here) = (stored.clone(), keys.clone());
+    let renewing = |store: Arc<dyn Store>| async move {
         let sent = SentAt::now();
         let answers = runtime::caught(store.renew(&[renewed.begin_renewal()])).await;
         renewed.apply_renewal(sent, only_renewal(answers))?;
-        keys.extend(&guard, false)
-    })
-    .await;
+        here.extend(&guard, false)
+    };
+    let outcome = keys.call("renew", limit, renewing).await;
     if let Err(error @ Error::TimedOut { .. }) = &outcome {
         stored.failed(error.clone());
     }
@@ -56,10 +56,8 @@ pub(crate) async fn convert(
     // Without a runtime nothing is sent, so the call must fail before the conversion is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
     state.conversion_sent(&request);
-    let store = keys.store.clone();
-    let named = store.clone();
-    let name = || named.name();
-    runtime::call("convert", limit, name, async move {
+    let here = keys.clone();
+    let converting = |store: Arc<dyn Store>| async move {
         let answer = runtime::caught(store.convert(&request)).await;
         let wanted = request.conversion;
         let found = match &answer {
@@ -72,7 +70,7 @@ pub(crate) async fn convert(
         let is_own =
             found.is_none_or(|(mode, fence)| state.apply_conversion(&request, mode, fence));
         if found.is_some() {
-            apply_to_guard(&keys, &state, &guarded);
+            apply_to_guard(&here, &state, &guarded);
         }
         // After another error the conversion may have been carried out, or may be carried out later.
         // So it may after `Overloaded`: a driver may send it to several nodes, and this is the answer of the last one.
@@ -84,7 +82,7 @@ pub(crate) async fn convert(
             _ if !is_own => lost(LossReason::TakenOver),
             ConvertAnswer::Converted(_) => {
                 if wanted == Conversion::Downgrade && wakes {
-                    keys.freed_here(state.key());
+                    here.freed_here(state.key());
                 }
                 // A close may have ended the lease meanwhile, or the answer came too late.
                 match guarded.loss(Instant::now()) {
@@ -97,8 +95,8 @@ pub(crate) async fn convert(
             ConvertAnswer::Expired => lost(LossReason::Expired),
             ConvertAnswer::TakenOver => lost(LossReason::TakenOver),
         }
-    })
-    .await
+    };
+    keys.call("convert", limit, converting).await
 }
 
 /// Applies the mode and the fence of the lease in the store to its guard. If the lease is shared, no other guard under it

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::schedule::{Load, Schedule};
+use super::schedule::Schedule;
 use crate::{
     lease_state::LeaseState,
     model::{Cause, Error},
@@ -27,7 +27,7 @@ pub(super) struct Overload {
     /// When the last warning was reported.
     warned: Option<Instant>,
     /// The load that was last reported to telemetry.
-    reported: Load,
+    reported: KeptLeases,
 }
 
 impl Overload {
@@ -36,7 +36,7 @@ impl Overload {
             late,
             counted: None,
             warned: None,
-            reported: Load::default(),
+            reported: KeptLeases::default(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Overload {
         }
         // A count of the leases at risk reads all leases, so it is not done at each update.
         let load = if is_too_soon {
-            Load {
+            KeptLeases {
                 kept: schedule.len(),
                 ..self.reported
             }
@@ -91,9 +91,9 @@ pub(super) struct Findings {
     /// If it has changed whether renewals are late: the sender, and the new value.
     late: Option<(watch::Sender<bool>, bool)>,
     /// The load that was last reported, and the load now.
-    change: Option<(Load, Load)>,
+    change: Option<(KeptLeases, KeptLeases)>,
     /// The load, and how late the next renewal is, if it is time to warn.
-    warning: Option<(Load, Duration)>,
+    warning: Option<(KeptLeases, Duration)>,
     /// The leases that wait for their renewal and have less than a third of their ttl left.
     delayed: Vec<Arc<LeaseState>>,
 }
@@ -104,27 +104,21 @@ impl Findings {
             sender.send_replace(late);
         }
         if let Some((before, load)) = self.change {
-            telemetry::kept(shown(before), shown(load));
+            telemetry::kept(before, load);
             for lease in &self.delayed {
                 lease.record_delay(|| overloaded(load.kept));
             }
         }
         if let Some((load, lag)) = self.warning {
-            telemetry::renewals_late(shown(load), load.waiting, lag);
+            telemetry::renewals_late(load, lag);
         }
     }
 }
 
 impl Drop for Overload {
     fn drop(&mut self) {
-        telemetry::kept(shown(self.reported), KeptLeases::default());
+        telemetry::kept(self.reported, KeptLeases::default());
     }
-}
-
-/// Returns the part of the load that telemetry reports.
-fn shown(load: Load) -> KeptLeases {
-    let Load { kept, at_risk, .. } = load;
-    KeptLeases { kept, at_risk }
 }
 
 /// The error of a lease whose renewal is due and was not sent yet.

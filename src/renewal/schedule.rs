@@ -46,7 +46,10 @@ use self::{
     send_window::SendWindow,
     under_way::{Batches, InFlightBatch},
 };
-use crate::lease_state::{LeaseNumber, timing};
+use crate::{
+    lease_state::{LeaseNumber, timing},
+    telemetry::KeptLeases,
+};
 
 /// The leases that are kept alive. `T` is what the caller gets back for each lease.
 #[derive(Debug)]
@@ -116,17 +119,6 @@ pub(crate) enum RenewalOutcome {
     Failed,
     /// The lease is lost.
     Lost,
-}
-
-/// The numbers of leases in the schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
-    /// How many leases are kept alive.
-    pub(crate) kept: usize,
-    /// How many of them are due and wait until a batch may be sent.
-    pub(crate) waiting: usize,
-    /// How many of them have less than a third of their ttl left. Final leases do not count.
-    pub(crate) at_risk: usize,
 }
 
 impl<T: Clone> Schedule<T> {
@@ -227,9 +219,9 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// Counts the leases. This reads every lease.
-    pub(crate) fn load(&self, now: Instant) -> Load {
+    pub(crate) fn load(&self, now: Instant) -> KeptLeases {
         let at_risk = |entry: &&ScheduledLease<T>| entry.is_at_risk(now);
-        Load {
+        KeptLeases {
             kept: self.leases.len(),
             waiting: self.ready.len(),
             at_risk: self.leases.values().filter(at_risk).count(),

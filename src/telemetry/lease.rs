@@ -32,10 +32,13 @@ pub(crate) struct ReleaseFields<'a> {
     pub(crate) has_caller: bool,
 }
 
-/// How many leases are kept alive, and how many of them have less than a third of their ttl left.
+/// The numbers of leases that are kept alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptLeases {
     pub(crate) kept: usize,
+    /// How many of them are due and wait until a batch may be sent.
+    pub(crate) waiting: usize,
+    /// How many of them have less than a third of their ttl left, and may be renewed.
     pub(crate) at_risk: usize,
 }
 
@@ -93,10 +96,14 @@ pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     let _ = (before, now);
 }
 
-/// Reports that `waiting` renewals are due and were not sent yet, because the store has not answered earlier ones. The
-/// next renewal is already `lag` late.
-pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
-    let KeptLeases { kept, at_risk } = leases;
+/// Reports that renewals are due and were not sent yet, because the store has not answered earlier ones. The next renewal
+/// is already `lag` late.
+pub(crate) fn renewals_late(leases: KeptLeases, lag: Duration) {
+    let KeptLeases {
+        kept,
+        waiting,
+        at_risk,
+    } = leases;
     warn!(
         target: TARGET, kept, waiting, at_risk, ?lag,
         "renewals are late: the store answers more slowly than leases have to be renewed",

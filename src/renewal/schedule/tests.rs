@@ -88,8 +88,8 @@ fn ten_thousand_leases_go_in_ten_batches_a_few_at_a_time() {
     assert_eq!(schedule.load(now), load(10_000, 0, 0));
 }
 
-fn load(kept: usize, waiting: usize, at_risk: usize) -> Load {
-    Load {
+fn load(kept: usize, waiting: usize, at_risk: usize) -> KeptLeases {
+    KeptLeases {
         kept,
         waiting,
         at_risk,
@@ -310,7 +310,7 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
         assert!(now < start + TTL * 3, "{:?}", schedule.load(now));
     }
     assert_eq!(expired.len(), 5_000);
-    assert_eq!(schedule.load(now), Load::default());
+    assert_eq!(schedule.load(now), KeptLeases::default());
 }
 
 #[test]
