@@ -29,7 +29,12 @@ pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 /// clients that were refused at the same moment do not retry at the same moment. `chance` is a random number from 0 to
 /// 1.
 pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
-    let doubled = FIRST.saturating_mul(2u32.saturating_pow(pauses));
+    pause_from(FIRST, pauses, longest, chance)
+}
+
+/// As [`pause`], but doubling from `first`.
+pub(crate) fn pause_from(first: Duration, pauses: u32, longest: Duration, chance: f64) -> Duration {
+    let doubled = first.saturating_mul(2u32.saturating_pow(pauses));
     doubled
         .min(longest)
         .mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
@@ -88,6 +93,11 @@ mod tests {
             .map(|pauses| pause(pauses, LONGEST_PAUSE, 1.0).as_millis());
         assert_eq!(pauses, [10, 20, 40, 640, 1000, 1000]);
         assert_eq!(pause(40, BACKGROUND, 1.0), BACKGROUND);
+        let of_leader = |pauses| pause_from(LONGEST_PAUSE, pauses, 60 * LONGEST_PAUSE, 1.0);
+        assert_eq!(
+            [0, 5, 6, u32::MAX].map(|it| of_leader(it).as_secs()),
+            [1, 32, 60, 60]
+        );
     }
 
     #[test]

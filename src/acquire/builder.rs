@@ -159,7 +159,7 @@ impl IntoFuture for TryAcquire {
 ///
 /// As for [`TryAcquire`]: dropping the future at any point leaves no lock behind. The waiter loses its position in the
 /// queue, and a new call starts at the end.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
     pub(super) key: Result<Key, Error>,

@@ -3,7 +3,6 @@
 //! Invariant: the work runs only under a live lease. However a term ends, also by a panic or a drop, the work is
 //! dropped before the guard of its lease.
 
-mod backoff;
 mod term;
 mod watch;
 
@@ -15,15 +14,22 @@ use tokio::{
 };
 use tracing::Instrument;
 
-use self::{backoff::Backoff, term::TermEnd};
+use self::term::TermEnd;
 pub use self::{term::Term, watch::Leading};
 use crate::{
     acquire::{Acquire, AcquireContext},
-    lease::Lease,
     model::{Error, Key, LossReason},
     random, retry,
     telemetry::{self, TermOutcome, TermSpan},
 };
+
+/// The pause between the first failure of the work and the next campaign, before jitter. It doubles with each term in a row
+/// whose work fails.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(60);
+/// After a term that lasted at least this long, the pauses start again with the shortest one.
+const LASTING: Duration = LONGEST;
 
 /// A candidate for leader, made by [`Leases::leader`](crate::Leases::leader). Of all candidates that campaign for a key
 /// one leads, and the others wait.
@@ -44,40 +50,36 @@ use crate::{
 /// leader.run(work).await // Returns when the client closes.
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nobody campaigns until it is run"]
 pub struct Leader {
     context: Arc<AcquireContext>,
     key: Arc<str>,
-    ttl: Duration,
-    owner: Option<Arc<str>>,
-    note: Option<Arc<str>>,
-    max_hold: Option<Duration>,
+    acquire: Acquire,
 }
 
 impl Leader {
     pub(super) fn new(context: Arc<AcquireContext>, key: &str, ttl: Duration) -> Self {
+        let acquire = Acquire::new(context.clone(), Key::new(key), ttl);
         Self {
             context,
             key: key.into(),
-            ttl,
-            owner: None,
-            note: None,
-            max_hold: None,
+            // The other candidates see the document, and what it says must be true.
+            acquire: acquire.never_from_memory().keep_alive(),
         }
     }
 
     /// Sets the owner that followers see as the leader, 1 to 512 bytes of text. The default is the [owner of the
     /// handle](crate::LeasesBuilder::owner).
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.owner = Some(owner.into());
+        self.acquire = self.acquire.owner(owner);
         self
     }
 
     /// Sets a note for people and followers, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes: the
     /// address at which the leader serves, for example. A note must not contain secrets.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
-        self.note = Some(note.into());
+        self.acquire = self.acquire.note(note);
         self
     }
 
@@ -86,7 +88,7 @@ impl Leader {
     /// current await, the lease is released, and this process campaigns again, behind the processes that wait. The time
     /// is at least the ttl. See [`Acquire::max_hold`](crate::Acquire::max_hold).
     pub fn max_hold(mut self, time: Duration) -> Self {
-        self.max_hold = Some(time);
+        self.acquire = self.acquire.max_hold(time);
         self
     }
 
@@ -136,9 +138,9 @@ impl Leader {
         self,
         mut work: impl AsyncFnMut(&Term) -> Result<(), E>,
     ) -> Result<(), Error> {
-        let (mut backoff, mut unanswered) = (Backoff::default(), 0);
+        let (mut failures, mut unanswered) = (0, 0);
         loop {
-            let lease = match self.campaign().await {
+            let lease = match self.acquire.clone().await {
                 Ok(lease) => lease,
                 Err(Error::Closed) => return Ok(()),
                 Err(error) if error.is_retryable() => {
@@ -156,7 +158,9 @@ impl Leader {
             let term = Term::new(lease);
             let end = term.run(&mut work).instrument(span.span()).await;
             let lasted = began.elapsed();
-            backoff.after_term(lasted);
+            if lasted >= LASTING {
+                failures = 0;
+            }
             match end {
                 TermEnd::Finished => {
                     span.end(TermOutcome::Finished);
@@ -167,7 +171,9 @@ impl Leader {
                     release(term).await;
                 }
                 TermEnd::Failed(error) => {
-                    let pause = backoff.after_failure(random::fraction());
+                    let chance = random::fraction();
+                    let pause = retry::pause_from(FIRST, failures, LONGEST, chance);
+                    failures = failures.saturating_add(1);
                     span.end(TermOutcome::Failed {
                         error: &error,
                         pause,
@@ -224,24 +230,6 @@ impl Leader {
         watch::watch(&self.context.keys, Key::new(&*self.key))
     }
 
-    /// Waits until this process leads.
-    async fn campaign(&self) -> Result<Lease, Error> {
-        let key = Key::new(&*self.key);
-        // The other candidates see the document, and what it says must be true.
-        let acquire = Acquire::new(self.context.clone(), key, self.ttl);
-        let mut acquire = acquire.never_from_memory().keep_alive();
-        if let Some(owner) = &self.owner {
-            acquire = acquire.owner(owner.clone());
-        }
-        if let Some(note) = &self.note {
-            acquire = acquire.note(note.clone());
-        }
-        if let Some(time) = self.max_hold {
-            acquire = acquire.max_hold(time);
-        }
-        acquire.await
-    }
-
     /// Sleeps for `pause`, or until the client closes.
     async fn pause(&self, pause: Duration) {
         let closing = self.context.keys.lifecycle.closing();
@@ -254,16 +242,4 @@ impl Leader {
 async fn release(term: Term) {
     // The release reports an error as an event, and goes on in the background if a retry can help.
     let _ = term.into_lease().release().await;
-}
-
-impl fmt::Debug for Leader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leader")
-            .field("key", &self.key)
-            .field("ttl", &self.ttl)
-            .field("owner", &self.owner)
-            .field("note", &self.note)
-            .field("max_hold", &self.max_hold)
-            .finish_non_exhaustive()
-    }
 }
