@@ -1,7 +1,7 @@
 //! `Limiter`: limits the calls per window, over all processes that share the store.
 //!
 //! - `queue.rs` has the callers that wait in this process, and says when a request is sent for them. It is pure.
-//! - `driver.rs` has the task that sends the requests of one limiter.
+//! - `driver.rs` has the task of one limiter, which owns its queue and sends its requests.
 //! - `permit.rs` has what a caller gets.
 //!
 //! `rules/permit.rs` decides how many permits a request gets.
@@ -17,7 +17,7 @@ use futures::future::BoxFuture;
 pub(crate) use self::driver::LimiterContext;
 use self::driver::LimiterQueue;
 pub use self::permit::{Permit, PermitAttempt};
-use crate::model::{Error, Key, Quota, WaitPolicy};
+use crate::model::{Error, Key, Quota};
 
 /// Limits the calls per window, over all processes that use the same key. Made by
 /// [`Leases::limiter`](crate::Leases::limiter).
@@ -178,7 +178,8 @@ impl Limiter {
     ///
     /// As for [`try_permit`](Limiter::try_permit).
     pub async fn try_permits(&self, permits: u32) -> Result<PermitAttempt, Error> {
-        self.queue.clone()?.take(permits, WaitPolicy::None).await
+        let queue = self.queue.clone()?;
+        queue.take(permits, Some(Duration::ZERO)).await
     }
 
     /// Waits for a permit.
@@ -196,7 +197,7 @@ impl Limiter {
         TakePermit {
             queue: self.queue.clone(),
             permits,
-            policy: WaitPolicy::Endless,
+            wait: None,
         }
     }
 }
@@ -237,13 +238,14 @@ impl Limiter {
 ///
 /// Dropping the future gives up its position in the queue: a new call starts at the end. If a request is under
 /// way at that moment, its permits may be lost, unless another task of this process waits for them. Permits that were
-/// granted and not yet taken go to such a task within a tenth of a window, and are lost later.
+/// granted and not yet taken are lost.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TakePermit {
     queue: Result<Arc<LimiterQueue>, Error>,
     permits: u32,
-    policy: WaitPolicy,
+    /// How long it waits. `None` if the wait has no bound.
+    wait: Option<Duration>,
 }
 
 impl TakePermit {
@@ -251,7 +253,7 @@ impl TakePermit {
     /// time is over, the call still waits for its answer. With a time of zero the call sends at most one request, like
     /// [`Limiter::try_permits`].
     pub fn wait_for(mut self, time: Duration) -> Self {
-        self.policy = WaitPolicy::For(time);
+        self.wait = Some(time);
         self
     }
 }
@@ -261,6 +263,6 @@ impl IntoFuture for TakePermit {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.queue?.wait(self.permits, self.policy).await })
+        Box::pin(async move { self.queue?.wait(self.permits, self.wait).await })
     }
 }

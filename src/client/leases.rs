@@ -272,7 +272,12 @@ impl LeasesBuilder {
                 likely_held: parking_lot::Mutex::default(),
                 sticky: self.sticky,
             }),
-            limiters: Arc::new(LimiterContext::new(store, limit, lifecycle)),
+            limiters: Arc::new(LimiterContext {
+                store,
+                call_timeout: limit,
+                lifecycle,
+                queues: parking_lot::Mutex::default(),
+            }),
         }
     }
 }

@@ -1,104 +1,85 @@
-//! The limiters of a client, and the task that works for the callers of one: it sends the requests that the queue asks
-//! for, and applies their answers.
+//! The limiters of a client, and the task of one: it owns the queue of the callers, sends the requests that the queue
+//! asks for, and applies their answers.
 //!
 //! Invariants:
 //!
-//! - A limiter with callers has a task on the runtime of the client. So no caller depends on another one's future. The
-//!   task ends when the queue is empty and no request is under way.
+//! - A limiter that was used has one task, on the runtime of the client. So no caller depends on another one's future.
+//!   The task ends when nobody has the limiter any more, when the client closes, and with its runtime. A caller that
+//!   waits has the limiter. If the task ends all the same, that drops the sender of the caller's outcome.
 //! - A request that was sent runs to its end, unless the runtime ends.
-//! - A caller whose future is dropped leaves the queue. The permits that it was granted shortly before go to the next
-//!   callers.
+//! - A caller whose future is dropped has left the queue.
 
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use futures::{
     FutureExt,
-    future::{BoxFuture, OptionFuture, select_all},
+    future::{OptionFuture, join_all, select_all},
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
     permit::{Permit, PermitAttempt},
-    queue::{Call, Moment, PermitCaller, PermitOutcome, PermitQueue, Step, Until},
+    queue::{PermitCaller, PermitOutcome, PermitQueue, Step},
 };
 use crate::{
-    messages::PermitRequest,
-    model::{Error, Key, Quota, WaitPolicy},
+    model::{Error, Key, Quota},
     random, retry,
     runtime::{self, lifecycle::Lifecycle},
     store::Store,
     telemetry::{self, PermitSpan},
 };
 
+/// The task takes so many callers at once into the queue, so that one request is for all of them.
+const AT_ONCE: usize = 1_000;
+
 /// The parts of a client that its limiters use.
 pub(crate) struct LimiterContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) call_timeout: Duration,
     pub(crate) lifecycle: Arc<Lifecycle>,
-    /// The limiters that are in use. Those of the same key and quota share one queue.
-    queues: Mutex<HashMap<(Key, Quota), Weak<LimiterQueue>>>,
+    /// The limiters that are in use, and some that were. Those of the same key and quota share one queue.
+    pub(crate) queues: Mutex<HashMap<(Key, Quota), Weak<LimiterQueue>>>,
 }
 
-impl LimiterContext {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        call_timeout: Duration,
-        lifecycle: Arc<Lifecycle>,
-    ) -> Self {
-        Self {
-            store,
-            call_timeout,
-            lifecycle,
-            queues: Mutex::default(),
-        }
-    }
-}
-
-/// The queue for one limiter, and the tasks that work for it.
+/// The way to the task of one limiter.
 pub(crate) struct LimiterQueue {
     context: Arc<LimiterContext>,
     key: Key,
     quota: Quota,
-    state: Mutex<State>,
-    /// Wakes the task.
-    changed: Notify,
-}
-
-struct State {
-    queue: PermitQueue,
-    has_task: bool,
+    /// Sends callers to the task, which the first caller starts.
+    callers: OnceLock<mpsc::UnboundedSender<PermitCaller>>,
 }
 
 impl LimiterQueue {
     pub(crate) fn of(context: &Arc<LimiterContext>, key: Key, quota: Quota) -> Arc<Self> {
         let mut queues = context.queues.lock();
-        let known = queues.entry((key.clone(), quota)).or_default();
-        known.upgrade().unwrap_or_else(|| {
-            let limit = context.call_timeout;
-            let state = State {
-                queue: PermitQueue::new(key.clone(), quota, limit, Instant::now()),
-                has_task: false,
-            };
-            let this = Arc::new(Self {
-                context: context.clone(),
-                key,
-                quota,
-                state: Mutex::new(state),
-                changed: Notify::new(),
-            });
-            *known = Arc::downgrade(&this);
-            this
-        })
+        let name = (key.clone(), quota);
+        if let Some(known) = queues.get(&name).and_then(Weak::upgrade) {
+            return known;
+        }
+        if queues.len() == queues.capacity() {
+            // Before the map grows, it forgets the limiters that nobody has.
+            queues.retain(|_, queue| queue.strong_count() > 0);
+        }
+        let this = Arc::new(Self {
+            context: context.clone(),
+            key,
+            quota,
+            callers: OnceLock::new(),
+        });
+        queues.insert(name, Arc::downgrade(&this));
+        this
     }
 
     /// The queue of the smooth limiter with the same limit and window.
@@ -108,13 +89,9 @@ impl LimiterQueue {
     }
 
     /// Waits for permits. The error is `LimitReached` if there are not enough in time.
-    pub(crate) async fn wait(
-        self: &Arc<Self>,
-        permits: u32,
-        policy: WaitPolicy,
-    ) -> Result<Permit, Error> {
+    pub(crate) async fn wait(&self, permits: u32, wait: Option<Duration>) -> Result<Permit, Error> {
         let start = Instant::now();
-        match self.take(permits, policy).await? {
+        match self.take(permits, wait).await? {
             PermitAttempt::Granted(permit) => Ok(permit),
             PermitAttempt::Full { retry_in } => Err(Error::LimitReached {
                 key: self.key.clone(),
@@ -125,9 +102,9 @@ impl LimiterQueue {
     }
 
     /// Waits for permits, and reports the outcome to telemetry.
-    pub(crate) async fn take(self: &Arc<Self>, permits: u32, policy: WaitPolicy) -> PermitOutcome {
+    pub(crate) async fn take(&self, permits: u32, wait: Option<Duration>) -> PermitOutcome {
         let span = PermitSpan::begin(&self.key, permits);
-        let asking = self.ask_for(permits, policy, span.since());
+        let asking = self.ask_for(permits, wait, span.since());
         let outcome = asking.instrument(span.span()).await;
         match &outcome {
             Ok(PermitAttempt::Granted(_)) => span.granted(),
@@ -137,12 +114,7 @@ impl LimiterQueue {
         outcome
     }
 
-    async fn ask_for(
-        self: &Arc<Self>,
-        permits: u32,
-        policy: WaitPolicy,
-        since: Instant,
-    ) -> PermitOutcome {
+    async fn ask_for(&self, permits: u32, wait: Option<Duration>, since: Instant) -> PermitOutcome {
         let capacity = self.quota.most_at_once();
         if permits == 0 || permits > capacity {
             return Err(Error::InvalidPermits {
@@ -150,88 +122,33 @@ impl LimiterQueue {
                 capacity: capacity.into(),
             });
         }
-        self.context.lifecycle.enter()?;
-        let until = match policy {
-            WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Until::Answered,
-            WaitPolicy::For(wait) => Until::Time(retry::wait_end(since, wait)),
-            WaitPolicy::Endless => Until::Granted,
-        };
+        let lifecycle = &self.context.lifecycle;
+        lifecycle.enter()?;
+        let end = wait.map(|wait| retry::wait_end(since, wait));
         let (reply, outcome) = oneshot::channel();
         let caller = PermitCaller {
             permits,
-            until,
             since,
-            reply: Some(reply),
+            end,
+            reply,
         };
-        let mut waiter = match self.enter(caller) {
-            Ok(place) => PermitWaiter {
-                limiter: self.clone(),
-                place,
-                outcome,
-            },
-            Err(known) => return Ok(known),
-        };
-        if let Until::Time(end) = until {
-            tokio::select! {
-                biased;
-                outcome = &mut waiter.outcome => return outcome.map_err(|_| runtime::ended())?,
-                () = sleep_until(end) => {
-                    let (place, now) = (waiter.place, Instant::now());
-                    let silence = || self.no_answer(since.elapsed());
-                    let outcome = self.state.lock().queue.give_up(place, now, silence);
-                    if let Some(outcome) = outcome {
-                        return outcome;
-                    }
-                }
-            }
-        }
-        // The queue tells each caller before it drops the sender, so the error cannot occur.
-        (&mut waiter.outcome).await.map_err(|_| runtime::ended())?
+        // If the task has ended, this drops the caller, and with it the sender of its outcome.
+        let _ = self.callers.get_or_init(|| self.start()).send(caller);
+        outcome.await.unwrap_or_else(|_| {
+            lifecycle.check()?;
+            Err(Error::RuntimeEnded)
+        })
     }
 
-    /// Adds a caller to the end of the queue, and starts the task if it does not run. Returns the caller's place, or as
-    /// the error its answer, if that is known without a request.
-    fn enter(self: &Arc<Self>, caller: PermitCaller) -> Result<u64, PermitAttempt> {
-        let mut state = self.state.lock();
-        let place = state.queue.enter(caller, Instant::now())?;
-        if std::mem::replace(&mut state.has_task, true) {
-            self.wake(&mut state);
-        } else {
-            // A runtime that has ended drops the task at once, which takes the lock.
-            drop(state);
-            let (limiter, is_over) = (self.clone(), false);
-            let task = LimiterTask { limiter, is_over };
-            self.context.lifecycle.spawn(task.run());
-        }
-        Ok(place)
-    }
-
-    /// Wakes the task if the queue has changed what it does next.
-    fn wake(&self, state: &mut State) {
-        if state.queue.has_new_plan() {
-            self.changed.notify_one();
-        }
-    }
-
-    fn no_answer(&self, limit: Duration) -> Error {
-        Error::TimedOut {
-            store: self.context.store.name(),
-            operation: "permit",
-            limit,
-        }
-    }
-}
-
-impl Drop for LimiterQueue {
-    fn drop(&mut self) {
-        let mut queues = self.context.queues.lock();
-        let name = (self.key.clone(), self.quota);
-        if queues
-            .get(&name)
-            .is_some_and(|queue| queue.strong_count() == 0)
-        {
-            queues.remove(&name);
-        }
+    /// Starts the task.
+    fn start(&self) -> mpsc::UnboundedSender<PermitCaller> {
+        let (context, key) = (&self.context, self.key.clone());
+        let (callers, come) = mpsc::unbounded_channel();
+        let queue = PermitQueue::new(key, self.quota, context.call_timeout);
+        let closing = context.lifecycle.closing().clone();
+        let task = work(queue, come, context.store.clone(), closing);
+        context.lifecycle.spawn(task);
+        callers
     }
 }
 
@@ -244,107 +161,65 @@ impl fmt::Debug for LimiterQueue {
     }
 }
 
-/// A caller in the queue. Dropping it removes it from the queue.
-struct PermitWaiter {
-    limiter: Arc<LimiterQueue>,
-    place: u64,
-    outcome: oneshot::Receiver<PermitOutcome>,
-}
-
-impl Drop for PermitWaiter {
-    fn drop(&mut self) {
-        let mut state = self.limiter.state.lock();
-        let unused = self.outcome.try_recv().ok();
-        state.queue.leave(self.place, unused, Instant::now());
-        self.limiter.wake(&mut state);
-    }
-}
-
-/// The task that works for a queue.
-struct LimiterTask {
-    limiter: Arc<LimiterQueue>,
-    /// Whether it has ended, so that the next caller starts another one.
-    is_over: bool,
-}
-
-impl LimiterTask {
-    async fn run(mut self) {
-        let limiter = self.limiter.clone();
-        let closing = limiter.context.lifecycle.closing();
-        // There are several calls only if one had no answer for long, so all are polled each time.
-        let mut calls: Vec<BoxFuture<'static, Call>> = Vec::new();
-        while let Some(step) = self.next_step(calls.is_empty()) {
-            let until = match step {
-                Step::Wait(until) => until,
-                Step::Send(request, sent) => {
-                    calls.push(limiter.call(request, sent));
-                    continue;
-                }
-                Step::GiveUp(request, sent) => {
-                    let limit = limiter.state.lock().queue.response_timeout;
-                    limiter.complete((request, sent, Err(limiter.no_answer(limit))));
-                    continue;
-                }
-            };
-            let next = (!calls.is_empty()).then(|| select_all(&mut calls));
-            let next = next.map(|next| next.map(|(call, index, _)| (call, index)));
-            tokio::select! {
-                biased;
-                Some((call, index)) = OptionFuture::from(next) => {
-                    drop(calls.swap_remove(index));
-                    limiter.complete(call);
-                }
-                () = closing.cancelled(), if until.is_some() => {
-                    limiter.state.lock().queue.end(&limiter.context.lifecycle.why_closed());
-                }
-                () = limiter.changed.notified() => {}
-                Some(()) = OptionFuture::from(until.map(sleep_until)) => {}
+/// The task of a limiter, until the client closes or nobody has the limiter any more. Then it waits for the last calls.
+async fn work(
+    mut queue: PermitQueue,
+    mut come: mpsc::UnboundedReceiver<PermitCaller>,
+    store: Arc<dyn Store>,
+    closing: CancellationToken,
+) {
+    // There are several calls only if one had no answer for long, so all are polled each time. A call is not dropped
+    // when it is given up, because a late answer may count.
+    let mut calls = Vec::new();
+    let mut callers = Vec::new();
+    loop {
+        let now = Instant::now();
+        let call = match queue.step(now) {
+            Step::Send(request) => {
+                let store = store.clone();
+                calls.push(Box::pin(async move {
+                    let outcome = runtime::caught(store.permit(&request)).await;
+                    (request, now, outcome)
+                }));
+                continue;
             }
-        }
-    }
-
-    /// The next step. `None` if the queue is empty, and `is_idle` says that no request is under way.
-    fn next_step(&mut self, is_idle: bool) -> Option<Step> {
-        let mut state = self.limiter.state.lock();
-        let step = state.queue.step(Instant::now());
-        if is_idle && matches!(step, Step::Wait(None)) {
-            state.has_task = false;
-            self.is_over = true;
-            return None;
-        }
-        Some(step)
-    }
-}
-
-impl LimiterQueue {
-    /// Sends a request. It is not dropped when it is given up, because a late answer may [count](PermitQueue::complete).
-    fn call(&self, request: PermitRequest, sent: Instant) -> BoxFuture<'static, Call> {
-        let store = self.context.store.clone();
-        Box::pin(async move {
-            let outcome = runtime::caught(store.permit(&request)).await;
-            (request, sent, outcome)
-        })
-    }
-
-    fn complete(&self, call: Call) {
+            Step::GiveUp(request, sent) => {
+                let error = Error::TimedOut {
+                    store: store.name(),
+                    operation: "permit",
+                    limit: now - sent,
+                };
+                (request, sent, Err(error))
+            }
+            Step::Wait(until) => {
+                let answer = (!calls.is_empty()).then(|| select_all(&mut calls));
+                let answer = answer.map(|answer| answer.map(|(call, index, _)| (call, index)));
+                let first = queue.first().map(|first| first.reply.closed());
+                tokio::select! {
+                    biased;
+                    Some((call, index)) = OptionFuture::from(answer) => {
+                        drop(calls.swap_remove(index));
+                        call
+                    }
+                    () = closing.cancelled() => break,
+                    count = come.recv_many(&mut callers, AT_ONCE) => {
+                        if count == 0 {
+                            break;
+                        }
+                        callers.drain(..).for_each(|caller| queue.enter(caller, Instant::now()));
+                        continue;
+                    }
+                    // When the first caller has left, the next request may be another one.
+                    Some(()) = OptionFuture::from(first) => continue,
+                    Some(()) = OptionFuture::from(until.map(sleep_until)) => continue,
+                }
+            }
+        };
         if let Err(error) = &call.2 {
             telemetry::store_failed("permit", None, error);
         }
-        let moment = Moment {
-            now: Instant::now(),
-            chance: random::fraction(),
-        };
-        self.state.lock().queue.complete(call, moment);
+        queue.complete(call, Instant::now(), random::fraction());
     }
-}
-
-impl Drop for LimiterTask {
-    fn drop(&mut self) {
-        if !self.is_over {
-            // The runtime has ended, and leaves the callers without a task.
-            let mut state = self.limiter.state.lock();
-            state.has_task = false;
-            state.queue.end(&Error::RuntimeEnded);
-        }
-    }
+    drop((queue, come));
+    join_all(calls).await;
 }

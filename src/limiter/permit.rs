@@ -3,32 +3,16 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use tokio::time::Instant;
 
 /// Allows the caller to make as many calls as [`permits`](Permit::permits) says. The permits count for the window in
 /// which they were granted, whether or not the calls are made. Dropping a `Permit` returns nothing to the limiter.
 #[derive(Debug)]
 pub struct Permit {
-    permits: u32,
-    granted_at: DateTime<Utc>,
-    /// When the answer came, by the clock of this process.
-    answered: Instant,
+    pub(super) permits: u32,
+    pub(super) granted_at: DateTime<Utc>,
 }
 
 impl Permit {
-    pub(super) fn new(permits: u32, granted_at: DateTime<Utc>, answered: Instant) -> Self {
-        Self {
-            permits,
-            granted_at,
-            answered,
-        }
-    }
-
-    /// When the answer came, by the clock of this process.
-    pub(super) fn answered(&self) -> Instant {
-        self.answered
-    }
-
     /// How many calls are allowed.
     pub fn permits(&self) -> u32 {
         self.permits

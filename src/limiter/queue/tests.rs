@@ -7,7 +7,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Moment, PermitCaller, PermitOutcome, PermitQueue, Step, Until};
+use super::{PermitCaller, PermitOutcome, PermitQueue, Step};
 use crate::{
     limiter::permit::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
@@ -25,15 +25,20 @@ struct Bench {
     now: Instant,
 }
 
-/// A caller in the queue.
-struct Caller {
-    place: u64,
-    outcome: Receiver<PermitOutcome>,
+/// How long a caller waits: not at all, until there are permits, or until this many milliseconds from the start.
+#[derive(Clone, Copy)]
+enum Until {
+    Answered,
+    Granted,
+    Millis(u64),
 }
+
+/// A caller in the queue. Dropping it is leaving.
+struct Caller(Receiver<PermitOutcome>);
 
 impl Caller {
     fn outcome(&mut self) -> Option<PermitOutcome> {
-        self.outcome.try_recv().ok()
+        self.0.try_recv().ok()
     }
 
     fn permits(&mut self) -> Option<u32> {
@@ -61,45 +66,42 @@ impl Bench {
         let start = Instant::now();
         let (key, quota) = (Key::new("k").unwrap(), Quota::fixed(10, SECOND).unwrap());
         Self {
-            queue: PermitQueue::new(key, quota, CALL_TIMEOUT, start),
+            queue: PermitQueue::new(key, quota, CALL_TIMEOUT),
             start,
             now: start,
         }
     }
 
-    fn try_enter(&mut self, permits: u32, until: Until) -> Result<Caller, PermitAttempt> {
+    fn enter(&mut self, permits: u32, until: Until) -> Caller {
         let (reply, outcome) = oneshot::channel();
+        let end = match until {
+            Until::Answered => Some(self.now),
+            Until::Granted => None,
+            Until::Millis(millis) => Some(self.start + Duration::from_millis(millis)),
+        };
         let caller = PermitCaller {
             permits,
-            until,
             since: self.now,
-            reply: Some(reply),
+            end,
+            reply,
         };
-        let place = self.queue.enter(caller, self.now)?;
-        Ok(Caller { place, outcome })
-    }
-
-    fn enter(&mut self, permits: u32, until: Until) -> Caller {
-        self.try_enter(permits, until).expect("nothing is known")
+        self.queue.enter(caller, self.now);
+        Caller(outcome)
     }
 
     fn waiting<const N: usize>(&mut self, permits: u32) -> [Caller; N] {
         [(); N].map(|()| self.enter(permits, Until::Granted))
     }
 
-    /// Whether a caller that is told at once without a request leaves no trace.
+    /// Whether a caller is refused at once, without a request. Otherwise it leaves.
     fn is_known(&mut self, permits: u32, until: Until) -> bool {
-        let entered = self.try_enter(permits, until);
-        entered.map(|caller| self.leave(&caller, None)).is_err()
+        self.enter(permits, until).is_refused()
     }
 
     /// The request that is sent now.
     fn send(&mut self) -> PermitRequest {
         match self.queue.step(self.now) {
-            Step::Send(request, sent) => {
-                assert_eq!(sent, self.now);
-                request
-            }
+            Step::Send(request) => request,
             other => panic!("{other:?}"),
         }
     }
@@ -130,16 +132,6 @@ impl Bench {
         self.now = self.start + Duration::from_millis(at.try_into().unwrap());
     }
 
-    fn leave(&mut self, caller: &Caller, unused: Option<PermitOutcome>) {
-        self.queue.leave(caller.place, unused, self.now);
-    }
-
-    /// The outcome of a caller whose time is over: [`Error::Closed`] if there was no answer.
-    fn gives_up(&mut self, caller: &Caller) -> Option<PermitOutcome> {
-        let silence = || Error::Closed;
-        self.queue.give_up(caller.place, self.now, silence)
-    }
-
     fn granted(&mut self, request: &PermitRequest, permits: u32, retry_in: Duration) {
         let granted_at = "2026-01-01T00:00:00Z".parse().unwrap();
         let answer = PermitAnswer::Granted {
@@ -168,12 +160,8 @@ impl Bench {
         sent: Instant,
         outcome: Result<PermitAnswer, Error>,
     ) {
-        let moment = Moment {
-            now: self.now,
-            chance: 1.0,
-        };
         self.queue
-            .complete((request.clone(), sent, outcome), moment);
+            .complete((request.clone(), sent, outcome), self.now, 1.0);
     }
 }
 
@@ -208,8 +196,7 @@ fn what_those_who_left_do_not_take_is_for_the_next() {
     let [first, second] = bench.waiting(2);
     let [mut third] = bench.waiting(1);
     let request = bench.send();
-    bench.leave(&first, None);
-    drop(second.outcome);
+    drop((first, second));
     bench.granted(&request, 4, Duration::ZERO);
     assert_eq!(third.permits(), Some(1));
     assert_eq!(bench.wait(), None, "nobody is left");
@@ -277,7 +264,7 @@ fn who_does_not_wait_takes_nothing_from_those_who_do() {
     assert!(behind.is_refused());
     assert!(bench.is_known(1, Until::Answered));
     // If no caller waits for the next window, a request for one permit is sent, because one permit may be available.
-    bench.leave(&waiting, None);
+    drop(waiting);
     assert!(!bench.is_known(1, Until::Answered));
 }
 
@@ -297,14 +284,12 @@ fn a_refusal_of_many_says_nothing_about_one() {
 #[test]
 fn a_wait_that_is_in_vain_ends_at_once() {
     let mut bench = Bench::new();
-    let start = bench.now;
-    let until = |millis| Until::Time(start + Duration::from_millis(millis));
-    let mut short = bench.enter(1, until(999));
-    let mut long = bench.enter(1, until(1_000));
+    let mut short = bench.enter(1, Until::Millis(999));
+    let mut long = bench.enter(1, Until::Millis(1_000));
     let request = bench.send();
     bench.full(&request, bench.now, SECOND);
     assert!(short.is_refused() && long.outcome().is_none());
-    assert!(bench.is_known(1, until(999)) && !bench.is_known(1, until(1_000)));
+    assert!(bench.is_known(1, Until::Millis(999)) && !bench.is_known(1, Until::Millis(1_000)));
 }
 
 #[test]
@@ -346,18 +331,21 @@ fn an_error_that_no_retry_mends_is_told_to_all() {
 
 /// Here the jitter alone would send the next request after the end of the wait.
 #[test]
-fn a_wait_that_ends_just_past_the_turn_gets_a_request_before_its_end() {
+fn a_wait_that_ends_just_past_the_turn_gets_a_request_at_its_end() {
     for is_late in [true, false] {
         let mut bench = Bench::new();
         let [_first] = bench.waiting(1);
-        let end = Until::Time(bench.now + Duration::from_millis(1_010));
-        let early = (!is_late).then(|| bench.enter(1, end));
+        let early = (!is_late).then(|| bench.enter(1, Until::Millis(1_010)));
         let request = bench.send();
         bench.full(&request, bench.now, SECOND);
-        assert_eq!(bench.wait(), Some(if is_late { 1_050 } else { 1_005 }));
-        let _second = early.unwrap_or_else(|| bench.enter(1, end));
-        assert_eq!(bench.queue.has_new_plan(), is_late, "the task is woken");
-        assert_eq!(bench.wait(), Some(1_005));
+        assert_eq!(bench.wait(), Some(if is_late { 1_050 } else { 1_010 }));
+        let mut second = early.unwrap_or_else(|| bench.enter(1, Until::Millis(1_010)));
+        bench.sleep_until_the_next_step();
+        assert_eq!(bench.now - bench.start, Duration::from_millis(1_010));
+        let request = bench.send();
+        assert_eq!(request.times, 2);
+        bench.granted(&request, 2, SECOND);
+        assert_eq!(second.permits(), Some(1));
     }
 }
 
@@ -385,11 +373,11 @@ fn a_long_window_is_looked_at_from_time_to_time() {
     let request = bench.send();
     bench.full(&request, bench.now, 10_000 * SECOND);
     assert_eq!(bench.wait(), Some(600_000));
-    bench.leave(&caller, None);
-    let known = bench.try_enter(1, Until::Answered).err();
+    drop(caller);
+    let known = bench.enter(1, Until::Answered).outcome();
     assert!(matches!(
         known,
-        Some(PermitAttempt::Full { retry_in }) if retry_in == 10_000 * SECOND
+        Some(Ok(PermitAttempt::Full { retry_in })) if retry_in == 10_000 * SECOND
     ));
     bench.now += 600 * SECOND;
     assert!(!bench.is_known(1, Until::Answered));
@@ -401,7 +389,7 @@ fn those_who_left_are_not_asked_for_again() {
     let [left @ .., _last] = bench.waiting::<5>(1);
     let first = bench.send();
     assert_eq!(first.times, 5);
-    left.iter().for_each(|caller| bench.leave(caller, None));
+    drop(left);
     bench.fail(&first);
     bench.now += SECOND;
     let again = bench.send();
@@ -412,19 +400,22 @@ fn those_who_left_are_not_asked_for_again() {
 #[test]
 fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     let mut bench = Bench::new();
-    let end = Until::Time(bench.now + SECOND / 10);
+    bench.now += SECOND;
+    let end = Until::Millis(500);
     let (mut caller, mut behind) = (bench.enter(2, end), bench.enter(1, end));
-    assert!(bench.gives_up(&caller).is_none(), "it is sent next");
     let request = bench.send();
-    let late = bench.enter(1, end);
-    bench.now += SECOND / 2;
-    assert!(bench.gives_up(&caller).is_none() && bench.gives_up(&behind).is_none());
-    let outcome = bench.gives_up(&late);
-    assert!(matches!(outcome, Some(Err(Error::Closed))), "{outcome:?}");
+    let mut late = bench.enter(1, end);
+    assert_eq!(bench.wait(), Some(6_000), "until the request is given up");
+    assert!(
+        [&mut caller, &mut behind, &mut late]
+            .map(Caller::outcome)
+            .iter()
+            .all(Option::is_none)
+    );
     bench.granted(&request, 2, SECOND / 2);
     assert_eq!(caller.permits(), Some(2));
-    // This caller gets the answer too, although it wanted fewer permits than the request.
-    assert!(behind.is_refused());
+    // These callers get the answer too, although they wanted fewer permits than the request.
+    assert!(behind.is_refused() && late.is_refused());
 }
 
 /// While no answer is waited for, a caller whose time is over is told the last one, or the last error.
@@ -432,36 +423,23 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
 fn a_wait_that_is_over_between_two_requests_ends() {
     for fails in [true, false] {
         let mut bench = Bench::new();
-        let [caller, mut other] = bench.waiting(1);
+        let [mut first] = bench.waiting(2);
+        let mut caller = bench.enter(1, Until::Millis(5));
         let request = bench.send();
         if fails {
             bench.fail(&request);
         } else {
             bench.full(&request, bench.now, SECOND);
         }
-        match bench.gives_up(&caller).expect("no request is under way") {
+        assert_eq!(bench.wait(), Some(5));
+        bench.sleep_until_the_next_step();
+        assert!(bench.wait() > Some(5));
+        match caller.outcome().expect("no request is under way") {
             Ok(PermitAttempt::Full { .. }) => assert!(!fails),
             Err(Error::Interrupted { .. }) => assert!(fails),
             outcome => panic!("{outcome:?}"),
         }
-        assert!(bench.gives_up(&caller).is_none(), "it has left");
-        assert!(other.outcome().is_none());
-    }
-}
-
-/// An old permit may be of a window that is over.
-#[test]
-fn a_permit_that_came_as_its_caller_left_is_for_the_next_unless_it_is_old() {
-    for (age, then) in [(SECOND / 10, Some(1)), (SECOND / 5, None)] {
-        let mut bench = Bench::new();
-        let [mut first, mut second] = bench.waiting(1);
-        let request = bench.send();
-        bench.granted(&request, 1, SECOND);
-        let granted = first.outcome();
-        assert!(granted.is_some());
-        bench.now += age;
-        bench.leave(&first, granted);
-        assert_eq!(second.permits(), then, "{age:?}");
+        assert!(first.outcome().is_none());
     }
 }
 
@@ -491,25 +469,31 @@ fn a_late_refusal_or_error_does_not_end_the_repeat() {
     }
 }
 
-/// The task sleeps while the limiter is full. Who comes and goes behind the first caller does not wake it.
+/// The task sleeps while the limiter is full. Who comes and goes behind the first caller does not change when it wakes.
 #[test]
-fn the_task_is_woken_only_for_another_plan() {
+fn only_the_first_caller_changes_what_is_asked_for_next() {
     let mut bench = Bench::new();
     let [first] = bench.waiting(2);
-    assert!(bench.queue.has_new_plan(), "it has a caller");
     let request = bench.send();
-    bench.wait();
     bench.full(&request, bench.now, SECOND);
-    bench.wait();
     let [behind, other] = bench.waiting(2);
-    bench.leave(&behind, None);
-    assert!(!bench.queue.has_new_plan());
+    drop(behind);
     let [one] = bench.waiting(1);
-    bench.leave(&first, None);
-    assert!(!bench.queue.has_new_plan());
-    bench.leave(&other, None);
-    assert!(bench.queue.has_new_plan(), "there may be one permit");
-    assert_eq!(bench.send().permits, 1);
-    bench.leave(&one, None);
-    assert!(bench.queue.has_new_plan(), "it has no caller");
+    assert_eq!(bench.wait(), Some(1_050));
+    drop(first);
+    assert_eq!(bench.wait(), Some(1_050));
+    drop(other);
+    assert_eq!(bench.send().permits, 1, "there may be one permit");
+    drop(one);
+    assert_eq!(bench.wait(), None, "it has no caller");
+}
+
+#[test]
+fn those_who_left_do_not_pile_up() {
+    let mut bench = Bench::new();
+    let [_first] = bench.waiting(1);
+    let request = bench.send();
+    bench.full(&request, bench.now, SECOND);
+    (0..1_000).for_each(|_| drop(bench.enter(1, Until::Granted)));
+    assert!(bench.queue.callers.len() < 10);
 }
