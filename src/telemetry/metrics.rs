@@ -11,163 +11,84 @@ use metrics::{
 use super::words::{Outcome, StayEndReason, TARGET};
 use crate::model::Mode;
 
-const ACQUIRES: &str = "leasehold_acquires_total";
-const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
-const WAITING_TASKS: &str = "leasehold_waiting_tasks";
-const PLACES_TAKEN: &str = "leasehold_places_taken_total";
-const NO_PLACE: &str = "leasehold_no_place_total";
-const PLACES_AHEAD: &str = "leasehold_places_ahead";
-const TURN_WAIT: &str = "leasehold_turn_wait_seconds";
-const PLACES_PASSED: &str = "leasehold_places_passed_total";
-const PLACES_GIVEN_UP: &str = "leasehold_places_given_up_total";
-const HELD: &str = "leasehold_leases_held";
-const HOLD_TIME: &str = "leasehold_lease_hold_seconds";
-const RENEWALS: &str = "leasehold_renewals_total";
-const RENEWAL_LAG: &str = "leasehold_renewal_lag_seconds";
-const RENEWAL_MARGIN: &str = "leasehold_renewal_margin_seconds";
-const KEPT: &str = "leasehold_leases_kept";
-const AT_RISK: &str = "leasehold_leases_at_risk";
-const LOSSES: &str = "leasehold_losses_total";
-const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
-const LIMITER_REQUESTS: &str = "leasehold_limiter_requests_total";
-const LIMITER_WAIT: &str = "leasehold_limiter_wait_seconds";
-const GRANTS_FROM_MEMORY: &str = "leasehold_grants_from_memory_total";
-const STAYING: &str = "leasehold_leases_staying";
-const STAYS_ENDED: &str = "leasehold_stays_ended_total";
-const TICKS: &str = "leasehold_ticks_total";
-const LEADING: &str = "leasehold_leading";
-const TERMS: &str = "leasehold_terms_total";
-const TERM_TIME: &str = "leasehold_term_seconds";
-const STORE_ERRORS: &str = "leasehold_store_errors_total";
+/// Declares the names of the metrics, and the function that describes them: the kind and the unit, and a text.
+macro_rules! declare {
+    ($($name:ident = $text:literal, $describe:ident in $unit:ident, $about:literal;)*) => {
+        $(const $name: &str = $text;)*
 
-/// Registers the description and the unit of each metric of this crate with the recorder of the crate `metrics`. Needs
-/// the feature `metrics`.
-///
-/// Call this once, after the recorder is installed. An exporter shows the descriptions as help texts. Without this call
-/// the metrics are recorded all the same. `docs/observability.md` lists them.
-///
-/// ```
-/// // Install the recorder of an exporter first.
-/// leasehold::describe_metrics();
-/// ```
-pub fn describe_metrics() {
-    let count = Unit::Count;
-    describe_counter!(
-        ACQUIRES,
-        count,
-        "Acquires that have ended, by outcome and mode"
-    );
-    describe_histogram!(
-        ACQUIRE_WAIT,
-        Unit::Seconds,
-        "From the first poll of an acquire to its end, by outcome"
-    );
-    describe_gauge!(
-        WAITING_TASKS,
-        count,
-        "Tasks that wait for a key that is held"
-    );
-    describe_counter!(
-        PLACES_TAKEN,
-        count,
-        "Places taken among the processes that wait for a key"
-    );
-    describe_counter!(
-        NO_PLACE,
-        count,
-        "Waits without a place, because all places of the key were taken"
-    );
-    describe_histogram!(
-        PLACES_AHEAD,
-        count,
-        "How many processes were ahead of a place when it was taken"
-    );
-    describe_histogram!(
-        TURN_WAIT,
-        Unit::Seconds,
-        "From the moment a place was taken to the grant that ended it"
-    );
-    describe_counter!(
-        PLACES_PASSED,
-        count,
-        "Places of other processes for which a free key was kept, and that did not take it in time"
-    );
-    describe_counter!(
-        PLACES_GIVEN_UP,
-        count,
-        "Requests to give up a place that nothing waits in any more, by outcome"
-    );
-    describe_gauge!(HELD, count, "Leases that have a guard in this process");
-    describe_histogram!(
-        HOLD_TIME,
-        Unit::Seconds,
-        "From a grant to the end of its guard"
-    );
-    describe_counter!(RENEWALS, count, "Renewals of single leases, by outcome");
-    describe_histogram!(
-        RENEWAL_LAG,
-        Unit::Seconds,
-        "How much later than planned the background renewals were sent"
-    );
-    describe_histogram!(
-        RENEWAL_MARGIN,
-        Unit::Seconds,
-        "How much of the lease was left when its renewal was confirmed"
-    );
-    describe_gauge!(KEPT, count, "Leases that are kept alive in the background");
-    describe_gauge!(
-        AT_RISK,
-        count,
-        "Leases that are kept alive and have less than a third of their ttl left"
-    );
-    describe_counter!(
-        LOSSES,
-        count,
-        "Leases that were lost while their guard lived, by reason"
-    );
-    describe_counter!(
-        GRANTS_FROM_MEMORY,
-        count,
-        "Grants of keys whose lease stays with this process"
-    );
-    describe_gauge!(STAYING, count, "Leases that stay with this process");
-    describe_counter!(
-        STAYS_ENDED,
-        count,
-        "Leases that do not stay with this process any more, by reason"
-    );
-    describe_counter!(
-        BACKGROUND_RELEASES,
-        count,
-        "Releases that nobody waited for, by outcome"
-    );
-    describe_counter!(
-        LIMITER_REQUESTS,
-        count,
-        "Requests of callers for permits of a limiter, by outcome"
-    );
-    describe_histogram!(
-        LIMITER_WAIT,
-        Unit::Seconds,
-        "From the first poll of a request for permits to its end, by outcome"
-    );
-    describe_gauge!(LEADING, count, "Terms in which this process leads");
-    describe_counter!(TERMS, count, "Terms that have ended, by outcome");
-    describe_histogram!(
-        TERM_TIME,
-        Unit::Seconds,
-        "From the begin of a term to its end, by outcome"
-    );
-    describe_counter!(
-        TICKS,
-        count,
-        "Jobs that were to run once a tick, by what became of them"
-    );
-    describe_counter!(
-        STORE_ERRORS,
-        count,
-        "Calls to the store that failed or were not answered in time, by operation"
-    );
+        /// Registers the description and the unit of each metric of this crate with the recorder of the crate `metrics`. Needs
+        /// the feature `metrics`.
+        ///
+        /// Call this once, after the recorder is installed. An exporter shows the descriptions as help texts. Without this call
+        /// the metrics are recorded all the same. `docs/observability.md` lists them.
+        ///
+        /// ```
+        /// // Install the recorder of an exporter first.
+        /// leasehold::describe_metrics();
+        /// ```
+        pub fn describe_metrics() {
+            $($describe!($name, Unit::$unit, $about);)*
+        }
+    };
+}
+
+declare! {
+    ACQUIRES = "leasehold_acquires_total", describe_counter in Count,
+        "Acquires that have ended, by outcome and mode";
+    ACQUIRE_WAIT = "leasehold_acquire_wait_seconds", describe_histogram in Seconds,
+        "From the first poll of an acquire to its end, by outcome";
+    WAITING_TASKS = "leasehold_waiting_tasks", describe_gauge in Count,
+        "Tasks that wait for a key that is held";
+    PLACES_TAKEN = "leasehold_places_taken_total", describe_counter in Count,
+        "Places taken among the processes that wait for a key";
+    NO_PLACE = "leasehold_no_place_total", describe_counter in Count,
+        "Waits without a place, because all places of the key were taken";
+    PLACES_AHEAD = "leasehold_places_ahead", describe_histogram in Count,
+        "How many processes were ahead of a place when it was taken";
+    TURN_WAIT = "leasehold_turn_wait_seconds", describe_histogram in Seconds,
+        "From the moment a place was taken to the grant that ended it";
+    PLACES_PASSED = "leasehold_places_passed_total", describe_counter in Count,
+        "Places of other processes for which a free key was kept, and that did not take it in time";
+    PLACES_GIVEN_UP = "leasehold_places_given_up_total", describe_counter in Count,
+        "Requests to give up a place that nothing waits in any more, by outcome";
+    HELD = "leasehold_leases_held", describe_gauge in Count,
+        "Leases that have a guard in this process";
+    HOLD_TIME = "leasehold_lease_hold_seconds", describe_histogram in Seconds,
+        "From a grant to the end of its guard";
+    RENEWALS = "leasehold_renewals_total", describe_counter in Count,
+        "Renewals of single leases, by outcome";
+    RENEWAL_LAG = "leasehold_renewal_lag_seconds", describe_histogram in Seconds,
+        "How much later than planned the background renewals were sent";
+    RENEWAL_MARGIN = "leasehold_renewal_margin_seconds", describe_histogram in Seconds,
+        "How much of the lease was left when its renewal was confirmed";
+    KEPT = "leasehold_leases_kept", describe_gauge in Count,
+        "Leases that are kept alive in the background";
+    AT_RISK = "leasehold_leases_at_risk", describe_gauge in Count,
+        "Leases that are kept alive and have less than a third of their ttl left";
+    LOSSES = "leasehold_losses_total", describe_counter in Count,
+        "Leases that were lost while their guard lived, by reason";
+    GRANTS_FROM_MEMORY = "leasehold_grants_from_memory_total", describe_counter in Count,
+        "Grants of keys whose lease stays with this process";
+    STAYING = "leasehold_leases_staying", describe_gauge in Count,
+        "Leases that stay with this process";
+    STAYS_ENDED = "leasehold_stays_ended_total", describe_counter in Count,
+        "Leases that do not stay with this process any more, by reason";
+    BACKGROUND_RELEASES = "leasehold_background_releases_total", describe_counter in Count,
+        "Releases that nobody waited for, by outcome";
+    LIMITER_REQUESTS = "leasehold_limiter_requests_total", describe_counter in Count,
+        "Requests of callers for permits of a limiter, by outcome";
+    LIMITER_WAIT = "leasehold_limiter_wait_seconds", describe_histogram in Seconds,
+        "From the first poll of a request for permits to its end, by outcome";
+    LEADING = "leasehold_leading", describe_gauge in Count,
+        "Terms in which this process leads";
+    TERMS = "leasehold_terms_total", describe_counter in Count,
+        "Terms that have ended, by outcome";
+    TERM_TIME = "leasehold_term_seconds", describe_histogram in Seconds,
+        "From the begin of a term to its end, by outcome";
+    TICKS = "leasehold_ticks_total", describe_counter in Count,
+        "Jobs that were to run once a tick, by what became of them";
+    STORE_ERRORS = "leasehold_store_errors_total", describe_counter in Count,
+        "Calls to the store that failed or were not answered in time, by operation";
 }
 
 /// A static key of a metric with constant labels, so that its use allocates nothing and hashes nothing.
