@@ -4,7 +4,7 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::oneshot,
     time::{Instant, sleep},
 };
 
@@ -17,12 +17,6 @@ use crate::{
     retry::{self, Tries},
     telemetry,
 };
-
-/// The greatest number of background releases that are under way.
-const MAX_CONCURRENT: usize = 64;
-
-/// How long a background release without an answer counts for [`MAX_CONCURRENT`].
-const SLOT_TIME: Duration = Duration::from_millis(200);
 
 /// How a release ended.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +36,6 @@ pub(crate) struct Releaser {
     coalescer: Arc<Coalescer>,
     call_timeout: Duration,
     on_released: OnReleased,
-    /// Each background release that is under way has one permit of this semaphore.
-    slots: Arc<Semaphore>,
 }
 
 impl Releaser {
@@ -56,7 +48,6 @@ impl Releaser {
             coalescer,
             call_timeout,
             on_released,
-            slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
 
@@ -189,11 +180,6 @@ impl Releaser {
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight,
     ) -> Result<(Instant, ReleaseAnswer), Error> {
-        // The semaphore is never closed, so there is always a permit.
-        let slot = match reply {
-            None => calls.drive_while(self.slots.acquire()).await.ok(),
-            Some(_) => None,
-        };
         let again = PlannedRelease {
             is_repeated: true,
             ..request.clone()
@@ -203,12 +189,7 @@ impl Releaser {
             match reply {
                 // If the caller drops its future, the release is tried again in the background, after a short pause.
                 Some(reply) => reply.closed().await,
-                None => {
-                    // A release that hangs returns its permit, so that other releases can be sent.
-                    sleep(SLOT_TIME).await;
-                    drop(slot);
-                    pending().await
-                }
+                None => pending().await,
             }
         };
         let answer = tokio::select! {
