@@ -98,9 +98,11 @@ impl LeaseState {
     /// already expired in this process.
     pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: SentAt) -> Option<Self> {
         let until = deadline(sent.instant, grant, terms.request.ttl, terms.clock_margin);
-        let validity = Validity::until(until);
+        let (validity, mode) = (Validity::until(until), terms.request.access.mode());
+        let status = Status::new(validity, mode, grant.fence, sent.suspended);
         let since = Instant::now();
-        if !validity.is_live(since) {
+        let counted = status.counted(since, suspension::total());
+        if !status.validity.is_live(counted) {
             return None;
         }
         let at = GrantTimes {
@@ -108,8 +110,6 @@ impl LeaseState {
             granted_at: granted_at(sent.instant, grant),
             since,
         };
-        let mode = terms.request.access.mode();
-        let status = Status::new(validity, mode, grant.fence, sent.suspended);
         Some(Self::with(LeaseNumber::next(), terms, (status, at), None))
     }
 
@@ -194,7 +194,7 @@ impl LeaseState {
 
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
         let loss = self.read(now, suspension::total(), Validity::loss);
-        loss.or_else(|| self.loss_of_backing(now))
+        loss.or_else(|| self.backing.as_ref()?.loss(now))
     }
 
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
@@ -268,8 +268,7 @@ impl LeaseState {
 
     /// Whether the lease is kept alive, is live, and was not given up. Only such a lease is renewed.
     pub(crate) fn is_kept_alive(&self) -> bool {
-        let state = self.state.borrow();
-        state.is_kept && !state.has_ended && state.validity.is_live(Instant::now())
+        self.is_kept() && !self.has_ended() && self.is_live(Instant::now())
     }
 
     /// Whether the lease lasts until its maximum hold is over. If so, it is not renewed in the background, because a
@@ -349,7 +348,7 @@ impl LeaseState {
                 state.suspended = state.suspended.max(sent.suspended);
             }
             (loss, risk) = (
-                state.take_unreported_loss(None, now),
+                state.take_unreported_loss(state.validity.loss(now)),
                 state.take_unreported_risk(self.ttl(), now),
             );
         });
@@ -400,16 +399,9 @@ impl LeaseState {
 
     /// Reports the loss of the lease to telemetry, if the lease is lost and its loss was not reported before.
     pub(crate) fn check_loss(&self) {
-        let now = Instant::now();
-        let backing = self.loss_of_backing(now);
-        let mut loss = None;
-        self.set(|state| loss = state.take_unreported_loss(backing, now));
+        let mut loss = self.loss(Instant::now());
+        self.set(|state| loss = state.take_unreported_loss(loss.take()));
         self.report_loss(loss);
-    }
-
-    /// Why the lease in the store is lost, if this one was granted from memory.
-    fn loss_of_backing(&self, now: Instant) -> Option<LossReason> {
-        self.backing.as_ref().and_then(|backing| backing.loss(now))
     }
 
     fn report_loss(&self, loss: Option<LossReason>) {
@@ -429,7 +421,7 @@ impl LeaseState {
         self.state.send_modify(|state| {
             let now = Instant::now();
             first = state.validity.lose(reason, now);
-            loss = state.take_unreported_loss(None, now);
+            loss = state.take_unreported_loss(state.validity.loss(now));
         });
         self.report_loss(loss);
         first

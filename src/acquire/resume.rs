@@ -24,8 +24,9 @@ use crate::{
 pub enum Resumed {
     /// The lease continues in this process, with a new ttl from now.
     Live(Lease),
-    /// The lease was lost before it was resumed, for this reason. If it is held nevertheless, this call releases it in
-    /// the background: its [`max_hold`](crate::Acquire::max_hold) is over, or a late request was granted it anew.
+    /// The lease was lost before it was resumed, for this reason. If it is held nevertheless, this process releases it in
+    /// the background, while its runtime runs: its [`max_hold`](crate::Acquire::max_hold) is over, a late request was
+    /// granted it anew, or this process is about to release it.
     Gone(LossReason),
 }
 
@@ -91,7 +92,10 @@ impl Resume {
             state.set_unanswered(self.ticket.fence(), unanswered);
         }
         let is_of_ticket = self.ticket.is_of(&grant);
-        let lease = Lease::new(context.keys.clone(), context.keys.resume(state)?);
+        let Some(resumed) = context.keys.resume(state)? else {
+            return Ok(Resumed::Gone(LossReason::TakenOver));
+        };
+        let lease = Lease::new(context.keys.clone(), resumed);
         let loss = if is_of_ticket {
             let (min_hold, max_hold) = (self.ticket.min_hold(), self.ticket.max_hold());
             lease.set_holds(min_hold, max_hold, lease.state().granted_at());
@@ -116,8 +120,7 @@ impl Resume {
     }
 }
 
-/// The answer to the first renewal that is answered, and when that one was sent.
-/// Renews the lease of a ticket, and tells when the request was sent.
+/// Renews the lease of a ticket. Returns the first answer, and when its request was sent.
 async fn renew(
     context: &AcquireContext,
     request: &AcquireRequest,

@@ -130,8 +130,13 @@ impl Call {
                 state.work = Work::Gone;
                 drop(state);
                 outside::spawn(&runtime, work);
+                state = self.state.lock();
             }
         }
+        // A waker may own its task, so it is dropped under no lock.
+        let waker = state.waker.take();
+        drop(state);
+        drop(waker);
         Polled::Gone
     }
 

@@ -133,6 +133,10 @@ impl Cell {
 
     pub(super) fn tell(&self, news: News) {
         let mut state = self.state.lock();
+        // Two threads may carry out what two changes ask for in the other order. A refusal is the last news.
+        if matches!(state.news, News::Refused(_)) {
+            return;
+        }
         state.news = news;
         let waker = state.waker.take();
         drop(state);
@@ -149,5 +153,25 @@ impl Cell {
         // An event is code of the application, so no lock is held.
         let waiting = begin();
         self.state.lock().waiting = Some(waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_the_last_news() {
+        let cell = Cell::new();
+        cell.tell(News::Offered);
+        let refused = Refused {
+            why: Refusal::Closed,
+            ahead: None,
+            was_behind: false,
+        };
+        cell.tell(News::Refused(Box::new(refused)));
+        // An offer that was made before it, by a thread that is late.
+        cell.tell(News::Offered);
+        assert!(matches!(cell.take_news().0, News::Refused(_)));
     }
 }

@@ -54,27 +54,26 @@ impl Keys {
         Some((Granted { state, is_first }, taken.ahead))
     }
 
-    /// Adds the lease of a ticket, and takes its only guard.
-    pub(crate) fn resume(&self, lease: LeaseState) -> Result<Granted, Error> {
+    /// Adds the lease of a ticket, and takes its only guard. `None` if this process is about to release that lease.
+    pub(crate) fn resume(&self, lease: LeaseState) -> Result<Option<Granted>, Error> {
         let (lease, number) = (Arc::new(lease), LeaseNumber::next());
         let key = lease.key().clone();
         let changed = self.change(&key, true, |state, now, _| {
             if state.facts.is_closing {
-                return None;
+                return Err(self.lifecycle.why_closed());
             }
-            let behind = state.resume(&lease, number, now)?;
+            let Some(behind) = state.resume(&lease, number, now) else {
+                return Ok(None);
+            };
             let (mode, fence) = lease.mode_and_fence();
             let of = (behind, fence, true);
             let guard = LeaseState::guard(of, lease.shared_request(), number, now);
             guard.converted_to(mode, fence);
-            Some(guard)
+            Ok(Some(guard))
         });
-        let state = self
-            .carry_out(&key, changed)
-            .flatten()
-            .ok_or_else(|| self.lifecycle.why_closed())?;
+        let state = self.carry_out(&key, changed).transpose()?.flatten();
         let is_first = true;
-        Ok(Granted { state, is_first })
+        Ok(state.map(|state| Granted { state, is_first }))
     }
 
     /// Keeps a guard, and the lease that it is under, alive.
@@ -148,8 +147,11 @@ impl Keys {
                 stored.set_release_terms(|terms| terms.done = Some(done));
             }
             let departed = state.depart(of, how, now, out);
-            if let Some(call) = call.as_ref().filter(|_| departed.was_there) {
-                state.poll_release(guard.id(), call, out);
+            if let Some(call) = call.as_ref().filter(|_| departed.was_there)
+                && !state.poll_release_here(guard.id(), call)
+            {
+                // A task polls it from its beginning, which comes before what else follows.
+                call.leave();
             }
             departed
         });

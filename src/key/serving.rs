@@ -133,6 +133,8 @@ impl KeyState {
             AtEnd::Release | AtEnd::GiveAwayUntil(_) => {
                 // The release knows of what was unclear before it, and is repeated.
                 claim.sent.is_unclear = false;
+                // A close waits for it from now on, also before it has begun.
+                out.push(Effect::Bind(lease));
                 let phase = Phase::Releasing {
                     since: now,
                     is_granted_again: false,

@@ -63,6 +63,7 @@ impl KeyState {
                 Answer::Held(_) | Answer::Done(_) | Answer::Failed(_) | Answer::Overdue(_) => None,
             };
             if granted_at.is_some_and(|granted_at| granted_at > at) {
+                out.push(Effect::Bind(lease));
                 self.settle(lease, now, out);
                 self.release_for_settlement(lease, false, out);
             }
@@ -144,7 +145,6 @@ impl KeyState {
         if is_clear && !claim.sent.has_place && !is_granted_again {
             self.forget(lease);
         } else {
-            out.push(Effect::Bind(lease));
             self.settle(lease, now, out);
         }
         if is_granted_again {
@@ -153,14 +153,15 @@ impl KeyState {
         self.attempt_after_release(lease, now, out);
     }
 
-    /// Lets the caller poll the release of this lease by this call, unless another task depends on it.
-    pub(crate) fn poll_release(&mut self, lease: LeaseId, call: &PolledCall, out: &mut Effects) {
+    /// Lets the caller poll the release of this lease by this call. Returns whether it may: nobody else depends on it.
+    pub(crate) fn poll_release_here(&mut self, lease: LeaseId, call: &PolledCall) -> bool {
         let nobody_waits = self.waiters.is_empty() && !self.facts.is_closing;
         match self.claim_mut(lease) {
             Some(claim) if nobody_waits && matches!(claim.phase, Phase::Releasing { .. }) => {
                 claim.release = Some(call.clone());
+                true
             }
-            _ => out.push(Effect::SpawnRelease(call.clone())),
+            _ => false,
         }
     }
 

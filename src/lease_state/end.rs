@@ -13,11 +13,10 @@ impl LeaseState {
     /// releases the lease if it ends as [`EndReason::Released`], and passes the answer to
     /// [`report_end`](Self::report_end) after that, because the subscriber of the application may panic.
     pub(crate) fn end(&self, how: EndReason, now: Instant) -> Result<Ended, EndedBefore> {
-        let backing = self.loss_of_backing(now);
-        let mut loss = None;
+        let mut loss = self.loss(now);
         let is_first = self.state.send_if_modified(|state| {
             // A loss by expiry is reported only when a call checks the lease, and this may be the first such call.
-            loss = state.take_unreported_loss(backing, now);
+            loss = state.take_unreported_loss(loss.take());
             !std::mem::replace(&mut state.has_ended, true)
         });
         if !is_first {

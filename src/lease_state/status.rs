@@ -123,17 +123,13 @@ impl Status {
         }
     }
 
-    /// Returns the loss if it was not reported yet, and marks it as reported. After the end of the lease no loss is
-    /// reported. `backing` is the loss of the lease in the store, if this one was granted from memory.
-    pub(super) fn take_unreported_loss(
-        &mut self,
-        backing: Option<LossReason>,
-        now: Instant,
-    ) -> Option<LossReason> {
+    /// Returns the loss of the lease if it was not reported yet, and marks it as reported. After the end of the lease no
+    /// loss is reported.
+    pub(super) fn take_unreported_loss(&mut self, loss: Option<LossReason>) -> Option<LossReason> {
         if self.reported == Reported::Loss || self.has_ended {
             return None;
         }
-        let loss = self.validity.loss(now).or(backing)?;
+        let loss = loss?;
         self.reported = Reported::Loss;
         Some(loss)
     }

@@ -178,7 +178,7 @@ async fn work(
             Step::Send(request) => {
                 let store = store.clone();
                 calls.push(Box::pin(async move {
-                    let outcome = runtime::caught(store.permit(&request)).await;
+                    let outcome = runtime::caught(async { store.permit(&request).await }).await;
                     (request, now, outcome)
                 }));
                 continue;

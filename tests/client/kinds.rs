@@ -361,6 +361,22 @@ async fn a_ticket_that_is_resumed_twice_gives_two_guards_that_are_kept_alive() {
     }
 }
 
+/// The handle that resumes it is open, and says so.
+#[tokio::test(start_paused = true)]
+async fn a_ticket_of_a_lease_that_is_being_released_here_is_gone() {
+    let (store, leases) = setup();
+    let ticket = leases.acquire("key", TTL).await.unwrap().into_ticket();
+    let Resumed::Live(lease) = leases.resume(&ticket).await.unwrap() else {
+        panic!("the lease is live");
+    };
+    store.next([Fate::Late(LIMIT / 2)]);
+    drop(lease);
+    sleep(MOMENT).await;
+    let again = leases.resume(&ticket).await;
+    assert!(matches!(again, Ok(Resumed::Gone(_))), "{again:?}");
+    until_free(&store).await;
+}
+
 /// The answer to a conversion comes after that to the next conversion.
 #[tokio::test(start_paused = true)]
 async fn the_late_answer_to_a_conversion_changes_nothing() {
