@@ -189,7 +189,7 @@ impl PolledCall {
 
     /// Begins the call.
     pub(super) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        // It waits for nothing, so nobody withdraws it.
+        // Only requests that wait in the coalescer are withdrawn, and this call is a whole release.
         let _ = self.0.begin(work, None);
     }
 

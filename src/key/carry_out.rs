@@ -19,8 +19,8 @@ use crate::{
 };
 
 impl Keys {
-    /// Notes what nobody may come before, while the lock of the keys is held. Returns whether the effect is to be carried
-    /// out after that.
+    /// Carries out, while the lock of the keys is held, what must be done before the next change of the key. Returns
+    /// whether the rest of the effect is to be [carried out](Self::run) without the lock.
     pub(super) fn note(&self, state: &mut KeyState, effect: &mut Effect) -> bool {
         match effect {
             Effect::Bind(claim) => {
@@ -35,7 +35,7 @@ impl Keys {
             }
             Effect::Withdraw(request, call) => match call.withdraw() {
                 Some(withdrawn) => {
-                    // An answer that says so counts for nothing from now on.
+                    // The call ends with an error, which counts for nothing from now on.
                     state.withdrawn(*request);
                     *effect = Effect::Withdrawn(withdrawn);
                     true

@@ -60,8 +60,8 @@ pub(super) struct Sent {
     pub(super) is_contended: bool,
     /// What became of the requests that have ended.
     pub(super) ended: Earlier,
-    /// Whether the document may have a place of the claim. If nobody wants the claim, it is given up after the last
-    /// answer.
+    /// Whether the document may have a place of the claim. If nobody wants the claim, the place is given up after the
+    /// last answer.
     pub(super) has_place: bool,
 }
 
@@ -163,7 +163,7 @@ impl Claim {
         self.request.turn.waiter().is_some()
     }
 
-    /// Whether it asks for somebody.
+    /// Whether the claim asks the store for a waiter.
     pub(super) fn asks(&self) -> bool {
         matches!(self.phase, Phase::AsksForLine | Phase::AsksFor(..))
     }

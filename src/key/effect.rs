@@ -106,7 +106,7 @@ pub(crate) enum Effect {
     /// Waiters need the reports of the store.
     Listen,
     Report(Report),
-    /// Nobody wants the key any more.
+    /// Drops the state of a key that nobody wants.
     Drop(Box<dyn Any + Send>),
 }
 

@@ -1,4 +1,4 @@
-//! How a claim ends that nobody wants: what its requests may have been granted is released, and its place is given up after
+//! How a claim that nobody wants ends: what its requests may have been granted is released, and its place is given up after
 //! the last answer.
 //!
 //! A release that the server carries out before an acquire request does not undo that request. So there is a release
@@ -153,7 +153,8 @@ impl KeyState {
         self.attempt_after_release(lease, now, out);
     }
 
-    /// Lets the caller poll the release of this lease by this call. Returns whether it may: nobody else depends on it.
+    /// Lets the caller poll the release of this lease by this call. Returns whether the caller may: no other task depends
+    /// on the release.
     pub(crate) fn poll_release_here(&mut self, lease: LeaseId, call: &PolledCall) -> bool {
         let nobody_waits = self.waiters.is_empty() && !self.facts.is_closing;
         match self.claim_mut(lease) {

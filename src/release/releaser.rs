@@ -185,7 +185,7 @@ impl Releaser {
             ..request.clone()
         };
         calls.start(self.coalescer.release(request));
-        let is_given_up = async {
+        let caller_leaves = async {
             match reply {
                 // If the caller drops its future, the release is tried again in the background, after a short pause.
                 Some(reply) => reply.closed().await,
@@ -194,7 +194,7 @@ impl Releaser {
         };
         let answer = tokio::select! {
             answer = self.next_answer(again, calls) => answer,
-            () = is_given_up => None,
+            () = caller_leaves => None,
         };
         // A request that waits to be sent is dropped, because the next try sends the same request.
         calls.withdraw_unsent();
