@@ -27,7 +27,7 @@ pub use self::{
 };
 use crate::{
     history::{Claim, Event, NO_FENCE, Time},
-    work::{BURST, LIMIT, SMOOTH, WINDOW},
+    work::{BURST, LIMIT, READERS, SMOOTH, WINDOW},
 };
 
 /// The kind of a violation.
@@ -233,8 +233,9 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
 }
 
 /// All grants have different fences, except that the readers of a process may share a lease and its fence. A grant that
-/// was requested after another fence was known has a greater fence. And if one holder worked after another one, it has
-/// the greater fence.
+/// was requested after another fence was known has a greater fence. That of a reader may be under a lease that its process
+/// had already, beside newer ones of other readers: it is greater than those of the exclusive grants. And if one holder
+/// worked after another one, it has the greater fence.
 fn fences(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
     let shows_fence = |grant: &&Grant| grant.fence != NO_FENCE;
     let mut shared = HashSet::new();
@@ -252,7 +253,13 @@ fn fences(key: &str, grants: &[Grant], (helds, blocks): Tolds) -> Violations {
     let mut asked: Vec<_> = grants.iter().collect();
     asked.sort_by_key(|grant| grant.sent);
     let newest = newest(key, &grants, (helds, blocks));
+    let exclusive = grants.iter().filter(|grant| grant.claim == Claim::All);
+    let exclusive: Newest = exclusive.map(|grant| (grant.got, grant.fence)).collect();
     for grant in asked {
+        let newest = match grant.claim {
+            Claim::OneOf(READERS) => &exclusive,
+            Claim::All | Claim::OneOf(_) => &newest,
+        };
         if let Some(before) = newest.before(grant.sent).filter(|it| *it >= grant.fence) {
             wrong(format!("{grant:?} came after {before}"));
         }

@@ -1,7 +1,7 @@
 //! Histories that are possible, and histories that are violations.
 
 use super::*;
-use crate::history::Answer;
+use crate::{history::Answer, work::CAPACITY};
 
 fn granted(lease: &str, claim: Claim, fence: i64, (sent, got): (Time, Time)) -> Event {
     Event::Granted {
@@ -145,6 +145,30 @@ fn who_works_later_has_the_greater_fence() {
     ];
     let kinds: Vec<_> = all(&history).iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [Kind::Fences]);
+}
+
+#[test]
+fn only_a_reader_may_have_a_smaller_fence_than_another_that_was_known() {
+    let history = |known, asked| {
+        [
+            granted("a", known, 2, (0, 5)),
+            granted("b", asked, 1, (6, 7)),
+        ]
+    };
+    let (reader, permit) = (Claim::OneOf(READERS), Claim::OneOf(CAPACITY));
+    assert_eq!(all(&history(reader, reader)), Violations::new());
+    for (known, asked) in [
+        (Claim::All, reader),
+        (permit, permit),
+        (reader, Claim::All),
+        (permit, Claim::All),
+    ] {
+        let kinds: Vec<_> = all(&history(known, asked))
+            .iter()
+            .map(|it| it.kind)
+            .collect();
+        assert_eq!(kinds, [Kind::Fences], "{known:?} {asked:?}");
+    }
 }
 
 #[test]
