@@ -83,6 +83,25 @@ pub type Tally = BTreeMap<&'static str, u64>;
 struct Newest {
     exclusive: Option<Fence>,
     any: Option<Fence>,
+    /// When a task got a fence that was greater than all before it.
+    all: Vec<(Instant, Fence)>,
+}
+
+impl Newest {
+    fn add(&mut self, fence: Fence) {
+        if self.any < Some(fence) {
+            self.any = Some(fence);
+            self.all.push((Instant::now(), fence));
+        }
+    }
+
+    /// The greatest that a task had got before this instant.
+    fn before(&self, at: Instant) -> Option<Fence> {
+        let mut newest_first = self.all.iter().rev();
+        newest_first
+            .find(|(got, _)| *got < at)
+            .map(|(_, fence)| *fence)
+    }
 }
 
 /// What all tasks have and wait for.
@@ -264,13 +283,14 @@ impl Ledger {
         inner.free.remove(guard.key());
         inner.guards.push(Rc::downgrade(guard));
         let newest = inner.fences.entry(guard.key().clone()).or_default();
-        newest.any = newest.any.max(guard.fence());
+        guard.fence().into_iter().for_each(|it| newest.add(it));
         drop(inner);
         self.check();
     }
 
-    /// An exclusive grant has a greater fence than all before it. Of two that share a key, the task of the second may be
-    /// the first to hear of it.
+    /// An exclusive grant has a greater fence than all before it. Of two that have permits, the task of the second may be
+    /// the first to hear of it, so only those count that were known when the task asked. One that shares a key may get its
+    /// guard under a lease that its client has already: its fence is greater than those of the exclusive grants before.
     pub fn fence_rises(&self, guard: &Guard, is_exclusive: bool) {
         let Some(fence) = guard.fence() else { return };
         if self.is_excused(&self.server.state(), guard) {
@@ -278,12 +298,12 @@ impl Ledger {
         }
         let mut inner = self.inner.borrow_mut();
         let newest = inner.fences.entry(guard.key().clone()).or_default();
-        let before = if is_exclusive {
-            newest.any
-        } else {
-            newest.exclusive
+        let before = match guard.mode() {
+            _ if is_exclusive => newest.any,
+            Mode::Permits => newest.exclusive.max(newest.before(guard.asked)),
+            _ => newest.exclusive,
         };
-        newest.any = newest.any.max(Some(fence));
+        newest.add(fence);
         if is_exclusive {
             newest.exclusive = newest.exclusive.max(Some(fence));
         }

@@ -232,7 +232,11 @@ impl KeyState {
             out.push(Effect::Keep(granted.clone()));
             out.push(Effect::Report(Report::Stays(granted)));
         }
-        let fits = |it: &Waiter| it.want.has_terms_of(&request);
+        // A permit is granted to a task that had asked by then. Others may have had later ones before it asked.
+        let since = claim.sent.since.filter(|_| mode == Mode::Permits);
+        let fits = |it: &Waiter| {
+            it.want.has_terms_of(&request) && since.is_none_or(|since| it.want.since <= since)
+        };
         if let Some(no) = waiter
             && self.waiters.get(no).is_some_and(fits)
         {

@@ -216,6 +216,9 @@ impl KeyState {
         (request.turn, request.likely_held) = (turn, likely_held);
         (request.fences, request.earlier) = (fences, earlier);
         let call = Arc::<Call>::default();
+        if claim.may_change() {
+            claim.sent.since = Some(now);
+        }
         claim.sent.under_way.push(UnderWay {
             number,
             call: call.clone(),

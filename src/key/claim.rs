@@ -63,6 +63,8 @@ pub(super) struct Sent {
     /// Whether the document may have a place of the claim. If nobody wants the claim, the place is given up after the
     /// last answer.
     pub(super) has_place: bool,
+    /// When the first request was sent that may have been granted.
+    pub(super) since: Option<Instant>,
 }
 
 /// A request without an answer.
@@ -212,6 +214,7 @@ impl Sent {
             is_contended: false,
             ended: Earlier::None,
             has_place: false,
+            since: None,
         }
     }
 

@@ -12,6 +12,25 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup, until_free};
 
+/// Another process may have a later permit that was known before this task asked.
+#[tokio::test(start_paused = true)]
+async fn a_permit_of_a_task_that_gave_up_is_not_for_one_that_asked_later() {
+    let (store, leases) = setup();
+    let permit = |leases: &Leases| leases.acquire("key", TTL).permits(1, 3);
+    store.next([Fate::AnswerLate(MOMENT * 50)]);
+    let gives_up = tokio::spawn(permit(&leases).into_future());
+    sleep(MOMENT).await;
+    let others = permit(&Leases::new(store.memory.clone())).await.unwrap();
+    let later = tokio::spawn(permit(&leases).into_future());
+    sleep(MOMENT).await;
+    gives_up.abort();
+    let later = later.await.unwrap().unwrap();
+    assert!(later.fence() > others.fence(), "{later:?} {others:?}");
+    drop(later);
+    drop(others);
+    until_free(&store).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn bad_terms_are_refused_before_anything_is_sent() {
     let (store, leases) = setup();
