@@ -7,6 +7,7 @@ mod between_processes;
 mod cancel;
 mod computing;
 mod conformance;
+mod delays;
 mod documents;
 mod errors;
 mod evictions;

@@ -4,6 +4,7 @@ mod between_processes;
 mod boots;
 mod copies;
 mod crashes;
+mod delays;
 mod documents;
 mod errors;
 #[cfg(target_os = "linux")]

@@ -10,6 +10,7 @@ use std::{
     env, fs,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
+    path::Path,
     process::{Child, Command, Stdio},
     sync::OnceLock,
     thread,
@@ -28,7 +29,7 @@ use testcontainers::{
     runners::AsyncRunner,
 };
 
-use crate::project;
+use crate::{faketime, project};
 
 /// An engine, named as in `scripts/engine list` and in `testcontainers.toml`.
 #[derive(Clone, Copy, Debug)]
@@ -132,15 +133,22 @@ impl Engine {
         if has_image && docker_is_reachable() {
             return self.container();
         }
-        self.process()
+        self.process([])
+    }
+
+    /// A new engine with a clock of its own, which shows the time off by what this file says: `+5s`, for example.
+    pub fn with_clock(self, off: &Path) -> String {
+        self.count_test();
+        self.process(faketime::by_file(off)).unwrap()
     }
 
     /// A local process, by `scripts/engine`. It ends when the pipe to its standard input is closed, and that is when
     /// this process ends, in whatever way.
-    fn process(self) -> Result<String, String> {
+    fn process<const N: usize>(self, envs: [(&str, String); N]) -> Result<String, String> {
         let script = project().join("scripts/engine");
         let engine = Command::new(&script)
             .args(["run", self.name()])
+            .envs(envs)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,6 +1,6 @@
 //! A process with a clock of its own.
 
-use std::{env, process::Command};
+use std::{env, path::Path, process::Command};
 
 use crate::project;
 
@@ -27,6 +27,16 @@ pub fn minutes(off: i32) -> [(&'static str, String); 3] {
         ("LD_PRELOAD", library()),
         ("FAKETIME", format!("{off:+}m")),
         // The clock that measures spans of time stays right.
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
+}
+
+/// The environment of a process whose clock is off by what this file says, from the moment when it says so.
+pub fn by_file(off: &Path) -> [(&'static str, String); 4] {
+    [
+        ("LD_PRELOAD", library()),
+        ("FAKETIME_TIMESTAMP_FILE", off.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
     ]
 }

@@ -4,6 +4,7 @@ pub mod carried;
 pub mod clock_ahead;
 pub mod computing;
 pub mod crowd;
+pub mod delays;
 pub mod disguise;
 pub mod engine;
 pub mod every;

@@ -1,0 +1,98 @@
+//! A server whose clock is set back, and then right again, while a lease is held.
+
+use std::{fs, path::Path, time::Duration};
+
+use leasehold::{Attempt, Lease, Leases, MongoStore, Resumed};
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use super::{ATTEMPTS, DATABASE, Engine, LONG};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// A server with a clock of its own.
+struct Clocked {
+    address: String,
+    folder: TempDir,
+}
+
+impl Clocked {
+    fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let clock = folder.path().join("clock");
+        set(&clock, "+0");
+        Self {
+            address: Engine::MongoDb.with_clock(&clock),
+            folder,
+        }
+    }
+
+    /// Sets the clock, and waits until the server has the time.
+    async fn set(&self, leases: &Leases, off: &str, is_set: impl Fn(i64) -> bool) {
+        set(&self.folder.path().join("clock"), off);
+        let seconds = async || {
+            let now = leases.inspect("clock").await.unwrap().unwrap().now;
+            (now - chrono::Utc::now()).num_seconds()
+        };
+        while !is_set(seconds().await) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn leases(&self) -> Leases {
+        let client = mongodb::Client::with_uri_str(&self.address).await.unwrap();
+        Leases::new(MongoStore::new(
+            &client
+                .database(DATABASE)
+                .collection::<mongodb::bson::Document>("locks"),
+        ))
+    }
+}
+
+fn set(clock: &Path, off: &str) {
+    // The server reads the whole file, or the one before it.
+    let new = clock.with_extension("new");
+    fs::write(&new, off).unwrap();
+    fs::rename(new, clock).unwrap();
+}
+
+/// Waits until another process is granted the key. The lease was over for its holder before.
+async fn is_over_for_its_holder_first(other: &Leases, key: &str, lease: &Lease) {
+    loop {
+        let was_live = lease.is_live();
+        if let Attempt::Acquired(next) = other.try_acquire(key, TTL).await.unwrap() {
+            assert!(!was_live, "two holders: {lease:?} and {next:?}");
+            return next.release().await.unwrap();
+        }
+        sleep(TTL / 100).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_renewed_by_a_clock_that_was_set_back_counts_for_its_ttl() {
+    let server = Clocked::start();
+    let (leases, other) = (server.leases().await, server.leases().await);
+    let _clock = leases.acquire("clock", LONG).await.unwrap();
+    for key in ["renewed", "resumed"] {
+        // On a slow machine the lease is over before the clock is set back.
+        let mut lease = None;
+        for _ in 0..ATTEMPTS {
+            let acquired = leases.acquire(key, TTL).await.unwrap();
+            server.set(&leases, "-100s", |off| off < -90).await;
+            lease = match key {
+                "renewed" => acquired.renew().await.is_ok().then_some(acquired),
+                _ => match other.resume(&acquired.into_ticket()).await.unwrap() {
+                    Resumed::Live(lease) => Some(lease),
+                    Resumed::Gone(_) => None,
+                },
+            };
+            server.set(&leases, "+0", |off| off > -10).await;
+            if lease.is_some() {
+                break;
+            }
+        }
+        let lease = lease.expect("each time the machine was too slow");
+        assert!(lease.remaining() <= TTL, "{lease:?}");
+        is_over_for_its_holder_first(&other, key, &lease).await;
+    }
+}
