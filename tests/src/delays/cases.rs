@@ -325,6 +325,8 @@ pub async fn grants_from_memory_let_other_tasks_run(connect: &impl Connect) {
     let one_thread = Builder::new_current_thread().enable_all().build().unwrap();
     let grants = spawn_blocking(move || {
         one_thread.block_on(async move {
+            let sticky = leases.acquire("key", LONG).sticky(LONG);
+            drop::<Lease>(sticky.await.unwrap());
             let ran = Arc::new(AtomicUsize::new(0));
             let counter = ran.clone();
             spawn(async move {
