@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use leasehold::{
-    Attempt, Error, Lease, Leases, LockState,
-    jobs::{OnceAttempt, OnceLease, RunOnce, Tick, TickKind},
+    Attempt, Error, Lease, Leases,
+    jobs::{Done, OnceAttempt, OnceLease, RunOnce, Tick, TickKind},
 };
 
 use super::{args::Run, out, text};
@@ -115,38 +115,47 @@ async fn current(
     leases: &Leases,
     every: Duration,
 ) -> Result<Result<Tick, OnceAttempt>, Error> {
-    if let Some(state) = leases.inspect(&run.key).await? {
-        let tick = begun_last(state.now, every);
-        if let Some(note) = from_a_clock_ahead(&state, tick, Utc::now()) {
-            out::say(&note);
-        }
-        return Ok(Ok(tick));
+    let (now, done) = match leases.inspect(&run.key).await? {
+        Some(state) => (state.now, state.done),
+        None => match leases.try_acquire(&run.key, run.ttl).await? {
+            Attempt::Acquired(lease) => {
+                let now = lease.acquired_at();
+                lease.release().await?;
+                (now, None)
+            }
+            // Another host has locked the key meanwhile, so now a document contains the time.
+            Attempt::Held(held) => match leases.inspect(&run.key).await? {
+                Some(state) => (state.now, state.done),
+                None => return Ok(Err(OnceAttempt::Held(held))),
+            },
+        },
+    };
+    let tick = begun_last(now, every);
+    if let Some(note) = from_a_clock_ahead(&run.key, done.as_ref(), tick, now, Utc::now()) {
+        out::say(&note);
     }
-    match leases.try_acquire(&run.key, run.ttl).await? {
-        Attempt::Acquired(lease) => {
-            let now = lease.acquired_at();
-            lease.release().await?;
-            Ok(Ok(begun_last(now, every)))
-        }
-        // Another host has locked the key meanwhile, so now a document contains the time.
-        Attempt::Held(held) => Ok(match leases.inspect(&run.key).await? {
-            Some(state) => Ok(begun_last(state.now, every)),
-            None => Err(OnceAttempt::Held(held)),
-        }),
-    }
+    Ok(Ok(tick))
 }
 
 /// What to tell if the ticks go by a clock that is ahead, or by one that was: then the newest tick that is done has not
-/// begun yet, and nothing runs until it has.
-fn from_a_clock_ahead(state: &LockState, tick: Tick, here: DateTime<Utc>) -> Option<String> {
-    let (key, now) = (text::visible(state.key.as_str()), state.now);
+/// begun yet, and nothing runs until it has. `now` is the time of the store, `here` that of this host.
+fn from_a_clock_ahead(
+    key: &str,
+    done: Option<&Done>,
+    tick: Tick,
+    now: DateTime<Utc>,
+    here: DateTime<Utc>,
+) -> Option<String> {
+    let key = text::name(key);
     if now - here > TOLERANCE {
         return Some(format!(
-            "the clock of the store is {} ahead of this host's, and --every goes by it",
+            "the clock of the store is {} ahead of this host's, and --every goes by it: correct the one that is wrong; \
+             if the store's goes back, nothing runs before the newest tick of {key} that is done; to run earlier, use \
+             another key",
             text::short((now - here).to_std().unwrap_or_default())
         ));
     }
-    let done = state.done.as_ref().map(|done| done.tick)?;
+    let done = done?.tick;
     let is_ahead =
         done.kind() == TickKind::Time && done > Tick::from(now + TOLERANCE) && done > tick;
     is_ahead.then(|| {
@@ -165,7 +174,7 @@ fn begun_last(now: DateTime<Utc>, every: Duration) -> Tick {
 
 #[cfg(test)]
 mod tests {
-    use leasehold::{Fence, Key, jobs::Done, store::LeaseId};
+    use leasehold::store::LeaseId;
 
     use super::*;
 
@@ -195,19 +204,19 @@ mod tests {
         let at = |time: &str| time.parse::<DateTime<Utc>>().unwrap();
         let here = at("2026-11-24T03:10:00Z");
         let hour = Duration::from_secs(3_600);
+        let long = "锁".repeat(170);
         let told = |now: &str, done: Option<&str>| {
-            let state = LockState {
-                key: Key::new("nightly").unwrap(),
-                fence: Fence::new(1),
-                holders: Vec::new(),
-                waiters: Vec::new(),
-                done: done.map(|tick| {
-                    let (tick, by) = (tick.parse().unwrap(), (LeaseId::random(), "host-7".into()));
-                    Done::new(tick, by, here, DateTime::<Utc>::MAX_UTC)
-                }),
-                now: at(now),
-            };
-            from_a_clock_ahead(&state, begun_last(state.now, hour), here)
+            let done = done.map(|tick| {
+                let (tick, by) = (tick.parse().unwrap(), (LeaseId::random(), "host-7".into()));
+                Done::new(tick, by, here, DateTime::<Utc>::MAX_UTC)
+            });
+            let (now, done) = (at(now), done.as_ref());
+            let told = from_a_clock_ahead(&long, done, begun_last(now, hour), now, here);
+            if let Some(told) = &told {
+                assert!(told.chars().count() <= 300, "{told}");
+                assert!(told.ends_with("to run earlier, use another key"), "{told}");
+            }
+            told
         };
         let now = "2026-11-24T03:10:00Z";
         assert_eq!(told(now, None), None);
