@@ -187,13 +187,13 @@ impl Ended {
         self.out.trim()
     }
 
-    /// The standard error. Panics unless the command ended with this code. What went wrong with a store is said in a line
-    /// that can be read.
+    /// The standard error. Panics unless the command ended with this code. Why nothing ran, or did not run to its end,
+    /// is said in lines that can be read.
     #[track_caller]
     fn saying(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{}", self.all());
         let said = self.err.trim();
-        if [69, 70, 77, 78].contains(&code) {
+        if [65, 69, 70, 73, 75, 76, 77, 78].contains(&code) {
             for line in said
                 .lines()
                 .map(|line| line.trim_start_matches("leasehold: "))
