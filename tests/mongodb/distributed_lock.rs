@@ -329,6 +329,35 @@ async fn a_unique_index_on_another_field_is_named() {
     assert!(error.to_string().contains("email_1"), "{error}");
 }
 
+/// The validator of the collection refuses locks, which no index shows.
+#[tokio::test]
+async fn prepare_tries_a_lock_and_leaves_nothing_of_it() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        for (rule, is_fit) in [
+            (
+                doc! { "$jsonSchema": { "required": ["never there"] } },
+                false,
+            ),
+            (doc! {}, true),
+        ] {
+            let collection = Fixture::new(engine).collection().await;
+            let create = doc! { "create": collection.name(), "validator": rule };
+            let database = collection.client().database(super::DATABASE);
+            database.run_command(create).await.unwrap();
+            let prepared = MongoDistributedLock::new(&collection).prepare().await;
+            match prepared {
+                Ok(()) => assert!(is_fit),
+                Err(error) => {
+                    assert!(!is_fit, "{error:?}");
+                    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+                    assert!(error.to_string().contains("validator"), "{error}");
+                }
+            }
+            assert_eq!(collection.count_documents(doc! {}).await.unwrap(), 0);
+        }
+    }
+}
+
 /// The client is set to wait for no acknowledgement. The lock asks for one all the same.
 #[tokio::test]
 async fn a_client_without_acknowledgements_locks_all_the_same() {

@@ -140,14 +140,16 @@ impl MongoDistributedLock {
         self
     }
 
-    /// Creates the unique index on `key`. The call can be repeated.
+    /// Creates the unique index on `key`, and takes and releases a lock on a key that nobody uses. The call can be
+    /// repeated.
     ///
     /// # Errors
     ///
     /// [`Error::NotPrepared`] if the collection has documents of another program, or several documents of one key. The
     /// Java class can leave such documents behind: stop the services, remove the documents, and prepare again. The same
     /// error says that the collection is a view or a time series, is capped, has a collation, is in one of the server's
-    /// own databases, or has a unique index that refuses all locks but one. Otherwise as [`Error`] says.
+    /// own databases, has a unique index that refuses all locks but one, or a validator that refuses locks. Otherwise as
+    /// [`Error`] says.
     ///
     /// # Cancel safety
     ///
@@ -158,10 +160,23 @@ impl MongoDistributedLock {
             let (facts, _) = this.locks.look().await?;
             FOR_COUNTED_LOCKS_WITHOUT_INDEX.judge(&facts)?;
             this.create_index().await?;
+            this.try_a_lock().await?;
             this.first_look.record(true);
             Ok(())
         })
         .await
+    }
+
+    /// Takes a lock that nobody else uses, and releases it: the collection may have a validator, or this user may only
+    /// read.
+    async fn try_a_lock(&self) -> Result<(), Error> {
+        let key = Key::new(format!("leasehold prepare {}", Uuid::new_v4()))?;
+        let (ttl, sent) = (CALL_TIMEOUT, Instant::now());
+        let now = self.read(&key).await?.now;
+        if let Some(grant) = self.count_up(key, ttl, now, sent + ttl).await? {
+            self.delete_own(&grant.key, grant.holder).await?;
+        }
+        Ok(())
     }
 
     async fn create_index(&self) -> Result<(), Error> {
