@@ -23,6 +23,9 @@ const MAX_OF_DOCUMENT: usize = 130;
 const MAX_OF_RENEWAL: usize = 190;
 /// The longest name of a store, and the longest path.
 const MAX_STORE: usize = 80;
+/// The most characters that a message shows of a path, and of what is wrong with the file.
+const MAX_PATH: usize = 64;
+const MAX_FILE_CAUSE: usize = 130;
 /// The longest text that is no tick.
 const MAX_TICK: usize = 80;
 
@@ -261,8 +264,8 @@ pub enum Error {
 
     /// A file cannot be used for locks. Nothing was changed.
     #[error(
-        "the file {} cannot be used for locks ({source}): check that its folder is there, that this user may write in it, and that nothing else is kept in that file",
-        brief(&path.to_string_lossy(), MAX_STORE)
+        "the file {} cannot be used for locks ({}): check its folder, this user's rights, and what else is kept in it",
+        brief(&path.to_string_lossy(), MAX_PATH), sentence(&source.to_string(), MAX_FILE_CAUSE)
     )]
     File {
         /// The path of the file.

@@ -46,7 +46,11 @@ impl Beside {
 
 #[cfg(unix)]
 mod unix {
-    use std::{fs, os::unix::fs::MetadataExt, path::Path};
+    use std::{
+        fs,
+        os::unix::fs::MetadataExt,
+        path::{Display, Path},
+    };
 
     use rustix::{
         fs::{Access, AtFlags, CWD, accessat},
@@ -54,6 +58,12 @@ mod unix {
     };
 
     use crate::{model::Cause, store::sqlite::beside::Beside};
+
+    /// The name of a file in the folder of the file of locks, whose path the message has.
+    fn name(path: &Path) -> Display<'_> {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        Path::new(name).display()
+    }
 
     impl Beside {
         /// Checks the files before SQLite opens them. A user who may only read the file of locks must not make the
@@ -69,7 +79,7 @@ mod unix {
                 } else {
                     Access::READ_OK
                 };
-                let name = path.display();
+                let name = name(&path);
                 match accessat(CWD, &path, access, AtFlags::EACCESS) {
                     Err(Errno::NOENT) if !may_write => {
                         return Err(Cause::text(format!(
@@ -95,7 +105,7 @@ mod unix {
             let verb = if may_write { "write" } else { "read" };
             format!(
                 "{} belongs to {}, and this user may not {verb} it: give it the owner ({}) and the rights of the file",
-                path.display(),
+                name(path),
                 owner(path),
                 owner(&self.target)
             )

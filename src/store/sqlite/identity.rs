@@ -50,10 +50,7 @@ pub(super) fn mark(path: &Path) -> Result<Mark, Cause> {
 
     let data = fs::metadata(path).map_err(|error| unseen(path, &error))?;
     if data.is_file() && data.nlink() > 1 {
-        let text = format!(
-            "{} has another name, a hard link: remove that one, or lock in a copy",
-            path.display()
-        );
+        let text = "it has another name, a hard link: remove that one, or lock in a copy";
         return Err(Cause::text(text));
     }
     Ok((data.dev(), data.ino()))
