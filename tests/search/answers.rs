@@ -1,5 +1,5 @@
-//! Answers of proxies and of wrong servers, to every operation. None of them is taken for an answer of the cluster: not
-//! for a grant, and not for "nothing is held".
+//! Answers of proxies and of wrong servers, to every operation on both engines. None of them is taken for an answer of
+//! the cluster: not for a grant, and not for "nothing is held".
 
 use futures::{StreamExt, stream};
 use leasehold::{Error, Store};
@@ -10,8 +10,8 @@ use leasehold_tests::{
 use serde_json::{Value, json};
 
 use super::{
-    ask,
-    nonsense::{AT_ONCE, INDEX, Told, all_fail, each, http, is_located, lock, noop},
+    ask, leases,
+    nonsense::{AT_ONCE, INDEX, Told, WAIT, all_fail, each, http, lock, noop, stores},
 };
 
 fn said(status: &str, headers: &str, body: &[u8]) -> Lie {
@@ -135,7 +135,7 @@ fn of_something_else() -> Vec<(String, Lie)> {
 async fn an_answer_of_something_else_is_an_error_of_every_operation() {
     let fails = async |(what, lie): (String, Lie)| {
         let told = all_fail(&what, lie).await;
-        assert!(told.len() > 50, "{}", told.len());
+        assert!(told.len() > 100, "{}", told.len());
         for Told { name, error, .. } in told {
             let is_foreign = !matches!(error, leasehold::Error::NotALock { .. });
             assert!(is_foreign, "{name}, {what}: {error:?}");
@@ -236,31 +236,35 @@ async fn a_search_that_lacks_what_was_asked_for_is_an_error() {
     odd.push(changed(&found, "/hits/hits/0/_source", Some(json!(null))));
     for (number, answer) in odd.into_iter().enumerate() {
         let text = answer.to_string();
-        let store = is_located(each(answer)).await;
-        let leases = super::leases(store);
-        for (name, outcome) in every::of_a_handle(&leases, super::nonsense::WAIT).await {
-            let needs = match name {
-                "list" | "release_owner" => true,
-                // It does not ask for the documents.
-                "purge" => number < for_all,
-                _ => false,
-            };
-            assert!(
-                !needs || outcome.is_err(),
-                "{name} takes {text} for an answer"
-            );
+        for store in stores(each(answer)).await {
+            let leases = leases(store.clone());
+            for (name, outcome) in every::of_a_handle(&leases, WAIT).await {
+                let needs = match name {
+                    "list" | "release_owner" => true,
+                    // It does not ask for the documents.
+                    "purge" => number < for_all,
+                    _ => false,
+                };
+                assert!(
+                    !needs || outcome.is_err(),
+                    "{}: {name} takes {text} for an answer",
+                    store.name()
+                );
+            }
         }
     }
     // The control: complete answers are taken.
-    let store = is_located(each(found)).await;
-    for (name, outcome) in every::of_a_handle(&super::leases(store), super::nonsense::WAIT).await {
-        assert!(name != "list" || outcome.is_ok(), "{name}: {outcome:?}");
+    for store in stores(each(found)).await {
+        for (name, outcome) in every::of_a_handle(&leases(store), WAIT).await {
+            assert!(name != "list" || outcome.is_ok(), "{name}: {outcome:?}");
+        }
     }
     let body = http("200 OK", nothing().to_string().as_bytes());
-    let store = is_located(always(Reply::Says(body))).await;
-    for (name, outcome) in every::of_a_handle(&super::leases(store), super::nonsense::WAIT).await {
-        let searches = ["list", "purge", "release_owner"].contains(&name);
-        assert_eq!(outcome.is_ok(), searches, "{name}: {outcome:?}");
+    for store in stores(always(Reply::Says(body))).await {
+        for (name, outcome) in every::of_a_handle(&leases(store), WAIT).await {
+            let searches = ["list", "purge", "release_owner"].contains(&name);
+            assert_eq!(outcome.is_ok(), searches, "{name}: {outcome:?}");
+        }
     }
 }
 
@@ -272,10 +276,11 @@ async fn an_acquire_that_creates_no_document_says_that_the_clock_may_be_wrong() 
         "_index": INDEX, "_id": "key", "_version": -1, "result": "noop", "get": { "found": false }, "status": 200,
     });
     let answer = json!({ "errors": false, "took": 1, "items": [{ "update": update }] });
-    let store = is_located(json_of("200 OK", &answer)).await;
-    for request in [ask(), ask().fresh(), ask().shared()] {
-        let error = store.acquire(&request).await.unwrap_err();
-        assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
-        assert!(error.to_string().contains("clock"), "{error}");
+    for store in stores(json_of("200 OK", &answer)).await {
+        for request in [ask(), ask().fresh(), ask().shared()] {
+            let error = store.acquire(&request).await.unwrap_err();
+            assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
+            assert!(error.to_string().contains("clock"), "{error}");
+        }
     }
 }

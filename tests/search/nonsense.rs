@@ -1,11 +1,11 @@
-//! Servers that answer nonsense, as HTTP, as JSON and as documents.
+//! Servers that answer nonsense, as HTTP and as JSON, to both stores.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use leasehold::{
-    ElasticsearchStore, Error, Fence, Key, Store,
-    elasticsearch::GuardedIndex,
+    ElasticsearchStore, Error, Fence, Key, OpenSearchStore, Store,
+    elasticsearch::{GuardedIndex, IndexStore},
     store::{LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 use leasehold_tests::{
@@ -14,7 +14,7 @@ use leasehold_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{LONG, builder, elasticsearch, leases, least_mapping, told::is_told};
+use super::{builder, elasticsearch, leases, least_mapping, opensearch, told::is_told};
 
 /// The time limit of a call of the handle, where no answer comes.
 const CALL: Duration = Duration::from_millis(300);
@@ -45,14 +45,23 @@ pub fn located(lie: Lie) -> Lie {
     })
 }
 
-pub async fn store(lie: Lie) -> ElasticsearchStore {
-    store_at(&Liar::saying(located(lie)).await)
+/// A store for each engine. It finds its index, and gets this lie in answer to all its other requests.
+pub async fn stores(lie: Lie) -> [Arc<dyn Store>; 2] {
+    let url = url(&Liar::saying(located(lie)).await);
+    [
+        Arc::new(ElasticsearchStore::new(elasticsearch(&url), "locks")),
+        Arc::new(OpenSearchStore::new(opensearch(&url), "locks")),
+    ]
 }
 
-pub use store as is_located;
+/// The store for Elasticsearch among these [`stores`].
+pub async fn store(lie: Lie) -> Arc<dyn Store> {
+    let [store, _] = stores(lie).await;
+    store
+}
 
-fn store_at(liar: &Liar) -> ElasticsearchStore {
-    ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks")
+fn url(liar: &Liar) -> String {
+    format!("http://{}", liar.address)
 }
 
 /// An answer of a cluster.
@@ -73,7 +82,8 @@ pub fn each(update: Value) -> Lie {
     Arc::new(move |asked: &[u8]| Reply::Says(http("200 OK", of_each(&update, asked).as_bytes())))
 }
 
-fn of_each(update: &Value, asked: &[u8]) -> String {
+/// The answer of [`each`] to this request.
+pub fn of_each(update: &Value, asked: &[u8]) -> String {
     let told = |id: &String| {
         let mut told = update.clone();
         for (field, value) in [
@@ -121,8 +131,8 @@ pub struct Told {
 }
 
 /// Checks that everything fails, with a message that is one short sentence: the operations of a handle, those of a
-/// holder, `prepare`, `check` and guarded documents. Each is asked of a store that has found its index before, and of
-/// one that gets the lie also in answer to where its index is.
+/// holder, `prepare`, `check` and guarded documents. Each is asked of stores on both engines: of stores that have found
+/// their index before, and of stores that get the lie also in answer to where their index is.
 pub async fn all_fail(what: &str, lie: Lie) -> Vec<Told> {
     let mut all = Vec::new();
     for is_located in [true, false] {
@@ -132,29 +142,34 @@ pub async fn all_fail(what: &str, lie: Lie) -> Vec<Told> {
             lie.clone()
         };
         let liar = Liar::saying(lie).await;
-        let store = store_at(&liar);
-        let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
-        outcomes.extend(every::of_a_holder(&store).await);
-        outcomes.push(("prepare", store.prepare().await));
-        if !is_located {
-            outcomes.push(("check", store.check().await));
+        // This is a macro because the trait that both clients implement has no public name.
+        macro_rules! outcomes {
+            ($client:ident) => {{
+                let client = $client(&url(&liar));
+                let store = IndexStore::new(client.clone(), "locks");
+                let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
+                outcomes.extend(every::of_a_holder(&store).await);
+                outcomes.push(("prepare", store.prepare().await));
+                if !is_located {
+                    outcomes.push(("check", store.check().await));
+                }
+                let guard = GuardedIndex::new(client, "locks", Fence::new(7));
+                let document = json!({ "total": 1 });
+                outcomes.push(("claim", guard.claim::<Value>("key").await.map(drop)));
+                outcomes.push(("index", guard.index("key", &document).await));
+                outcomes.push(("update", guard.update("key", &document).await.map(drop)));
+                outcomes.push(("delete", guard.delete("key").await.map(drop)));
+                (store.name(), outcomes)
+            }};
         }
-        let guard = GuardedIndex::new(
-            elasticsearch(&format!("http://{}", liar.address)),
-            "locks",
-            Fence::new(7),
-        );
-        let document = json!({ "total": 1 });
-        outcomes.push(("claim", guard.claim::<Value>("key").await.map(drop)));
-        outcomes.push(("index", guard.index("key", &document).await));
-        outcomes.push(("update", guard.update("key", &document).await.map(drop)));
-        outcomes.push(("delete", guard.delete("key").await.map(drop)));
-        for (name, outcome) in outcomes {
-            let Err(error) = outcome else {
-                panic!("{name} takes {what} for an answer");
-            };
-            is_told(&error, &liar.address.to_string());
-            all.push(Told { name, error });
+        for (store, outcomes) in [outcomes!(elasticsearch), outcomes!(opensearch)] {
+            for (name, outcome) in outcomes {
+                let Err(error) = outcome else {
+                    panic!("{store}: {name} takes {what} for an answer");
+                };
+                is_told(&error, &liar.address.to_string());
+                all.push(Told { name, error });
+            }
         }
     }
     all
@@ -211,12 +226,13 @@ async fn an_answer_that_never_ends_is_given_up_in_time() {
         Reply::SaysSlowly(head.to_vec()),
         Reply::SaysSlowly(b"HTTP/1.1 200 OK\r\nx:".to_vec()),
     ] {
-        let store = store(always(reply.clone())).await;
-        let leases = builder(store).call_timeout(CALL).build();
-        for (name, outcome) in every::of_a_handle(&leases, CALL).await {
-            let error = outcome.unwrap_err();
-            let told = matches!(error, Error::TimedOut { .. });
-            assert!(told && error.is_ambiguous(), "{name}, {reply:?}: {error:?}");
+        for store in stores(always(reply.clone())).await {
+            let leases = builder(store).call_timeout(CALL).build();
+            for (name, outcome) in every::of_a_handle(&leases, CALL).await {
+                let error = outcome.unwrap_err();
+                let told = matches!(error, Error::TimedOut { .. });
+                assert!(told && error.is_ambiguous(), "{name}, {reply:?}: {error:?}");
+            }
         }
     }
 }
@@ -267,20 +283,22 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
         ("noop", timeless_lock()),
     ] {
         let text = json!({ "result": result, "get": { "_source": source } });
-        let store = store(each(text.clone())).await;
-        let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
-        outcomes.extend(every::of_a_holder(&store).await);
-        for (name, outcome) in outcomes {
-            let needs_none = match name {
-                "release" | "release holding" | "remove_expired" => true,
-                // An eviction needs the names of the evicted leases, and no time.
-                "evict" => source == timeless_lock(),
-                _ => false,
-            };
-            assert!(
-                needs_none || outcome.is_err(),
-                "{name} takes {text} for an answer"
-            );
+        for store in stores(each(text.clone())).await {
+            let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
+            outcomes.extend(every::of_a_holder(&*store).await);
+            for (name, outcome) in outcomes {
+                let needs_none = match name {
+                    "release" | "release holding" | "remove_expired" => true,
+                    // An eviction needs the names of the evicted leases, and no time.
+                    "evict" => source == timeless_lock(),
+                    _ => false,
+                };
+                assert!(
+                    needs_none || outcome.is_err(),
+                    "{}: {name} takes {text} for an answer",
+                    store.name()
+                );
+            }
         }
     }
 }
@@ -299,10 +317,11 @@ async fn a_bulk_of_one_is_answered_by_one_item() {
         (update.clone(), false),
     ] {
         let text = answer.to_string();
-        let store = store(saying("200 OK", text.as_bytes())).await;
-        match store.release(&release).await {
-            Ok(released) => assert!(is_one && released == ReleaseAnswer::Released, "{text}"),
-            Err(error) => assert!(!is_one && error.is_ambiguous(), "{text}: {error:?}"),
+        for store in stores(saying("200 OK", text.as_bytes())).await {
+            match store.release(&release).await {
+                Ok(released) => assert!(is_one && released == ReleaseAnswer::Released, "{text}"),
+                Err(error) => assert!(!is_one && error.is_ambiguous(), "{text}: {error:?}"),
+            }
         }
     }
 }
@@ -369,115 +388,5 @@ pub fn noop(source: &Value) -> Value {
         "status": 200, "result": "noop", "get": { "_source": source }, "timed_out": false,
         "hits": { "total": { "value": 1, "relation": "eq" }, "hits": [hit] },
         "_shards": { "total": 1, "successful": 1, "failed": 0 },
-    })
-}
-
-/// Each field in turn has a type or size that it cannot have. Operations that read the field return an error, and none
-/// calculates with it.
-#[tokio::test]
-async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
-    let senseless = [
-        json!(null),
-        json!(true),
-        json!({}),
-        json!([]),
-        json!([[]]),
-        json!("9"),
-        json!(-1.5),
-        json!(1e300),
-        json!(u64::MAX),
-    ];
-    let numbers = [json!(-1.5), json!(1e300), json!(u64::MAX)];
-    let mut locks = Vec::new();
-    for value in &senseless {
-        let makes_sense = |field| match field {
-            // A missing fence counts as 0, and a fraction is dropped.
-            "fence" => value.is_null() || *value == json!(-1.5),
-            // Any number is a time.
-            "expires_at" => value.is_null() || numbers.contains(value),
-            "holders" => *value == json!([]),
-            _ => false,
-        };
-        for field in ["schema", "fence", "expires_at", "holders"] {
-            let mut lock = lock();
-            lock[field] = value.clone();
-            if !makes_sense(field) {
-                locks.push(lock);
-            }
-        }
-        for field in ["lease", "mode", "permits", "fence", "expires_at"] {
-            let mut lock = lock();
-            lock["holders"][0][field] = value.clone();
-            let is_missing = field == "expires_at" && value.is_null();
-            if is_missing || !makes_sense(field) {
-                locks.push(lock);
-            }
-        }
-    }
-    for lock in locks {
-        let store = store(each(noop(&lock))).await;
-        let leases = leases(store.clone());
-        for error in [
-            leases.inspect("key").await.map(drop),
-            leases.try_acquire("key", LONG).shared().await.map(drop),
-            leases.evict("key").await.map(drop),
-        ] {
-            let error = error.unwrap_err();
-            let typed = matches!(
-                error,
-                Error::NotALock { .. } | Error::UnsupportedSchema { .. }
-            );
-            assert!(typed, "{lock}: {error:?}");
-        }
-        every::of_a_holder(&store).await;
-    }
-}
-
-/// The extreme values of numbers and of calendars, in fields for times and counts.
-#[tokio::test]
-async fn times_and_counts_without_measure_are_no_panic() {
-    const LAST: i64 = 8_210_266_876_799_999;
-    let numbers = [i64::MIN, -LAST, -1, 0, 1, LAST, i64::MAX];
-    let fields: [&[&str]; 4] = [
-        &["now", "written_at"],
-        &["fence", "expires_at"],
-        &["fence", "acquired_at", "expires_at", "permits"],
-        &["granted_at", "used", "granted", "over_at"],
-    ];
-    for one in numbers {
-        for other in numbers {
-            let mut lock = lock();
-            lock["limiter"] = json!(1);
-            lock["last"] = json!("00000000-0000-4000-8000-000000000000");
-            for (place, fields) in fields.iter().enumerate() {
-                for field in *fields {
-                    let number = json!(if place < 2 { one } else { other });
-                    match place {
-                        2 => lock["holders"][0][field] = number,
-                        _ => lock[field] = number,
-                    }
-                }
-            }
-            for result in ["noop", "updated"] {
-                let mut update = noop(&lock);
-                update["result"] = json!(result);
-                let store = store(mine(update)).await;
-                every::of_a_holder(&store).await;
-                every::of_a_handle(&leases(store), WAIT).await;
-            }
-        }
-    }
-}
-
-/// A lie that tells every lease that asks that the lock is its own.
-pub fn mine(update: Value) -> Lie {
-    Arc::new(move |asked: &[u8]| {
-        let text = of_each(&update, asked);
-        let asked = String::from_utf8_lossy(asked);
-        let mut parts = asked.split("\"lease\":\"").skip(1);
-        let lease = parts.next().and_then(|it| it.get(..36));
-        let nobody = "00000000-0000-4000-8000-000000000000";
-        let text = text.replace(nobody, lease.unwrap_or(nobody));
-        Reply::Says(http("200 OK", text.as_bytes()))
     })
 }

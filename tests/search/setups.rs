@@ -240,3 +240,33 @@ async fn what_others_have_noted_in_the_mapping_stays() {
         assert_eq!(description["mappings"]["_meta"], meta);
     }
 }
+
+/// An empty index has no holder, so the next process is granted the key. The holder learns of it with its next renewal.
+#[tokio::test]
+async fn who_has_a_lock_in_an_index_that_is_replaced_learns_of_it() {
+    for engine in BOTH {
+        let (fixture, empty) = (
+            Fixture::prepared(engine).await,
+            Fixture::prepared(engine).await,
+        );
+        let (leases, other) = (leases(fixture.store()), leases(fixture.store()));
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        let (old, new) = (fixture.index(), empty.index());
+        let moves = [fixture.alias.clone(), fixture.write_alias()].map(|alias| {
+            let of = |index: &str| json!({ "index": index, "alias": alias });
+            [json!({ "remove": of(&old) }), json!({ "add": of(&new) })]
+        });
+        let actions = json!({ "actions": moves.as_flattened() });
+        let moved = fixture.ask(Post, "_aliases", actions).await;
+        assert_eq!(moved["acknowledged"], true, "{moved}");
+        other.acquire("key", LONG).await.unwrap().detach().unwrap();
+        // The first operation on the new index fails, and can be retried.
+        let told = loop {
+            match lease.renew().await {
+                Err(error) if error.is_retryable() => {}
+                told => break told,
+            }
+        };
+        assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
+    }
+}
