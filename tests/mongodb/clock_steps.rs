@@ -1,4 +1,4 @@
-//! A server whose clock is set back, and then right again, while a lease is held.
+//! A server whose clock is set back and forward while leases are held.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -59,9 +59,8 @@ fn set(clock: &Path, off: &str) {
 /// Waits until another process is granted the key. The lease was over for its holder before.
 async fn is_over_for_its_holder_first(other: &Leases, key: &str, lease: &Lease) {
     loop {
-        let was_live = lease.is_live();
         if let Attempt::Acquired(next) = other.try_acquire(key, TTL).await.unwrap() {
-            assert!(!was_live, "two holders: {lease:?} and {next:?}");
+            assert!(!lease.is_live(), "two holders: {lease:?} and {next:?}");
             return next.release().await.unwrap();
         }
         sleep(TTL / 100).await;
@@ -95,4 +94,24 @@ async fn a_lease_that_is_renewed_by_a_clock_that_was_set_back_counts_for_its_ttl
         assert!(lease.remaining() <= TTL, "{lease:?}");
         is_over_for_its_holder_first(&other, key, &lease).await;
     }
+}
+
+/// The server was a day ahead when it granted the lease, and its holder has died since.
+#[tokio::test]
+async fn a_holder_of_a_clock_that_was_ahead_is_named() {
+    let server = Clocked::start();
+    let (leases, other) = (server.leases().await, server.leases().await);
+    let _clock = leases.acquire("clock", LONG).await.unwrap();
+    server.set(&leases, "+1d", |off| off > 80_000).await;
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    lease.detach().unwrap();
+    server.set(&leases, "+0", |off| off < 10).await;
+    let Attempt::Held(held) = other.try_acquire("key", TTL).await.unwrap() else {
+        panic!("granted although a holder may be at work");
+    };
+    let words = "a time that no ttl explains: the server's clock was ahead";
+    assert!(held.to_string().contains(words), "{held}");
+    other.evict("key").await.unwrap();
+    let lease = other.acquire("key", TTL).await.unwrap();
+    lease.release().await.unwrap();
 }

@@ -3,13 +3,15 @@
 //!
 //! The simulation and the suite of the client have the same with a store in memory, for many more orders of events.
 
-mod cases;
+mod answers;
+mod tasks;
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
@@ -18,14 +20,14 @@ use async_trait::async_trait;
 use leasehold::{
     Acquire, Error, Key, Lease, Leases, LockState, Store,
     store::{
-        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, LeaseId, ReleaseAnswer,
-        ReleaseRequest,
+        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
+        ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn,
     },
 };
 use parking_lot::Mutex;
-use tokio::{spawn, task::JoinHandle, time::sleep};
+use tokio::{spawn, sync::Notify, task::JoinHandle, time::sleep};
 
-pub use self::cases::*;
+pub use self::{answers::*, tasks::*};
 use super::layer::{Layer, Layered};
 
 /// A ttl that is longer than any test.
@@ -35,16 +37,19 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 /// The time between two steps of a test, if they are to come in this order.
 pub(crate) const STEP: Duration = Duration::from_millis(50);
 /// How often a test tries what has to be done in time, if each attempt shows that the machine was too slow.
-const ATTEMPTS: usize = 10;
+const ATTEMPTS: usize = 4;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     /// It takes these times, before and after it is carried out.
     Takes(Duration, Duration),
-    /// The connection breaks, and the request is carried out this much later.
-    CutAndLate(Duration),
-    /// As [`CutAndLate`](Self::CutAndLate), but when the test [says so](Delayed::carry_out_kept).
+    /// It is carried out this much later, and the place that it takes counts for a minute.
+    TakesLongPlace(Duration),
+    /// It is reentrant. The connection breaks, and the request is carried out when the test
+    /// [says so](Delayed::carry_out_kept).
+    ReentrantIsKept,
+    /// The connection breaks, and the request is carried out when the test [says so](Delayed::carry_out_kept).
     CutAndKept,
     /// It is carried out this much later, and then the connection breaks.
     AnswerLost(Duration),
@@ -59,6 +64,10 @@ pub struct Delayed {
     pub(crate) acquires: Arc<Mutex<VecDeque<Fate>>>,
     pub(crate) releases: Arc<Mutex<VecDeque<Fate>>>,
     kept: Arc<Mutex<Option<AcquireRequest>>>,
+    /// A conversion was sent. All of them are carried out late.
+    pub(crate) converts: Arc<Notify>,
+    /// How many acquires the store was sent.
+    pub(crate) asked: Arc<AtomicUsize>,
     /// Whether no request reaches the store.
     pub(crate) is_down: Arc<AtomicBool>,
     /// How often the release of each lease was sent after one that was answered.
@@ -66,13 +75,14 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// A handle, with the store behind it and that of another process.
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
             acquires: Arc::default(),
             releases: Arc::default(),
             kept: Arc::default(),
+            converts: Arc::default(),
+            asked: Arc::default(),
             is_down: Arc::default(),
             repeated: Arc::default(),
         }
@@ -101,6 +111,15 @@ impl Delayed {
     pub(crate) fn releases_of_a_lease(&self) -> Vec<usize> {
         let all = self.repeated.lock();
         all.values().flatten().map(|repeats| 1 + repeats).collect()
+    }
+
+    fn next_fate(&self, request: &AcquireRequest) -> Option<Fate> {
+        let mut fates = self.acquires.lock();
+        let is_for_another = matches!(fates.front(), Some(Fate::ReentrantIsKept));
+        if is_for_another && !request.reentrant {
+            return None;
+        }
+        fates.pop_front()
     }
 
     fn cut(&self) -> Error {
@@ -141,7 +160,8 @@ impl Layer for Delayed {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         self.reached()?;
-        let fate = self.acquires.lock().pop_front();
+        self.asked.fetch_add(1, SeqCst);
+        let fate = self.next_fate(request);
         match fate {
             None => self.store.acquire(request).await,
             Some(Fate::Takes(before, after)) => {
@@ -150,15 +170,15 @@ impl Layer for Delayed {
                 sleep(after).await;
                 answer
             }
-            Some(Fate::CutAndLate(by)) => {
-                let (store, request) = (self.store.clone(), request.clone());
-                spawn(async move {
-                    sleep(by).await;
-                    store.acquire(&request).await
-                });
-                Err(self.cut())
+            Some(Fate::TakesLongPlace(by)) => {
+                sleep(by).await;
+                let mut request = request.clone();
+                if let Turn::InTurn(place) = &mut request.turn {
+                    place.counts_for = Duration::from_secs(60);
+                }
+                self.store.acquire(&request).await
             }
-            Some(Fate::CutAndKept) => {
+            Some(Fate::CutAndKept | Fate::ReentrantIsKept) => {
                 *self.kept.lock() = Some(request.clone());
                 Err(self.cut())
             }
@@ -187,6 +207,12 @@ impl Layer for Delayed {
         sleep(after).await;
         self.released(request.lease);
         answer
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.converts.notify_one();
+        sleep(4 * STEP).await;
+        self.store.convert(request).await
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
@@ -225,16 +251,35 @@ pub(crate) async fn until_free(leases: &Leases, key: &str) {
     }
 }
 
-/// Tries something with other keys until it takes less than this, in case the machine was too slow.
-pub(crate) async fn takes_less_than(limit: Duration, attempt: impl AsyncFn(&str) -> Duration) {
-    let mut times = Vec::new();
+/// Tries something with other keys until it succeeds, in case the machine was too slow.
+pub(crate) async fn succeeds<F: fmt::Debug>(attempt: impl AsyncFn(&str) -> Result<(), F>) {
+    let mut failures = Vec::new();
     for number in 0..ATTEMPTS {
-        times.push(attempt(&format!("key {number}")).await);
-        if times[number] < limit {
-            return;
+        match attempt(&format!("key {number}")).await {
+            Ok(()) => return,
+            Err(failure) => failures.push(failure),
         }
     }
-    panic!("each time it took too long: {times:?}");
+    panic!("it failed each time: {failures:?}");
+}
+
+/// Tries something with other keys until it takes less than this.
+pub(crate) async fn takes_less_than(limit: Duration, attempt: impl AsyncFn(&str) -> Duration) {
+    succeeds(async |key| match attempt(key).await {
+        time if time < limit => Ok(()),
+        time => Err(time),
+    })
+    .await;
+}
+
+/// Makes a store as another process has it, on the same keys.
+pub trait Connect: AsyncFn() -> Arc<dyn Store> {}
+impl<C: AsyncFn() -> Arc<dyn Store>> Connect for C {}
+
+/// The store of one process, and the handle of another one.
+pub(crate) async fn both(connect: &impl Connect) -> (Delayed, Leases) {
+    let other = Leases::builder(connect().await).call_timeout(super::PATIENCE);
+    (Delayed::new(connect().await), other.build())
 }
 
 /// A test for each of these cases. `$connect` returns a function that makes a store as a process has it, on a collection
@@ -244,6 +289,7 @@ macro_rules! delays {
     ($connect:expr) => {
         $crate::delays!($connect;
             a_lease_that_a_close_releases_is_given_to_nobody
+            an_upgrade_during_a_close_is_that_of_a_lost_lease
             a_lease_whose_answer_was_lost_does_not_wait_behind_its_own_process
             a_late_reentrant_request_does_not_wait_behind_its_own_process
             a_late_answer_ends_no_release_that_is_still_due
@@ -255,6 +301,7 @@ macro_rules! delays {
             an_answer_that_never_comes_stalls_nobody_for_the_call_timeout
             after_an_outage_each_lease_is_released_twice_at_most
             grants_from_memory_let_other_tasks_run
+            work_under_a_lease_that_was_granted_late_begins_with_most_of_the_ttl
             a_caller_of_a_limiter_without_a_runtime_holds_up_nobody
             a_leader_with_a_longest_hold_hands_over
             what_is_dropped_at_the_end_of_main_is_free_only_after_a_close
