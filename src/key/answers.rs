@@ -12,7 +12,6 @@ use super::{
     line::Standing,
     place::Wakes,
     state::{Effects, KeyState},
-    waiters::Waiter,
     want::{FromMemory, Wait, Want},
 };
 use crate::{
@@ -222,7 +221,6 @@ impl KeyState {
             ..grant
         };
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
-        let request = claim.request.clone();
         claim.lease_state = Some(granted.clone());
         claim.at_work = None;
         if claim.sent.is_unclear {
@@ -232,13 +230,12 @@ impl KeyState {
             out.push(Effect::Keep(granted.clone()));
             out.push(Effect::Report(Report::Stays(granted)));
         }
-        // A permit is granted to a task that had asked by then. Others may have had later ones before it asked.
-        let since = claim.sent.since.filter(|_| mode == Mode::Permits);
-        let fits = |it: &Waiter| {
-            it.want.has_terms_of(&request) && since.is_none_or(|since| it.want.since <= since)
-        };
         if let Some(no) = waiter
-            && self.waiters.get(no).is_some_and(fits)
+            && let Some(claim) = self.claim(lease)
+            && self
+                .waiters
+                .get(no)
+                .is_some_and(|it| claim.is_for(&it.want))
         {
             self.offer(no, lease, now, out);
         }

@@ -107,7 +107,7 @@ impl KeyState {
         let Some(claim) = self.claim_mut(claim) else {
             return false;
         };
-        let is_same = want.has_terms_of(&claim.request);
+        let is_same = claim.is_for(want);
         if claim.may_change() {
             if !is_same {
                 let lease = claim.lease();
@@ -208,6 +208,11 @@ impl KeyState {
         // Later requests are sent while the future of the waiter may not be polled.
         let by = Some(of).filter(|no| may_be_inline && self.facts.entering == Some(*no));
         let by = by.and_then(|no| self.waiters.cell(no));
+        // The task has asked by now, also if it came while this step waited for its turn.
+        let since = self
+            .waiters
+            .get(of)
+            .map_or(now, |it| it.want.since.max(now));
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
@@ -217,7 +222,7 @@ impl KeyState {
         (request.fences, request.earlier) = (fences, earlier);
         let call = Arc::<Call>::default();
         if claim.may_change() {
-            claim.sent.since = Some(now);
+            claim.sent.since = Some(since);
         }
         claim.sent.under_way.push(UnderWay {
             number,

@@ -17,13 +17,13 @@ use super::{
     call::{Call, PolledCall},
     cell::WaiterNo,
     holding::Holding,
-    want::FromMemory,
+    want::{FromMemory, Want},
 };
 use crate::{
     coalescer::HowSent,
     lease_state::LeaseState,
     messages::{AcquireRequest, Earlier},
-    model::LeaseId,
+    model::{LeaseId, Mode},
     retry::{LONGEST_PAUSE, OVERDUE, Tries},
 };
 
@@ -158,6 +158,14 @@ impl Claim {
 
     pub(super) fn lease(&self) -> LeaseId {
         self.request.lease
+    }
+
+    /// Whether this task may have the lease. A permit is for a task that had asked by then: others may have had later
+    /// ones before it asked.
+    pub(super) fn is_for(&self, want: &Want) -> bool {
+        let since = self.sent.since;
+        let is_in_time = since.is_none_or(|since| want.since <= since);
+        want.has_terms_of(&self.request) && (is_in_time || want.access().mode() != Mode::Permits)
     }
 
     /// Whether its last request was in turn.
