@@ -64,8 +64,9 @@ pub struct Delayed {
     pub(crate) acquires: Arc<Mutex<VecDeque<Fate>>>,
     pub(crate) releases: Arc<Mutex<VecDeque<Fate>>>,
     kept: Arc<Mutex<Option<AcquireRequest>>>,
-    /// A conversion was sent. All of them are carried out late.
+    /// A conversion was sent, and waits until the test lets it go on.
     pub(crate) converts: Arc<Notify>,
+    pub(crate) may_convert: Arc<Notify>,
     /// How many acquires the store was sent.
     pub(crate) asked: Arc<AtomicUsize>,
     /// Whether no request reaches the store.
@@ -82,6 +83,7 @@ impl Delayed {
             releases: Arc::default(),
             kept: Arc::default(),
             converts: Arc::default(),
+            may_convert: Arc::default(),
             asked: Arc::default(),
             is_down: Arc::default(),
             repeated: Arc::default(),
@@ -211,7 +213,7 @@ impl Layer for Delayed {
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
         self.converts.notify_one();
-        sleep(4 * STEP).await;
+        self.may_convert.notified().await;
         self.store.convert(request).await
     }
 
@@ -245,7 +247,8 @@ pub(crate) async fn state(leases: &Leases, key: &str) -> LockState {
 /// Waits until nobody has the key.
 pub(crate) async fn until_free(leases: &Leases, key: &str) {
     let start = Instant::now();
-    while !state(leases, key).await.is_free() {
+    let inspect = async || leases.inspect(&Key::new(key).unwrap()).await.unwrap();
+    while inspect().await.is_some_and(|state| !state.is_free()) {
         assert!(start.elapsed() < LIMIT, "the key stays held");
         sleep(STEP).await;
     }
