@@ -107,17 +107,17 @@ impl KeyState {
         let Some(claim) = self.claim_mut(claim) else {
             return false;
         };
-        let is_same = claim.is_for(want);
-        if claim.may_change() {
-            if !is_same {
-                let lease = claim.lease();
-                claim.request = want.request.clone();
-                Arc::make_mut(&mut claim.request).lease = lease;
-            }
-            claim.stays_for = want.stays_for.filter(|_| may_stay);
-            claim.memory = want.memory;
+        if !claim.may_change() {
+            return claim.is_for(want);
         }
-        is_same || claim.may_change()
+        if !want.has_terms_of(&claim.request) {
+            let lease = claim.lease();
+            claim.request = want.request.clone();
+            Arc::make_mut(&mut claim.request).lease = lease;
+        }
+        claim.stays_for = want.stays_for.filter(|_| may_stay);
+        claim.memory = want.memory;
+        true
     }
 
     /// Whether the line waits for the answer to a request of this claim.
@@ -208,7 +208,7 @@ impl KeyState {
         // Later requests are sent while the future of the waiter may not be polled.
         let by = Some(of).filter(|no| may_be_inline && self.facts.entering == Some(*no));
         let by = by.and_then(|no| self.waiters.cell(no));
-        // The task has asked by now, also if it came while this step waited for its turn.
+        // The waiter has asked by now, also if it came after this step had taken its time.
         let since = self
             .waiters
             .get(of)

@@ -160,8 +160,8 @@ impl Claim {
         self.request.lease
     }
 
-    /// Whether this task may have the lease. A permit is for a task that had asked by then: others may have had later
-    /// ones before it asked.
+    /// Whether this task may have the lease. A permit is only for a task that had asked when its first request was sent:
+    /// others may have been granted later permits before a later task asked.
     pub(super) fn is_for(&self, want: &Want) -> bool {
         let since = self.sent.since;
         let is_in_time = since.is_none_or(|since| want.since <= since);

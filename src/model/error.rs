@@ -21,10 +21,11 @@ const MAX_PROBLEM: usize = 220;
 const MAX_OF_DOCUMENT: usize = 130;
 /// The longest error of a renewal in the reason of a loss.
 const MAX_OF_RENEWAL: usize = 190;
-/// The longest name of a store, and the longest path.
+/// The longest name of a store.
 const MAX_STORE: usize = 80;
-/// The most characters that a message shows of a path, and of what is wrong with the file.
+/// The longest path of a file.
 const MAX_PATH: usize = 64;
+/// The longest text that says what is wrong with a file.
 const MAX_FILE_CAUSE: usize = 130;
 /// The longest text that is no tick.
 const MAX_TICK: usize = 80;

@@ -109,8 +109,8 @@ impl Delayed {
         self.store.acquire(&request).await.unwrap()
     }
 
-    /// The most releases of a lease, for each lease of which one was answered.
-    pub(crate) fn releases_of_a_lease(&self) -> Vec<usize> {
+    /// How often each lease was released, counted from its first release that was answered.
+    pub(crate) fn releases_by_lease(&self) -> Vec<usize> {
         let all = self.repeated.lock();
         all.values().flatten().map(|repeats| 1 + repeats).collect()
     }

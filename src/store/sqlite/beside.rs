@@ -59,7 +59,7 @@ mod unix {
 
     use crate::{model::Cause, store::sqlite::beside::Beside};
 
-    /// The name of a file in the folder of the file of locks, whose path the message has.
+    /// The name of a file beside the file of locks. The message has the path of that one.
     fn name(path: &Path) -> Display<'_> {
         let name = path.file_name().unwrap_or(path.as_os_str());
         Path::new(name).display()

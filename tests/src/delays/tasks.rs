@@ -124,12 +124,12 @@ pub async fn after_an_outage_each_lease_is_released_twice_at_most(connect: &impl
     join_all((0..GIVEN_UP).map(give_up)).await;
     delayed.is_down.store(false, SeqCst);
     let start = Instant::now();
-    while delayed.releases_of_a_lease().len() < GIVEN_UP {
+    while delayed.releases_by_lease().len() < GIVEN_UP {
         assert!(start.elapsed() < LIMIT, "they are not released");
         sleep(STEP).await;
     }
     sleep(2 * call_timeout).await;
-    let releases = delayed.releases_of_a_lease();
+    let releases = delayed.releases_by_lease();
     assert!(releases.iter().all(|times| *times <= 2), "{releases:?}");
 }
 
@@ -226,7 +226,7 @@ pub async fn work_under_a_lease_that_was_granted_late_begins_with_most_of_the_tt
 pub async fn a_caller_of_a_limiter_without_a_runtime_holds_up_nobody(connect: &impl Connect) {
     let (delayed, _) = both(connect).await;
     let leases = delayed.leases();
-    // Before the mend, the third one waited for five seconds.
+    // If the second caller kept its turn, the third one would wait for five seconds.
     takes_less_than(Duration::from_secs(4), async |key| {
         let limiter = leases.limiter(key, 1_000, Duration::from_secs(1));
         let mut first = limiter.permit().into_future();
