@@ -210,7 +210,7 @@ async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
             assert!(!concern.contains_key("j"), "{command}");
             writes += 1;
         }
-        assert_eq!(writes, 5);
+        assert_eq!(writes, 7);
     }
 }
 
