@@ -1,7 +1,13 @@
 //! Leases that stay with their process after their last use, on a store.
 
-use leasehold::{Attempt, Error, Fence, Leases, LossReason};
-use tokio::time::{Instant, sleep};
+use std::future::pending;
+
+use leasehold::{Attempt, Error, Fence, Leases, LossReason, WithError};
+use tokio::{
+    spawn,
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{Clients, LONG, LOOK, Outcome, PATIENCE, ensure, fresh_key, violation};
 
@@ -60,18 +66,35 @@ pub async fn a_key_that_stays_goes_to_a_process_that_waits(clients: &Clients) ->
 }
 
 /// When another process has evicted a lease that stays, and was granted the key, nobody is granted the key from memory
-/// any more: long before the lease would be renewed. A holder from memory learns of its loss.
+/// any more: long before the lease would be renewed. A holder from memory learns of its loss, and so does work that runs
+/// under such a lease.
 pub async fn a_key_that_stays_is_granted_to_nobody_after_an_eviction(clients: &Clients) -> Outcome {
     let here = Leases::new(clients.first.clone());
     let there = Leases::new(clients.second.clone());
     let key = fresh_key("evicted while it stays")?;
+    let worked = fresh_key("evicted under work")?;
     // It is renewed after a third of this, which is longer than the patience.
     let held = here.acquire(&key, LONG).sticky(LONG).await?;
-    let evicted = there.evict(&key).await?.map(|it| it.evicted.len());
-    ensure!(evicted == Some(1), "{evicted:?} leases were evicted");
-    let Attempt::Acquired(next) = there.try_acquire(&key, LONG).await? else {
-        return violation("a key was held after its eviction");
-    };
+    let works = here.acquire(&worked, LONG).sticky(LONG);
+    drop(works.clone().await?);
+    let (begun, has_begun) = oneshot::channel();
+    let works = spawn(works.with(async move |_| {
+        begun.send(()).ok();
+        pending::<Result<(), Error>>().await
+    }));
+    ensure!(
+        has_begun.await.is_ok(),
+        "work under a lease that stays has not begun"
+    );
+    let mut nexts = Vec::new();
+    for key in [&worked, &key] {
+        let evicted = there.evict(key).await?.map(|it| it.evicted.len());
+        ensure!(evicted == Some(1), "{evicted:?} leases were evicted");
+        let Attempt::Acquired(next) = there.try_acquire(key, LONG).await? else {
+            return violation("a key was held after its eviction");
+        };
+        nexts.push(next);
+    }
     let start = Instant::now();
     loop {
         let Attempt::Held(by) = here.try_acquire(&key, LONG).await? else {
@@ -96,8 +119,19 @@ pub async fn a_key_that_stays_is_granted_to_nobody_after_an_eviction(clients: &C
         );
         ensure!(is_told, "a holder was told {told:?} after its eviction");
     }
-    ensure!(next.is_live(), "the next holder has lost its lease");
-    next.release().await?;
+    let worked = timeout(PATIENCE, works).await;
+    let is_told = matches!(
+        worked,
+        Ok(Ok(Err(WithError::Lost {
+            reason: LossReason::TakenOver,
+            ..
+        })))
+    );
+    ensure!(is_told, "work under an evicted lease ended with {worked:?}");
+    for next in nexts {
+        ensure!(next.is_live(), "the next holder has lost its lease");
+        next.release().await?;
+    }
     here.close().await;
     there.close().await;
     Ok(())
