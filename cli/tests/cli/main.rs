@@ -6,6 +6,7 @@ mod kills;
 mod late;
 mod lead;
 mod max_hold;
+mod other_users;
 mod pace;
 mod places;
 mod sessions;
@@ -135,12 +136,15 @@ impl Place {
 /// The command, without the parts of this process's environment that would change what it does. A test under `nohup`,
 /// for example, would ignore some signals.
 fn leasehold() -> Command {
+    leasehold_at(Path::new(env!("CARGO_BIN_EXE_leasehold")))
+}
+
+/// The same, if this path leads to the program.
+fn leasehold_at(program: &Path) -> Command {
     let mut command = Command::new("env");
     command
-        .args([
-            "--default-signal=HUP,INT,QUIT",
-            env!("CARGO_BIN_EXE_leasehold"),
-        ])
+        .arg("--default-signal=HUP,INT,QUIT")
+        .arg(program)
         .env_remove("LEASEHOLD_STORE")
         .env_remove("LEASEHOLD_OWNER")
         .stdin(Stdio::null());
