@@ -27,15 +27,26 @@ impl Cause {
     /// A cause that shows `text` instead of the error's own message.
     /// [`Error::driver_error`](crate::Error::driver_error) still gives the error.
     pub fn worded(text: impl Into<String>, error: impl StdError + Send + Sync + 'static) -> Self {
-        let (text, error) = (text.into(), Box::new(error));
+        let (text, error) = (text.into(), Arc::new(error));
+        Self(Arc::new(Worded { text, error }))
+    }
+
+    /// The same cause, with another text.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn reworded(&self, text: impl Into<String>) -> Self {
+        let (text, error) = (text.into(), self.original().clone());
         Self(Arc::new(Worded { text, error }))
     }
 
     /// The driver's error, if it is of type `E`.
     pub(crate) fn error<E: StdError + 'static>(&self) -> Option<&E> {
+        self.original().downcast_ref()
+    }
+
+    fn original(&self) -> &Arc<dyn StdError + Send + Sync + 'static> {
         match self.0.downcast_ref::<Worded>() {
-            Some(worded) => worded.error.downcast_ref(),
-            None => self.0.downcast_ref(),
+            Some(worded) => &worded.error,
+            None => &self.0,
         }
     }
 }
@@ -43,7 +54,7 @@ impl Cause {
 /// An error whose message is replaced by a text.
 struct Worded {
     text: String,
-    error: Box<dyn StdError + Send + Sync + 'static>,
+    error: Arc<dyn StdError + Send + Sync + 'static>,
 }
 
 impl StdError for Worded {}

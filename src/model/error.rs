@@ -474,6 +474,21 @@ impl Error {
             _ => None,
         }
     }
+
+    /// The cause, if a store gave it.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn cause_mut(&mut self) -> Option<&mut Cause> {
+        match self {
+            Self::Unreachable { source, .. }
+            | Self::Denied { source, .. }
+            | Self::Interrupted { source, .. }
+            | Self::Overloaded { source, .. }
+            | Self::NoJournal { source, .. }
+            | Self::Store { source, .. }
+            | Self::TransactionAborted { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 fn shown(seen: &Option<Fence>) -> String {

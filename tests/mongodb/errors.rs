@@ -2,11 +2,12 @@
 
 use std::{error::Error as _, time::Duration};
 
+use futures::TryStreamExt;
 use leasehold::{
-    Error, Key, Leases, MongoStore, Store,
+    Error, Filter, Key, Leases, MongoStore, Store,
     store::{AcquireRequest, BatchRequest, LeaseId, ReleaseRequest, RenewRequest},
 };
-use leasehold_tests::sentence::sentence;
+use leasehold_tests::{disguise::Disguise, sentence::sentence};
 use mongodb::{
     bson::{Document, doc},
     options::ClientOptions,
@@ -15,9 +16,14 @@ use tokio::{net::TcpListener, time::Instant};
 
 use super::{DATABASE, Engine, Fixture, LONG, SHORT};
 
-/// Everything of an error that a person or a log may get to see. Checks that the message is a sentence.
+/// Everything of an error that a person or a log may get to see. Checks that the message is a sentence, and names the
+/// server.
 pub(super) fn everything(error: &Error) -> String {
-    sentence(error);
+    let said = sentence(error);
+    let has_host = ["127.0.0.1:", "mongodb.sock"]
+        .iter()
+        .any(|it| said.contains(it));
+    assert!(has_host, "{said}");
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
     while let Some(cause) = source {
@@ -55,6 +61,44 @@ async fn an_unreachable_server_is_named_as_such() {
         assert!(!everything(&error).contains("hunter2"), "{error:?}");
     }
     assert!(!format!("{leases:?}").contains("hunter2"));
+}
+
+/// Purging does not wait longer for a primary than other calls do, and no message shows a statement.
+#[tokio::test]
+async fn a_missing_primary_is_named_as_such() {
+    let server = Engine::MongoDb.address();
+    let address = Disguise::Secondary.of(&server).await;
+    let leases = leases(ClientOptions::parse(&address).await.unwrap());
+    let start = Instant::now();
+    let looked = leases.inspect("key").await.map(drop).unwrap_err();
+    let wait = start.elapsed();
+    let start = Instant::now();
+    let purged = leases.purge(LONG).await.map(drop).unwrap_err();
+    let purge = start.elapsed();
+    assert!(purge < wait * 3, "{purge:?}, where a look took {wait:?}");
+    let failures = [
+        looked,
+        purged,
+        leases.acquire("key", LONG).await.map(drop).unwrap_err(),
+        leases.try_acquire("key", LONG).await.map(drop).unwrap_err(),
+        leases.evict("key").await.map(drop).unwrap_err(),
+        leases.release_owner("me").await.map(drop).unwrap_err(),
+        leases
+            .list(Filter::new())
+            .try_next()
+            .await
+            .map(drop)
+            .unwrap_err(),
+    ];
+    for error in failures {
+        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        let text = everything(&error);
+        let words = "none of these servers takes writes: 127.0.0.1:";
+        assert!(text.contains(words), "{text}");
+        for raw in ["expires_at", "$cond", "findAndModify"] {
+            assert!(!text.contains(raw), "{text}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ pub enum Disguise {
     Router,
     /// The primary of a replica set, in front of a router: the answer to `$$NOW` is the router's time.
     Primary,
+    /// A secondary of a replica set that has no primary.
+    Secondary,
     /// An engine that refuses the same commands as Amazon DocumentDB 5.0, among those that are sent here: updates with
     /// pipelines, `$$NOW`, and retryable writes.
     WithoutPipelines,
@@ -30,6 +32,8 @@ pub enum Disguise {
 /// The kind of the answer to a query of the first versions of the protocol, with which drivers greet a server.
 const OP_REPLY: i32 = 1;
 const OP_MSG: i32 = 2_013;
+/// The name of the replica set that the server seems to belong to.
+const SET: &str = "disguised";
 const HEADER: usize = 16;
 /// The length of the fields of an `OP_REPLY` that follow the header.
 const REPLY_FIELDS: usize = 20;
@@ -40,22 +44,23 @@ impl Disguise {
         let options = ClientOptions::parse(address).await.unwrap();
         let server = Arc::new(options.hosts[0].clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let here = listener.local_addr().unwrap().to_string();
+        let at = here.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = server.clone();
+                let (server, here) = (server.clone(), at.clone());
                 tokio::spawn(async move {
                     // The client notices by itself if the connection breaks.
                     let _ = match &*server {
                         ServerAddress::Tcp { host, port } => {
                             let port = port.unwrap_or(27_017);
                             match TcpStream::connect((host.as_str(), port)).await {
-                                Ok(server) => self.pass(client, server).await,
+                                Ok(server) => self.pass(client, server, &here).await,
                                 Err(error) => Err(error),
                             }
                         }
                         ServerAddress::Unix { path } => match UnixStream::connect(path).await {
-                            Ok(server) => self.pass(client, server).await,
+                            Ok(server) => self.pass(client, server, &here).await,
                             Err(error) => Err(error),
                         },
                         other => panic!("no address for a proxy: {other}"),
@@ -63,12 +68,15 @@ impl Disguise {
                 });
             }
         });
+        if self == Self::Secondary {
+            return format!("mongodb://{here}/?replicaSet={SET}");
+        }
         // A standalone server behind a proxy has no retryable writes.
         let retries = self == Self::Primary;
-        format!("mongodb://127.0.0.1:{port}/?directConnection=true&retryWrites={retries}")
+        format!("mongodb://{here}/?directConnection=true&retryWrites={retries}")
     }
 
-    async fn pass<S>(self, mut client: TcpStream, mut server: S) -> io::Result<()>
+    async fn pass<S>(self, mut client: TcpStream, mut server: S, here: &str) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -81,7 +89,7 @@ impl Disguise {
             }
             server.write_all(&request).await?;
             let answer = message(&mut server).await?;
-            client.write_all(&self.changed(answer)).await?;
+            client.write_all(&self.changed(answer, here)).await?;
         }
     }
 
@@ -90,7 +98,7 @@ impl Disguise {
         let refused =
             |message: &str, code: i32| Some(doc! { "ok": 0.0, "errmsg": message, "code": code });
         match self {
-            Self::Router | Self::Primary => return None,
+            Self::Router | Self::Primary | Self::Secondary => return None,
             Self::Bare if command.contains_key("createIndexes") => {
                 return refused("TTL indexes are not supported", 67);
             }
@@ -130,8 +138,8 @@ impl Disguise {
         }
     }
 
-    /// The answer of the server, changed into one of the disguised server.
-    fn changed(self, answer: Vec<u8>) -> Vec<u8> {
+    /// The answer of the server, changed into one of the disguised server, which is at this address.
+    fn changed(self, answer: Vec<u8>, here: &str) -> Vec<u8> {
         let Some(start) = document_in(&answer) else {
             return answer;
         };
@@ -149,7 +157,14 @@ impl Disguise {
             }
             Self::Primary => {
                 document.remove("msg");
-                document.insert("setName", "disguised");
+                document.insert("setName", SET);
+            }
+            Self::Secondary => {
+                document.remove("msg");
+                document.extend(doc! {
+                    "isWritablePrimary": false, "ismaster": false, "secondary": true,
+                    "setName": SET, "hosts": [here], "me": here,
+                });
             }
             Self::WithoutPipelines | Self::Bare | Self::Taciturn => {}
         }

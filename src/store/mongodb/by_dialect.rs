@@ -27,18 +27,24 @@ const MAX_CONCURRENT: usize = 16;
 
 /// Carries out an operation in the dialect of the engine. Both dialects have a method of its name.
 macro_rules! in_dialect {
-    ($store:expr, $operation:ident($($argument:expr),*)) => {
-        carry_out!($store, $store.ask_dialect().await?, $operation($($argument),*))
-    };
+    ($store:expr, $operation:ident($($argument:expr),*)) => {{
+        let outcome = async {
+            carry_out!($store, $store.ask_dialect().await?, $operation($($argument),*))
+        };
+        $store.locks.answered(outcome.await)
+    }};
 }
 
 /// As `in_dialect`, for an operation that may give its caller a lock or a permit: the collection is looked at before the
 /// first one. The others only keep, show or end what is there.
 macro_rules! on_a_fit_collection {
     ($store:expr, $operation:ident($($argument:expr),*)) => {{
-        let dialect = $store.ask_dialect().await?;
-        $store.first_look.ensure_fit(&$store.locks, |facts| FOR_LOCKS.judge(facts)).await?;
-        carry_out!($store, dialect, $operation($($argument),*))
+        let outcome = async {
+            let dialect = $store.ask_dialect().await?;
+            $store.first_look.ensure_fit(&$store.locks, |facts| FOR_LOCKS.judge(facts)).await?;
+            carry_out!($store, dialect, $operation($($argument),*))
+        };
+        $store.locks.answered(outcome.await)
     }};
 }
 
@@ -51,6 +57,14 @@ macro_rules! carry_out {
             Dialect::Classic => Classic($store).$operation($($argument),*).await,
         }
     };
+}
+
+impl MongoStore {
+    /// The outcomes of many operations.
+    fn each_answered<R>(&self, outcomes: Vec<Result<R, Error>>) -> Vec<Result<R, Error>> {
+        let outcomes = outcomes.into_iter();
+        outcomes.map(|it| self.locks.answered(it)).collect()
+    }
 }
 
 #[async_trait]
@@ -68,7 +82,8 @@ impl Store for MongoStore {
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        in_dialect!(self, renew(requests))
+        let answers = in_dialect!(self, renew(requests))?;
+        Ok(self.each_answered(answers))
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
@@ -116,21 +131,28 @@ impl Store for MongoStore {
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        on_a_fit_collection!(self, batch(requests))
+        let answers = on_a_fit_collection!(self, batch(requests))?;
+        Ok(self.each_answered(answers))
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(_) => self.watch_freed().await,
-            Dialect::Classic => Ok(None),
-        }
+        let outcome = async {
+            match self.ask_dialect().await? {
+                Dialect::Pipelines(_) => self.watch_freed().await,
+                Dialect::Classic => Ok(None),
+            }
+        };
+        self.locks.answered(outcome.await)
     }
 
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
-        match self.ask_dialect().await? {
-            Dialect::Pipelines(_) => self.watch_awaited().await,
-            Dialect::Classic => Ok(None),
-        }
+        let outcome = async {
+            match self.ask_dialect().await? {
+                Dialect::Pipelines(_) => self.watch_awaited().await,
+                Dialect::Classic => Ok(None),
+            }
+        };
+        self.locks.answered(outcome.await)
     }
 
     fn name(&self) -> String {

@@ -24,6 +24,7 @@ use std::{
 use mongodb::{
     Collection, Database, ServerInfo,
     bson::{Document, doc},
+    error::Error as DriverError,
     options::{
         Acknowledgment, CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference,
         SelectionCriteria, WriteConcern,
@@ -31,7 +32,7 @@ use mongodb::{
 };
 use parking_lot::Mutex;
 
-use super::error::{STORE, classify};
+use super::error::{STORE, at, classify};
 use crate::model::{Error, brief, quoted};
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it waits without end,
@@ -54,15 +55,15 @@ pub(crate) struct Collections<T: Send + Sync> {
     primary: Collection<T>,
     /// Whether `j: true` is sent. Otherwise the server decides.
     journal: bool,
-    known: Arc<Mutex<Option<Known>>>,
+    known: Arc<Mutex<Known>>,
 }
 
 /// What is known of the servers behind a client.
+#[derive(Default)]
 struct Known {
-    deployment: Deployment,
-    /// When they were asked.
-    asked: Instant,
-    /// Their addresses.
+    /// What one of them has answered, and when it was asked.
+    deployment: Option<(Deployment, Instant)>,
+    /// The addresses among which the driver has last chosen. Empty before its first choice.
     servers: String,
 }
 
@@ -117,18 +118,28 @@ impl<T: Send + Sync> Collections<T> {
         &self.majority
     }
 
-    /// What messages call the collection: with its servers, when one of them has answered. Before that, the driver does
-    /// not tell where they are.
+    /// What messages call the collection: with its servers, when one of them could be reached. Before that, the driver
+    /// does not tell where they are.
     pub(crate) fn name(&self) -> String {
         let namespace = self.majority.namespace().to_string();
         let namespace = quoted(&namespace);
-        match &*self.known.lock() {
-            Some(known) => format!(
-                "{STORE} ({namespace} at {})",
-                brief(&known.servers, SERVERS)
-            ),
+        match self.servers() {
+            Some(servers) => format!("{STORE} ({namespace} at {servers})"),
             None => format!("{STORE} ({namespace})"),
         }
+    }
+
+    /// The outcome of an operation. If it is an error, that names the servers.
+    pub(crate) fn answered<R>(&self, outcome: Result<R, Error>) -> Result<R, Error> {
+        outcome.map_err(|error| match self.servers() {
+            Some(servers) => at(&servers, error),
+            None => error,
+        })
+    }
+
+    fn servers(&self) -> Option<String> {
+        let servers = &self.known.lock().servers;
+        (!servers.is_empty()).then(|| brief(servers, SERVERS).into_owned())
     }
 
     /// The database of the collection, for commands that are built by hand.
@@ -183,25 +194,29 @@ impl<T: Send + Sync> Collections<T> {
     /// The kind of deployment behind the client. Asks the server if that is not known. A standalone server is asked
     /// again from time to time, and others are asked once.
     pub(super) async fn ask_deployment(&self) -> Result<Deployment, Error> {
-        if let Some(known) = &*self.known.lock() {
-            let is_old = known.asked.elapsed() >= STANDALONE_FOR;
+        if let Some((deployment, asked)) = self.known.lock().deployment {
+            let is_old = asked.elapsed() >= STANDALONE_FOR;
             // Sets and sharded clusters are not asked again. If a standalone server replaces a set, it is still sent
             // `w: "majority"`, and may acknowledge a write before it is in the journal.
-            if known.deployment != Deployment::Standalone || !is_old {
-                return Ok(known.deployment);
+            if deployment != Deployment::Standalone || !is_old {
+                return Ok(deployment);
             }
         }
-        let known = servers_behind(&self.other_database("admin")).await?;
-        let deployment = known.deployment;
-        *self.known.lock() = Some(known);
+        let asked = Instant::now();
+        let (servers, hello) = ask_any(&self.other_database("admin")).await;
+        let mut known = self.known.lock();
+        if !servers.is_empty() {
+            known.servers = servers;
+        }
+        let deployment = deployment_of(&hello.map_err(classify)?);
+        known.deployment = Some((deployment, asked));
         Ok(deployment)
     }
 }
 
-/// Asks any server behind a client what it belongs to. The driver tells the addresses of its servers only to who chooses
-/// among them.
-async fn servers_behind(admin: &Database) -> Result<Known, Error> {
-    let asked = Instant::now();
+/// Asks any server behind a client what it belongs to. Returns the addresses of those that could have been asked, too:
+/// the driver tells them only to who chooses among them.
+async fn ask_any(admin: &Database) -> (String, Result<Document, DriverError>) {
     let servers = Arc::<Mutex<BTreeSet<String>>>::default();
     let seen = servers.clone();
     let choose = move |server: &ServerInfo<'_>| {
@@ -212,13 +227,8 @@ async fn servers_behind(admin: &Database) -> Result<Known, Error> {
         .run_command(doc! { "hello": 1 })
         .selection_criteria(SelectionCriteria::Predicate(Arc::new(choose)))
         .await;
-    let deployment = deployment_of(&hello.map_err(classify)?);
     let servers: Vec<_> = servers.lock().iter().cloned().collect();
-    Ok(Known {
-        deployment,
-        asked,
-        servers: servers.join(", "),
-    })
+    (servers.join(", "), hello)
 }
 
 /// The deployment of a server with this answer to `hello`. A member of a set that is not initiated yet is not

@@ -156,7 +156,7 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a command that was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        runtime::call("prepare", CALL_TIMEOUT, || self.locks.name(), async move {
+        self.call("prepare", async move {
             let (facts, _) = this.locks.look().await?;
             FOR_COUNTED_LOCKS_WITHOUT_INDEX.judge(&facts)?;
             this.create_index().await?;
@@ -216,7 +216,7 @@ impl MongoDistributedLock {
             validation::checked_ttl(ttl, Duration::ZERO)?,
         );
         let this = self.clone();
-        runtime::call("acquire", CALL_TIMEOUT, || self.locks.name(), async move {
+        self.call("acquire", async move {
             let sent = Instant::now();
             this.ensure_fit().await?;
             let read = this.read(&key).await?;
@@ -245,10 +245,8 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a delete that was sent. A repeated call is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let (this, key) = (self.clone(), Key::new(key)?);
-        runtime::call(
+        self.call(
             "remove expired",
-            CALL_TIMEOUT,
-            || self.locks.name(),
             async move { this.delete_expired(&key).await },
         )
         .await
@@ -275,17 +273,12 @@ impl MongoDistributedLock {
             validation::checked_ttl(ttl, Duration::ZERO)?,
         );
         let this = self.clone();
-        runtime::call(
-            "increment",
-            CALL_TIMEOUT,
-            || self.locks.name(),
-            async move {
-                let sent = Instant::now();
-                this.ensure_fit().await?;
-                let now = this.read(&key).await?.now;
-                this.count_up(key, ttl, now, sent + ttl).await
-            },
-        )
+        self.call("increment", async move {
+            let sent = Instant::now();
+            this.ensure_fit().await?;
+            let now = this.read(&key).await?.now;
+            this.count_up(key, ttl, now, sent + ttl).await
+        })
         .await
     }
 
@@ -300,10 +293,22 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a release that was sent.
     pub async fn release(&self, grant: &DistributedLockGrant) -> Result<bool, Error> {
         let (this, key, holder) = (self.clone(), grant.key.clone(), grant.holder);
-        runtime::call("release", CALL_TIMEOUT, || self.locks.name(), async move {
-            this.delete_own(&key, holder).await
-        })
+        self.call(
+            "release",
+            async move { this.delete_own(&key, holder).await },
+        )
         .await
+    }
+
+    async fn call<R: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<R, Error>> + Send + 'static,
+    ) -> Result<R, Error> {
+        let locks = self.locks.clone();
+        let answered = async move { locks.answered(work.await) };
+        let name = || self.locks.name();
+        runtime::call(operation, CALL_TIMEOUT, name, answered).await
     }
 
     async fn ensure_fit(&self) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! The driver's errors, sorted by what their caller can do about them.
 
-use std::io;
+use std::{io, mem};
 
 use mongodb::{
     bson::Document,
@@ -49,8 +49,12 @@ const REFUSED_BY_VALIDATOR: i32 = 121;
 /// The command cannot be carried out on a view.
 pub(crate) const IS_A_VIEW: i32 = 166;
 
-/// The longest text of a cause. With that of its error, and a place before it, it is at most 300 characters.
+/// The longest text of a cause.
 const LONGEST_CAUSE: usize = 130;
+/// The longest message that names its servers. With a place before it, it is at most 300 characters.
+const LONGEST_MESSAGE: usize = 240;
+/// The longest list of servers before a cause.
+const LONGEST_SERVERS: usize = 60;
 /// How many of the servers that cannot be used are named.
 const SERVERS_SHOWN: usize = 3;
 /// The primary stepped down or is shutting down, the network between the servers failed, or time ran out. These are the
@@ -282,6 +286,27 @@ pub(crate) fn classify_of_any_collection(error: DriverError) -> Error {
         // The connection broke, was closed by the pool, or gave an answer that makes no sense.
         _ => Error::Interrupted { store, source },
     }
+}
+
+/// An error of these servers, which it names before its cause.
+pub(crate) fn at(servers: &str, mut error: Error) -> Error {
+    let first = servers.split(", ").next().unwrap_or_default();
+    let told = |cause: String| {
+        // The driver names the servers when none of them can be used.
+        if cause.contains(first) {
+            cause
+        } else {
+            format!("{}: {cause}", brief(servers, LONGEST_SERVERS))
+        }
+    };
+    let most = LONGEST_MESSAGE.saturating_sub(error.to_string().chars().count() + ": ".len());
+    if let Error::NotPrepared { problem, .. } = &mut error {
+        *problem = told(mem::take(problem));
+    } else if let Some(cause) = error.cause_mut() {
+        let text = told(cause.to_string());
+        *cause = cause.reworded(brief(&text, most));
+    }
+    error
 }
 
 /// Whether the engine does not support pipelines in updates, as Amazon DocumentDB.

@@ -128,6 +128,8 @@ impl<T: Send + Sync> Collections<T> {
     /// Asks the server what the collection is like. The second value says why a part of that cannot be seen: this user
     /// may not, or the engine does not tell.
     pub(super) async fn look(&self) -> Result<(CollectionFacts, Option<Error>), Error> {
+        // So that an error about these facts can name the servers.
+        self.ask_deployment().await?;
         let (namespace, database) = (self.reads().namespace(), self.database());
         let entries = async |question: Document| {
             let answer = database.run_cursor_command(question).await?;

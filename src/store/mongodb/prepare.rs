@@ -55,21 +55,16 @@ impl MongoStore {
     /// Dropping the future does not stop what was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        runtime::call(
-            "prepare",
-            PREPARE_TIMEOUT,
-            || self.locks.name(),
-            async move {
-                let hidden = this.ensure_fit_for_locks().await?;
-                if !this.ask_whether_classic().await? {
-                    for index in indexes(this.retention) {
-                        this.create(index).await?;
-                    }
+        self.call("prepare", async move {
+            let hidden = this.ensure_fit_for_locks().await?;
+            if !this.ask_whether_classic().await? {
+                for index in indexes(this.retention) {
+                    this.create(index).await?;
                 }
-                this.try_a_lock().await?;
-                hidden.map_or(Ok(()), Err)
-            },
-        )
+            }
+            this.try_a_lock().await?;
+            hidden.map_or(Ok(()), Err)
+        })
         .await
     }
 
@@ -101,11 +96,22 @@ impl MongoStore {
     /// The future may be dropped at any point.
     pub async fn check(&self) -> Result<(), Error> {
         let this = self.clone();
-        runtime::call("check", PREPARE_TIMEOUT, || self.locks.name(), async move {
+        self.call("check", async move {
             let hidden = this.ensure_fit_for_locks().await?;
             hidden.map_or(Ok(()), Err)
         })
         .await
+    }
+
+    async fn call(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<(), Error>> + Send + 'static,
+    ) -> Result<(), Error> {
+        let locks = self.locks.clone();
+        let answered = async move { locks.answered(work.await) };
+        let name = || self.locks.name();
+        runtime::call(operation, PREPARE_TIMEOUT, name, answered).await
     }
 
     /// Fails if what can be seen of the collection is not fit. The value says why a part cannot be seen.

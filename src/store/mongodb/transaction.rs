@@ -43,7 +43,8 @@ impl MongoStore {
             .return_document(ReturnDocument::After)
             .session(session)
             .await
-            .map_err(|error| refusal(error, key))?;
+            .map_err(|error| refusal(error, key));
+        let touched = self.locks.answered(touched)?;
         let decoded = |document: RawDocumentBuf| timed(decode::lock(&document, key)?);
         touched.map(decoded).transpose()
     }

@@ -85,6 +85,14 @@ pub(super) async fn carry_out<S: GuardedWrite>(
 
 async fn write<S: GuardedWrite>(
     statement: &S,
+    session: Option<&mut ClientSession>,
+) -> Result<S::Answer, Error> {
+    let outcome = write_or_find_reason(statement, session).await;
+    statement.target().documents.answered(outcome)
+}
+
+async fn write_or_find_reason<S: GuardedWrite>(
+    statement: &S,
     mut session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
     let target = statement.target();
