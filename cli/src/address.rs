@@ -53,7 +53,7 @@ pub(crate) enum AddressError {
     #[error("{0}")]
     Denied(String),
     /// The store failed.
-    #[error("{place}: {}", message(error))]
+    #[error("{}", at(place, error))]
     Store { place: String, error: Error },
 }
 
@@ -153,6 +153,15 @@ pub(crate) fn message(error: &Error) -> String {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
         },
+    }
+}
+
+/// The message, after the place of the store. If the message names the hosts, only the rest of the place stands there.
+fn at(place: &str, error: &Error) -> String {
+    let message = message(error);
+    match place.rsplit_once(", ") {
+        Some((hosts, rest)) if message.contains(hosts) => format!("{rest}: {message}"),
+        _ => format!("{place}: {message}"),
     }
 }
 
