@@ -36,7 +36,8 @@ pub fn by_file(off: &Path) -> [(&'static str, String); 4] {
     [
         ("LD_PRELOAD", library()),
         ("FAKETIME_TIMESTAMP_FILE", off.display().to_string()),
-        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        // The process reads the file again after this many seconds.
+        ("FAKETIME_CACHE_DURATION", "1".to_owned()),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
     ]
 }
