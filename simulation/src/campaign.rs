@@ -37,6 +37,8 @@ const FLOORS: &[(&str, u64)] = &[
     ("evicted", 150),
     ("closed", 100),
     ("killed", 50),
+    ("runtime ended", 50),
+    ("guard left", 50),
     ("panicked", 60),
     ("fault: lost", 100),
     ("fault: late", 100),

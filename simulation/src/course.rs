@@ -81,6 +81,8 @@ pub struct Course {
     pub closes: bool,
     /// Whether a client is killed while its tasks work.
     pub kills: bool,
+    /// Whether the runtime of all clients ends while their tasks work.
+    pub ends_runtime: bool,
     /// Whether the server's clock steps.
     pub steps_clock: bool,
     /// Whether futures are left alone for many seconds.
@@ -107,7 +109,7 @@ impl Course {
                 }
             }
         }
-        Self {
+        let mut course = Self {
             seed,
             clients: rng.usize(1..=3),
             tasks: rng.usize(1..=5),
@@ -124,13 +126,16 @@ impl Course {
             evicts: rng.u8(0..4) == 0,
             closes: rng.u8(0..3) == 0,
             kills: rng.u8(0..6) == 0,
+            ends_runtime: false,
             steps_clock: rng.u8(0..4) == 0,
             leaves_futures: rng.u8(0..4) == 0,
             shared: *rng.choice(&[10, 35, 60]).unwrap_or(&35),
             sticky: *rng.choice(&[0, 0, 20, 60, 100]).unwrap_or(&0),
             jobs: rng.u8(0..3) == 0,
             is_contended: rng.u8(0..3) == 0,
-        }
+        };
+        course.ends_runtime = rng.u8(0..6) == 0;
+        course
     }
 
     /// The changes that make a course smaller, the greatest first. They can be made one after the other.
@@ -146,13 +151,14 @@ impl Course {
             }));
         }
         all.push(Box::new(|it| it.faults = Faults::default()));
-        let flags: [fn(&mut Self); 11] = [
+        let flags: [fn(&mut Self); 12] = [
             |it| it.shares_owner = false,
             |it| it.has_bursts = false,
             |it| it.rests = 0,
             |it| it.evicts = false,
             |it| it.closes = false,
             |it| it.kills = false,
+            |it| it.ends_runtime = false,
             |it| it.steps_clock = false,
             |it| it.leaves_futures = false,
             |it| it.jobs = false,

@@ -162,6 +162,12 @@ impl Ledger {
         self.inner.borrow().gone.contains(&client)
     }
 
+    /// The guards that tasks have.
+    pub fn guards(&self) -> Vec<Rc<Guard>> {
+        let inner = self.inner.borrow();
+        inner.guards.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Records that a client closes or is killed.
     pub fn goes(&self, client: usize, is_killed: bool) {
         let mut inner = self.inner.borrow_mut();

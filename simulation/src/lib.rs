@@ -16,6 +16,7 @@ mod jobs;
 mod judge;
 mod ledger;
 mod panics;
+mod restart;
 mod server;
 mod shrink;
 mod task;

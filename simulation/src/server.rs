@@ -160,6 +160,34 @@ impl State {
         DateTime::UNIX_EPOCH + TimeDelta::milliseconds(BEGIN + elapsed + self.ahead)
     }
 
+    /// For how long there has been the server.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Goes on by another clock of the process, which had this time when there was no server yet. No fault is left.
+    pub fn restart(&mut self, began: Instant) {
+        let now = Instant::now();
+        (self.began, self.stands_until, self.trouble) = (began, now, now);
+        self.at_once = (now, 0);
+        self.faults_left = 0;
+        self.evicted.clear();
+        self.evictions = 0;
+    }
+
+    /// How long a document keeps a lease or a place.
+    pub fn lasts(&self, key: &Key) -> Duration {
+        let Some(record) = self.records.get(key) else {
+            return Duration::ZERO;
+        };
+        let holders = record.holders.iter().map(|it| it.expires_at);
+        let last = holders
+            .chain(record.waiters.iter().map(|it| it.until))
+            .max();
+        last.and_then(|last| (last - self.now()).to_std().ok())
+            .unwrap_or_default()
+    }
+
     /// Records what a judge found. Only the first finding counts.
     pub fn find(&mut self, trace: &Trace, found: Option<Violation>) {
         if let Some(found) = found.filter(|_| self.violation.is_none() && !self.is_over) {

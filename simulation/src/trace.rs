@@ -46,9 +46,9 @@ impl Trace {
         }
     }
 
-    /// Counts the times from now on.
-    pub fn begin(&self) {
-        *self.began.lock() = Some(Instant::now());
+    /// Counts the times from this one on.
+    pub fn begin(&self, at: Instant) {
+        *self.began.lock() = Some(at);
     }
 
     /// Adds a line.

@@ -18,7 +18,7 @@ use crate::{
     course::{CALL_TIMEOUT, Course, MARGIN},
     judge::{Judge, Violation},
     ledger::{Ledger, Tally},
-    panics,
+    panics, restart,
     server::Server,
     task::{CALL, Task},
     trace::{Trace, Who},
@@ -70,6 +70,8 @@ struct World {
     ledger: Rc<Ledger>,
     clients: Vec<Client>,
     rng: Rng,
+    /// Whether the runtime ends now.
+    is_over: bool,
 }
 
 /// Makes a run.
@@ -89,22 +91,41 @@ pub fn run(course: &Course, options: &Options) -> Outcome {
         }
     };
     let tasks = LocalSet::new();
-    let (server, tally) = tasks.block_on(&runtime, async {
-        trace.begin();
+    let (server, ledger, left) = tasks.block_on(&runtime, async {
+        trace.begin(Instant::now());
         let mut world = World::new(course, options, trace.clone());
         world.begin();
         world.goes_on().await;
         let clients = std::mem::take(&mut world.clients);
-        if world.server.state().violation.is_none() {
-            world.ends(clients).await;
-        }
-        (world.server.clone(), world.tally())
+        let is_wrong = world.server.state().violation.is_some();
+        let left = match () {
+            () if is_wrong => None,
+            () if world.is_over => Some(restart::Left::of(
+                clients.into_iter().filter_map(|it| it.leases).collect(),
+                &world.server,
+                &world.ledger,
+            )),
+            () => {
+                world.ends(clients).await;
+                None
+            }
+        };
+        (world.server, world.ledger, left)
     });
-    if let Some(panic) = panics::take() {
-        server.accuse(Judge::Panicked, || panic);
-    }
+    // What the end of the runtime drops, or is over with the run, is no fault of a client.
     server.state().is_over = true;
     drop((tasks, runtime));
+    if let (Some(left), Ok(runtime)) = (left, paused_runtime(course.seed)) {
+        server.state().is_over = false;
+        let tasks = LocalSet::new();
+        tasks.block_on(&runtime, left.goes_on(course, &server, &ledger));
+        server.state().is_over = true;
+    }
+    if let Some(panic) = panics::take() {
+        server.state().is_over = false;
+        server.accuse(Judge::Panicked, || panic);
+    }
+    let tally = tally(&server, &ledger);
     let violation = server.state().violation.take();
     Outcome {
         violation,
@@ -132,6 +153,7 @@ impl World {
             server,
             clients: Vec::new(),
             rng: Rng::with_seed(course.seed ^ 1),
+            is_over: false,
         }
     }
 
@@ -189,7 +211,7 @@ impl World {
             };
             seen = version;
             let mut tasks = self.clients.iter().flat_map(|it| &it.tasks);
-            if is_wrong || tasks.all(JoinHandle::is_finished) {
+            if is_wrong || self.is_over || tasks.all(JoinHandle::is_finished) {
                 return;
             }
         }
@@ -205,6 +227,7 @@ impl World {
         match self.rng.u8(0..6) {
             0 if self.course.closes => self.close(client),
             1 if self.course.kills => self.kill(client),
+            4 if self.course.ends_runtime => self.is_over = true,
             2 | 3 if self.course.steps_clock => {
                 let most = i64::try_from(MARGIN.as_millis()).unwrap_or(0) - 10;
                 let ahead = self.rng.i64(0..=most);
@@ -281,60 +304,59 @@ impl World {
                 }
             }
         }
-        self.is_clean(has_killed).await;
+        is_clean(&self.server, &self.ledger, has_killed).await;
     }
+}
 
-    /// How often each thing happened.
-    fn tally(&self) -> Tally {
-        self.ledger.count("runs");
-        let state = self.server.state();
-        let mut tally = self.ledger.tally();
-        tally.insert("requests", state.requests);
-        for (what, often) in &state.tally {
-            *tally.entry(what).or_default() += often;
-        }
-        tally
+/// How often each thing happened.
+fn tally(server: &Server, ledger: &Ledger) -> Tally {
+    ledger.count("runs");
+    let state = server.state();
+    let mut tally = ledger.tally();
+    tally.insert("requests", state.requests);
+    for (what, often) in &state.tally {
+        *tally.entry(what).or_default() += often;
     }
+    tally
+}
 
-    /// When all clients are closed there is no lease, no place and no task.
-    async fn is_clean(&mut self, has_killed: bool) {
-        if self.server.state().violation.is_some() {
-            return;
-        }
-        if self.server.control == Some(Control::LeavesATask) {
-            drop(tokio::spawn(std::future::pending::<()>()));
-        }
-        // What hangs still is given up, and what is sent again arrives.
-        self.server.state().faults_left = 0;
-        let mut quiet = Instant::now() + QUIET;
-        while Instant::now() < quiet {
-            sleep_until(quiet).await;
-            // A request that makes the server stand still may itself have waited for it.
-            quiet = quiet.max(self.server.state().trouble + QUIET);
-        }
-        self.ledger.look();
-        if has_killed {
-            return;
-        }
-        let alive = Handle::current().metrics().num_alive_tasks();
-        if alive > 0 {
-            self.server
-                .accuse(Judge::Leftover, || format!("{alive} tasks"));
-        }
-        let left = {
-            let state = self.server.state();
-            let now = state.now();
-            let place = |it: &leasehold::store::LockRecord| it.live_places(now).next().cloned();
-            state.records.values().find_map(place)
-        };
-        if let Some(place) = left {
-            self.server.accuse(Judge::Leftover, || format!("{place:?}"));
-        }
-        // The world and the ledger know the server; whatever of a client is left knows it too.
-        let owners = Arc::strong_count(&self.server) - 2;
-        if owners > 0 {
-            let text = || format!("{owners} parts of clients whose handles were dropped");
-            self.server.accuse(Judge::Leftover, text);
-        }
+/// When all clients are closed there is no lease, no place and no task.
+pub async fn is_clean(server: &Arc<Server>, ledger: &Ledger, has_killed: bool) {
+    if server.state().violation.is_some() {
+        return;
+    }
+    if server.control == Some(Control::LeavesATask) {
+        drop(tokio::spawn(std::future::pending::<()>()));
+    }
+    // What hangs still is given up, and what is sent again arrives.
+    server.state().faults_left = 0;
+    let mut quiet = Instant::now() + QUIET;
+    while Instant::now() < quiet {
+        sleep_until(quiet).await;
+        // A request that makes the server stand still may itself have waited for it.
+        quiet = quiet.max(server.state().trouble + QUIET);
+    }
+    ledger.look();
+    if has_killed {
+        return;
+    }
+    let alive = Handle::current().metrics().num_alive_tasks();
+    if alive > 0 {
+        server.accuse(Judge::Leftover, || format!("{alive} tasks"));
+    }
+    let left = {
+        let state = server.state();
+        let now = state.now();
+        let place = |it: &leasehold::store::LockRecord| it.live_places(now).next().cloned();
+        state.records.values().find_map(place)
+    };
+    if let Some(place) = left {
+        server.accuse(Judge::Leftover, || format!("{place:?}"));
+    }
+    // The world and the ledger know the server; whatever of a client is left knows it too.
+    let owners = Arc::strong_count(server) - 2;
+    if owners > 0 {
+        let text = || format!("{owners} parts of clients whose handles were dropped");
+        server.accuse(Judge::Leftover, text);
     }
 }
