@@ -108,6 +108,23 @@ async fn a_synthetic_source_has_to_map_the_fence() {
     }
 }
 
+/// It puts its documents together anew too, whatever the mapping says of the source.
+#[tokio::test]
+async fn a_time_series_has_to_map_the_fence() {
+    let index = json!({
+        "settings": { "index": {
+            "mode": "time_series", "routing_path": ["kind"], "number_of_replicas": 0,
+            "time_series": { "start_time": "2020-01-01T00:00:00Z", "end_time": "2040-01-01T00:00:00Z" },
+        } },
+        "mappings": { "properties": {
+            "@timestamp": { "type": "date" },
+            "kind": { "type": "keyword", "time_series_dimension": true },
+        } },
+    });
+    let documents = made(Engine::Elasticsearch, index, json!({})).await;
+    is_refused(&documents, "map leasehold_fence as a long").await;
+}
+
 /// The engines do not run pipelines for updates in a bulk, so none can drop the fence, or change it.
 #[tokio::test]
 async fn no_pipeline_drops_a_fence() {
