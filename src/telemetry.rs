@@ -34,7 +34,6 @@ mod acquire;
 mod leader;
 mod lease;
 mod limiter;
-#[cfg(feature = "metrics")]
 mod metrics;
 mod place;
 mod sticky;

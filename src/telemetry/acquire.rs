@@ -8,10 +8,11 @@ use tracing::{
     field::{self, Empty},
 };
 
-use super::lease::LeaseFields;
-#[cfg(feature = "metrics")]
-use super::metrics;
-use super::words::{Outcome, TARGET};
+use super::{
+    lease::LeaseFields,
+    metrics,
+    words::{Outcome, TARGET},
+};
 use crate::model::{Error, Held, Key, Mode};
 
 /// The fields of the span of an acquire.
@@ -139,8 +140,10 @@ impl AcquireSpan {
     fn end(&mut self, outcome: Outcome, now: Instant) -> Duration {
         self.ended = true;
         let waited = now.saturating_duration_since(self.since);
-        #[cfg(feature = "metrics")]
-        metrics::acquire_ended(outcome, self.mode, waited);
+        let ended = ("outcome", outcome.as_str());
+        let mode = ("mode", self.mode.as_str());
+        metrics::count(metrics::ACQUIRES, &[ended, mode], 1);
+        metrics::record(metrics::ACQUIRE_WAIT, &[ended], waited.as_secs_f64());
         self.span.record("outcome", outcome.as_str());
         self.span.record("waited", field::debug(waited));
         waited
@@ -172,16 +175,14 @@ impl Waiting {
     /// yet.
     pub(crate) fn begins(key: &Key, ahead: Option<usize>) -> Self {
         debug!(target: TARGET, key = key.as_str(), ahead, "waits for the key");
-        #[cfg(feature = "metrics")]
-        metrics::waiter_added();
+        metrics::add(metrics::WAITING_TASKS, 1.0);
         Self(())
     }
 }
 
-#[cfg(feature = "metrics")]
 impl Drop for Waiting {
     fn drop(&mut self) {
-        metrics::waiter_removed();
+        metrics::add(metrics::WAITING_TASKS, -1.0);
     }
 }
 

@@ -9,9 +9,7 @@ use tracing::{
     info, warn,
 };
 
-#[cfg(feature = "metrics")]
-use super::metrics;
-use super::{lease::LeaseFields, words::TARGET};
+use super::{lease::LeaseFields, metrics, words::TARGET};
 use crate::model::{Error, Fence, Key, LeaseId};
 
 /// How a term ended.
@@ -75,8 +73,7 @@ impl TermSpan {
             target: TARGET, key = key.as_str(), owner, %lease, fence = fence.get(), ?ttl,
             "a term begins",
         );
-        #[cfg(feature = "metrics")]
-        metrics::term_began();
+        metrics::add(metrics::LEADING, 1.0);
         Self {
             span,
             key: key.clone(),
@@ -113,8 +110,10 @@ impl TermSpan {
                 target: TARGET, key, %lease, fence, outcome = label, ?lasted, "a term ends",
             );
         }
-        #[cfg(feature = "metrics")]
-        metrics::term_ended(label, lasted);
+        let labels = [("outcome", label)];
+        metrics::add(metrics::LEADING, -1.0);
+        metrics::count(metrics::TERMS, &labels, 1);
+        metrics::record(metrics::TERM_TIME, &labels, lasted.as_secs_f64());
     }
 }
 

@@ -8,9 +8,10 @@ use tracing::{
     trace, warn,
 };
 
-#[cfg(feature = "metrics")]
-use super::metrics;
-use super::words::{Outcome, TARGET};
+use super::{
+    metrics,
+    words::{Outcome, TARGET},
+};
 use crate::model::{Error, Fence, Key, LeaseId, LossReason, Mode};
 
 /// The fields of a lease.
@@ -44,27 +45,29 @@ pub(crate) struct KeptLeases {
 
 /// Reports that a guard was made for a granted lease.
 pub(crate) fn guard_created() {
-    #[cfg(feature = "metrics")]
-    metrics::guard_created();
+    metrics::add(metrics::HELD, 1.0);
 }
 
 /// Reports that a guard was dropped, or that its release has begun. `held` is how long the lease was held. The outcome
 /// of the release is [reported later](released).
 pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
-    #[cfg(feature = "metrics")]
-    metrics::guard_ended(held);
+    count_end(held);
     let LeaseFields { key, lease, .. } = of;
     trace!(target: TARGET, key = key.as_str(), %lease, ?held, "given up");
 }
 
 /// Reports that a guard was detached, so that its lease is not released and will expire.
 pub(crate) fn detached(of: LeaseFields<'_>, held: Duration) {
-    #[cfg(feature = "metrics")]
-    metrics::guard_ended(held);
+    count_end(held);
     let LeaseFields {
         key, lease, fence, ..
     } = of;
     debug!(target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?held, "detached");
+}
+
+fn count_end(held: Duration) {
+    metrics::add(metrics::HELD, -1.0);
+    metrics::record(metrics::HOLD_TIME, &[], held.as_secs_f64());
 }
 
 /// The span of a renewal that a caller waits for.
@@ -78,22 +81,15 @@ pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
 /// Reports that a batch of renewals is sent, up to `lag` later than planned.
 pub(crate) fn renewals_sent(leases: usize, lag: Duration) {
     trace!(target: TARGET, leases, ?lag, "renewing");
-    #[cfg(feature = "metrics")]
-    metrics::renewals_sent(lag);
+    metrics::record(metrics::RENEWAL_LAG, &[], lag.as_secs_f64());
 }
 
 /// Reports a change of how many leases are kept alive, and of how many of them are at risk.
 pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
-    #[cfg(feature = "metrics")]
     if before != now {
-        let more = |before: usize, now: usize| now as f64 - before as f64;
-        metrics::kept(
-            more(before.kept, now.kept),
-            more(before.at_risk, now.at_risk),
-        );
+        metrics::add(metrics::KEPT, now.kept as f64 - before.kept as f64);
+        metrics::add(metrics::AT_RISK, now.at_risk as f64 - before.at_risk as f64);
     }
-    #[cfg(not(feature = "metrics"))]
-    let _ = (before, now);
 }
 
 /// Reports that renewals are due and were not sent yet, because the store has not answered earlier ones. The next renewal
@@ -122,8 +118,12 @@ pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
         target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?ttl, ?left,
         outcome = Outcome::Renewed.as_str(), "renewed",
     );
-    #[cfg(feature = "metrics")]
-    metrics::renewed(left);
+    metrics::count(
+        metrics::RENEWALS,
+        &[("outcome", Outcome::Renewed.as_str())],
+        1,
+    );
+    metrics::record(metrics::RENEWAL_MARGIN, &[], left.as_secs_f64());
 }
 
 /// Reports that a renewal failed, or that its answer says that the lease is lost.
@@ -133,8 +133,7 @@ pub(crate) fn renewal_failed(of: LeaseFields<'_>, left: Duration, error: &Error)
         target: TARGET, key = key.as_str(), %lease, ?left, outcome = outcome.as_str(), %error,
         "not renewed",
     );
-    #[cfg(feature = "metrics")]
-    metrics::renewal_failed(outcome);
+    metrics::count(metrics::RENEWALS, &[("outcome", outcome.as_str())], 1);
 }
 
 /// Reports that the renewals of a lease fail, and less than a third of its ttl is left.
@@ -163,8 +162,7 @@ pub(crate) fn lost(of: LeaseFields<'_>, reason: &LossReason) {
             target: TARGET, key, %lease, fence, reason = label, "a lease is lost: {reason}",
         ),
     }
-    #[cfg(feature = "metrics")]
-    metrics::lost(label);
+    metrics::count(metrics::LOSSES, &[("reason", label)], 1);
 }
 
 fn label(reason: &LossReason) -> &'static str {
@@ -220,12 +218,13 @@ pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
 /// Counts a release in the background. The metric leaves out the releases for which a caller waited from their
 /// beginning.
 fn count_release(has_caller: bool, outcome: Outcome) {
-    #[cfg(feature = "metrics")]
     if !has_caller {
-        metrics::released(outcome);
+        metrics::count(
+            metrics::BACKGROUND_RELEASES,
+            &[("outcome", outcome.as_str())],
+            1,
+        );
     }
-    #[cfg(not(feature = "metrics"))]
-    let _ = (has_caller, outcome);
 }
 
 impl ReleaseFields<'_> {

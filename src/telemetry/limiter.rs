@@ -8,9 +8,10 @@ use tracing::{
     field::{self, Empty},
 };
 
-#[cfg(feature = "metrics")]
-use super::metrics;
-use super::words::{Outcome, TARGET};
+use super::{
+    metrics,
+    words::{Outcome, TARGET},
+};
 use crate::model::{Error, Key};
 
 /// The span of a request for permits that is under way. If this is dropped before an outcome is reported, it reports
@@ -73,8 +74,9 @@ impl<'a> PermitSpan<'a> {
                 error = error.map(field::display), "asked for permits",
             );
         });
-        #[cfg(feature = "metrics")]
-        metrics::permit_request_ended(outcome, waited);
+        let labels = [("outcome", outcome.as_str())];
+        metrics::count(metrics::LIMITER_REQUESTS, &labels, 1);
+        metrics::record(metrics::LIMITER_WAIT, &labels, waited.as_secs_f64());
     }
 }
 

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use tracing::{debug, field, warn};
 
-#[cfg(feature = "metrics")]
-use super::metrics;
-use super::words::{Outcome, TARGET};
+use super::{
+    metrics,
+    words::{Outcome, TARGET},
+};
 use crate::model::{Error, Key};
 
 /// Reports that a refusal has taken a place, with `ahead` processes ahead.
 pub(crate) fn place_taken(key: &Key, ahead: usize) {
     debug!(target: TARGET, key = key.as_str(), ahead, "took a place");
-    #[cfg(feature = "metrics")]
-    metrics::place_taken(ahead);
+    metrics::count(metrics::PLACES_TAKEN, &[], 1);
+    metrics::record(metrics::PLACES_AHEAD, &[], ahead as f64);
 }
 
 /// Reports that this process waits without a place, because all places of the key are taken.
@@ -22,15 +23,13 @@ pub(crate) fn no_place(key: &Key) {
         target: TARGET, key = key.as_str(),
         "has no place: all are taken, so it asks seldom and comes after all that have one",
     );
-    #[cfg(feature = "metrics")]
-    metrics::no_place();
+    metrics::count(metrics::NO_PLACE, &[], 1);
 }
 
 /// Reports that a grant has ended a place, which was taken with `ahead` processes ahead.
 pub(crate) fn turn_came(key: &Key, ahead: usize, waited: Duration) {
     debug!(target: TARGET, key = key.as_str(), ahead, ?waited, "its turn came");
-    #[cfg(feature = "metrics")]
-    metrics::turn_came(waited);
+    metrics::record(metrics::TURN_WAIT, &[], waited.as_secs_f64());
 }
 
 /// Reports that a key was granted after `ahead` processes, for which the free key was kept for the time `waited`, did
@@ -40,8 +39,7 @@ pub(crate) fn places_passed(key: &Key, ahead: usize, waited: Duration) {
         target: TARGET, key = key.as_str(), ahead, ?waited,
         "passed places: the key was free, and those ahead did not take it",
     );
-    #[cfg(feature = "metrics")]
-    metrics::places_passed(ahead);
+    metrics::count(metrics::PLACES_PASSED, &[], ahead as u64);
 }
 
 /// Reports the answer to the request that gives up a place, or its error. After an error the place counts until it
@@ -52,6 +50,9 @@ pub(crate) fn place_given_up(key: &Key, error: Option<&Error>) {
         target: TARGET, key = key.as_str(), outcome = outcome.as_str(),
         error = error.map(field::display), "gave up its place",
     );
-    #[cfg(feature = "metrics")]
-    metrics::place_given_up(outcome);
+    metrics::count(
+        metrics::PLACES_GIVEN_UP,
+        &[("outcome", outcome.as_str())],
+        1,
+    );
 }

@@ -2,10 +2,9 @@
 
 use tracing::{debug, trace};
 
-#[cfg(feature = "metrics")]
-use super::metrics;
 use super::{
     lease::LeaseFields,
+    metrics,
     words::{StayEndReason, TARGET},
 };
 
@@ -13,8 +12,7 @@ use super::{
 pub(crate) fn stays(of: LeaseFields<'_>) {
     let LeaseFields { key, lease, .. } = of;
     debug!(target: TARGET, key = key.as_str(), %lease, "a lease stays here");
-    #[cfg(feature = "metrics")]
-    metrics::stay_begun();
+    metrics::add(metrics::STAYING, 1.0);
 }
 
 /// Reports that a lease does not stay any more. `at_once` says that no task uses the key.
@@ -23,8 +21,8 @@ pub(crate) fn stay_ended(of: LeaseFields<'_>, why: StayEndReason, at_once: bool)
     debug!(
         target: TARGET, key = key.as_str(), %lease, reason = why.as_str(), at_once, "a lease goes back",
     );
-    #[cfg(feature = "metrics")]
-    metrics::stay_ended(why);
+    metrics::add(metrics::STAYING, -1.0);
+    metrics::count(metrics::STAYS_ENDED, &[("reason", why.as_str())], 1);
 }
 
 /// Reports a grant from memory.
@@ -33,6 +31,5 @@ pub(crate) fn granted_from_memory(of: LeaseFields<'_>) {
         key, lease, fence, ..
     } = of;
     trace!(target: TARGET, key = key.as_str(), %lease, fence = fence.get(), "granted from memory");
-    #[cfg(feature = "metrics")]
-    metrics::granted_from_memory();
+    metrics::count(metrics::GRANTS_FROM_MEMORY, &[], 1);
 }

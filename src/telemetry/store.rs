@@ -11,9 +11,10 @@ use tracing::{
     info, warn,
 };
 
-#[cfg(feature = "metrics")]
-use super::metrics;
-use super::words::{Outcome, TARGET};
+use super::{
+    metrics,
+    words::{Outcome, TARGET},
+};
 use crate::{
     messages::Eviction,
     model::{Error, Key, LeaseId},
@@ -53,8 +54,7 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
             target: TARGET, operation, key, lease, %error, retryable,
             "a call to the store failed",
         );
-        #[cfg(feature = "metrics")]
-        metrics::store_failed(operation);
+        metrics::count(metrics::STORE_ERRORS, &[("operation", operation)], 1);
     };
     let _ = catch_unwind(AssertUnwindSafe(report));
 }
