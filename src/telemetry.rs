@@ -45,7 +45,7 @@ mod words;
 pub use self::metrics::describe_metrics;
 pub(crate) use self::{
     acquire::{AcquireFields, AcquireSpan, Waiting, acquire_all, acquired_all, slowed_down},
-    leader::{TermOutcome, TermSpan, campaign_failed, leader_changed, leader_unknown},
+    leader::{TermSpan, campaign_failed, leader_changed, leader_unknown},
     lease::{
         KeptLeases, LeaseFields, ReleaseFields, ResumeEnd, at_risk, convert, converted, detached,
         given_up, guard_created, kept, lost, release, release_failed, released, renew,
@@ -59,7 +59,7 @@ pub(crate) use self::{
         listener_unsupported, purged, released_owner, removed, store_failed,
     },
     tick::{tick_done, tick_ran, tick_running, tick_superseded},
-    words::{Outcome, StayEndReason},
+    words::StayEndReason,
 };
 
 /// Does work that makes events. If a panic is under way already, as in the drop of a guard by another panic, the

@@ -20,7 +20,7 @@ use crate::{
     acquire::{Acquire, AcquireContext},
     model::{Error, Key, LossReason},
     random, retry,
-    telemetry::{self, TermOutcome, TermSpan},
+    telemetry::{self, TermSpan},
 };
 
 /// The pause between the first failure of the work and the next campaign, before jitter. It doubles with each term in a row
@@ -156,42 +156,35 @@ impl Leader {
             let began = Instant::now();
             let span = TermSpan::begin(lease.state().fields(), lease.owner());
             let term = Term::new(lease);
-            let end = term.run(&mut work).instrument(span.span()).await;
-            let lasted = began.elapsed();
-            if lasted >= LASTING {
+            let end = term.run(&mut work).instrument(span.span.clone()).await;
+            if began.elapsed() >= LASTING {
                 failures = 0;
             }
             match end {
-                TermEnd::Finished => {
-                    span.end(TermOutcome::Finished);
-                    release(term).await;
-                }
-                TermEnd::Resigned => {
-                    span.end(TermOutcome::Resigned);
+                TermEnd::Over(outcome) => {
+                    span.end(outcome, None);
                     release(term).await;
                 }
                 TermEnd::Failed(error) => {
                     let chance = random::fraction();
                     let pause = retry::pause_from(FIRST, failures, LONGEST, chance);
                     failures = failures.saturating_add(1);
-                    span.end(TermOutcome::Failed {
-                        error: &error,
-                        pause,
-                    });
+                    span.end("failed", Some((&error, pause)));
                     release(term).await;
                     self.pause(pause).await;
                 }
                 TermEnd::Lost(LossReason::Closed) => {
-                    span.end(TermOutcome::Closed);
+                    span.end("closed", None);
                     return Ok(());
                 }
-                // The store still has the lease.
-                TermEnd::Lost(LossReason::HeldTooLong) => {
-                    span.end(TermOutcome::Lost);
-                    release(term).await;
+                TermEnd::Lost(reason) => {
+                    span.end("lost", None);
+                    // The store still has the lease after this reason. After another one the guard is dropped, which
+                    // releases the lease in the background, in case the store still has it.
+                    if matches!(reason, LossReason::HeldTooLong) {
+                        release(term).await;
+                    }
                 }
-                // The guard is dropped, which releases the lease in the background, in case the store still has it.
-                TermEnd::Lost(_) => span.end(TermOutcome::Lost),
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     lease_state::{LeaseState, Opposites},
     model::{Conversion, Error, Held, Mode},
     retry::Tries,
-    telemetry::{self, Outcome},
+    telemetry,
 };
 
 /// The answer to [`Lease::upgrade`].
@@ -104,12 +104,7 @@ impl Lease {
         let mode = wanted.mode();
         let span = telemetry::convert(self.state.fields(), mode);
         let converted = self.try_to_convert(wanted).instrument(span.clone()).await;
-        let (outcome, error) = match &converted {
-            Ok(None) => (Outcome::Granted, None),
-            Ok(Some(_)) => (Outcome::Held, None),
-            Err(error) => (Outcome::of(error), Some(error)),
-        };
-        telemetry::converted(&span, self.state.fields(), mode, outcome, error);
+        telemetry::converted(&span, self.state.fields(), mode, &converted);
         converted
     }
 

@@ -104,8 +104,8 @@ impl LimiterQueue {
     /// Waits for permits, and reports the outcome to telemetry.
     pub(crate) async fn take(&self, permits: u32, wait: Option<Duration>) -> PermitOutcome {
         let span = PermitSpan::begin(&self.key, permits);
-        let asking = self.ask_for(permits, wait, span.since());
-        let outcome = asking.instrument(span.span()).await;
+        let asking = self.ask_for(permits, wait, span.since);
+        let outcome = asking.instrument(span.span.clone()).await;
         match &outcome {
             Ok(PermitAttempt::Granted(_)) => span.granted(),
             Ok(PermitAttempt::Full { retry_in }) => span.full(*retry_in),

@@ -73,7 +73,7 @@ impl Releaser {
 
     /// Reports that a lease was released in a batch, without a caller that waits for the outcome.
     pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
-        telemetry::released(job.fields(false), answer.into());
+        telemetry::released(job.fields(false), answer);
     }
 
     /// Releases a lease. Tries again until the lease is released, its ttl is over, or an error says that a retry cannot
@@ -164,7 +164,7 @@ impl Releaser {
             self.tell_released(&job.key, job.lease);
         }
         if is_first {
-            telemetry::released(job.fields(has_caller), answer.into());
+            telemetry::released(job.fields(has_caller), answer);
         }
         if let Some(reply) = reply {
             // This fails if the caller has dropped its future meanwhile.

@@ -11,7 +11,7 @@ use tracing::{
 use super::{
     lease::LeaseFields,
     metrics,
-    words::{Outcome, TARGET},
+    words::{TARGET, outcome_of},
 };
 use crate::model::{Error, Held, Key, Mode};
 
@@ -39,7 +39,6 @@ pub(crate) struct AcquireSpan {
 impl AcquireSpan {
     /// Begins the span of an acquire. The key is `None` if the caller named an invalid one.
     pub(crate) fn begin(key: Option<&Key>, fields: AcquireFields<'_>, waits: bool) -> Self {
-        let AcquireFields { mode, owner, ttl } = fields;
         let name = key.map(Key::as_str);
         // `tracing` needs the name of a span as a constant, so each name has its own call.
         macro_rules! named {
@@ -47,9 +46,9 @@ impl AcquireSpan {
                 span!(
                     $name,
                     key = name,
-                    mode = mode.as_str(),
-                    owner,
-                    ?ttl,
+                    mode = fields.mode.as_str(),
+                    owner = fields.owner,
+                    ttl = ?fields.ttl,
                     lease = Empty,
                     fence = Empty,
                     outcome = Empty,
@@ -65,7 +64,7 @@ impl AcquireSpan {
         };
         Self {
             since: Instant::now(),
-            mode,
+            mode: fields.mode,
             ahead: None,
             key: key.filter(|_| !span.is_disabled()).cloned(),
             span,
@@ -88,26 +87,22 @@ impl AcquireSpan {
         self.span.record("ahead", ahead);
     }
 
-    pub(crate) fn granted(mut self, lease: LeaseFields<'_>, owner: &str, now: Instant) {
-        let waited = self.end(Outcome::Granted, now);
-        let LeaseFields {
-            key,
-            lease,
-            fence,
-            ttl,
-        } = lease;
-        self.span.record("lease", field::display(lease));
-        self.span.record("fence", fence.get());
+    pub(crate) fn granted(mut self, of: LeaseFields<'_>, owner: &str, now: Instant) {
+        let outcome = "granted";
+        let waited = self.end(outcome, now);
+        let fence = of.fence.get();
+        self.span.record("lease", field::display(of.lease));
+        self.span.record("fence", fence);
         self.span.in_scope(|| {
             debug!(
-                target: TARGET, key = key.as_str(), %lease, mode = self.mode.as_str(), owner,
-                fence = fence.get(), ?ttl, ?waited, ahead = self.ahead, outcome = Outcome::Granted.as_str(), "acquired",
+                target: TARGET, key = of.key.as_str(), lease = %of.lease, mode = self.mode.as_str(), owner,
+                fence, ttl = ?of.ttl, ?waited, ahead = self.ahead, outcome, "acquired",
             );
         });
     }
 
     pub(crate) fn refused(mut self, held: &Held, now: Instant) {
-        self.not_acquired(Outcome::Held, Some(held), None, now);
+        self.not_acquired("held", Some(held), None, now);
     }
 
     pub(crate) fn failed(mut self, error: &Error, now: Instant) {
@@ -115,12 +110,12 @@ impl AcquireSpan {
             Error::WaitTimedOut { held, .. } => Some(held),
             _ => None,
         };
-        self.not_acquired(Outcome::of(error), held, Some(error), now);
+        self.not_acquired(outcome_of(error), held, Some(error), now);
     }
 
     fn not_acquired(
         &mut self,
-        outcome: Outcome,
+        outcome: &'static str,
         held: Option<&Held>,
         error: Option<&Error>,
         now: Instant,
@@ -130,21 +125,21 @@ impl AcquireSpan {
             debug!(
                 target: TARGET, key = self.key.as_ref().map(Key::as_str), mode = self.mode.as_str(),
                 holder = held.map(Held::owner), expires_in = held.map(|held| field::debug(held.expires_in())),
-                ?waited, ahead = self.ahead, outcome = outcome.as_str(), error = error.map(field::display),
+                ?waited, ahead = self.ahead, outcome, error = error.map(field::display),
                 "not acquired",
             );
         });
     }
 
     /// Records the outcome in the span and the metrics, and returns how long the acquire took.
-    fn end(&mut self, outcome: Outcome, now: Instant) -> Duration {
+    fn end(&mut self, outcome: &'static str, now: Instant) -> Duration {
         self.ended = true;
         let waited = now.saturating_duration_since(self.since);
-        let ended = ("outcome", outcome.as_str());
+        let ended = ("outcome", outcome);
         let mode = ("mode", self.mode.as_str());
         metrics::count(metrics::ACQUIRES, &[ended, mode], 1);
         metrics::record(metrics::ACQUIRE_WAIT, &[ended], waited.as_secs_f64());
-        self.span.record("outcome", outcome.as_str());
+        self.span.record("outcome", outcome);
         self.span.record("waited", field::debug(waited));
         waited
     }
@@ -153,7 +148,7 @@ impl AcquireSpan {
 impl Drop for AcquireSpan {
     fn drop(&mut self) {
         if !self.ended {
-            self.not_acquired(Outcome::Cancelled, None, None, Instant::now());
+            self.not_acquired("cancelled", None, None, Instant::now());
         }
     }
 }
@@ -188,13 +183,12 @@ impl Drop for Waiting {
 
 /// The span of an acquire of several keys. The acquire of each key also has a span of its own.
 pub(crate) fn acquire_all(keys: Option<usize>, fields: AcquireFields<'_>) -> Span {
-    let AcquireFields { mode, owner, ttl } = fields;
     span!(
         "leasehold.acquire_all",
         keys,
-        mode = mode.as_str(),
-        owner,
-        ?ttl,
+        mode = fields.mode.as_str(),
+        owner = fields.owner,
+        ttl = ?fields.ttl,
         outcome = Empty,
         waited = Empty,
     )
@@ -203,7 +197,7 @@ pub(crate) fn acquire_all(keys: Option<usize>, fields: AcquireFields<'_>) -> Spa
 /// Reports the outcome of an acquire of several keys.
 pub(crate) fn acquired_all(span: &Span, since: Instant, error: Option<&Error>) {
     let waited = since.elapsed();
-    let outcome = error.map_or(Outcome::Granted, Outcome::of).as_str();
+    let outcome = error.map_or("granted", outcome_of);
     span.record("outcome", outcome);
     span.record("waited", field::debug(waited));
     span.in_scope(

@@ -12,43 +12,11 @@ use tracing::{
 use super::{lease::LeaseFields, metrics, words::TARGET};
 use crate::model::{Error, Fence, Key, LeaseId};
 
-/// How a term ended.
-#[derive(Clone, Copy)]
-pub(crate) enum TermOutcome<'a> {
-    /// The work succeeded.
-    Finished,
-    /// The work failed, and the next campaign begins after the pause.
-    Failed {
-        error: &'a dyn fmt::Display,
-        pause: Duration,
-    },
-    Resigned,
-    Lost,
-    /// The client was closed.
-    Closed,
-    /// The future was dropped.
-    Cancelled,
-    Panicked,
-}
-
-impl TermOutcome<'_> {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::Failed { .. } => "failed",
-            Self::Resigned => "resigned",
-            Self::Lost => "lost",
-            Self::Closed => "closed",
-            Self::Cancelled => "cancelled",
-            Self::Panicked => "panicked",
-        }
-    }
-}
-
 /// The span of a term. It reports the begin and the end of the term. A drop without [`end`](TermSpan::end) reports that
 /// the term was cancelled, or that its work has panicked.
 pub(crate) struct TermSpan {
-    span: Span,
+    /// The span, for the work of the term.
+    pub(crate) span: Span,
     key: Key,
     lease: LeaseId,
     fence: Fence,
@@ -59,58 +27,46 @@ pub(crate) struct TermSpan {
 impl TermSpan {
     /// Reports that this process leads from now on.
     pub(crate) fn begin(of: LeaseFields<'_>, owner: &str) -> Self {
-        let LeaseFields {
-            key,
-            lease,
-            fence,
-            ttl,
-        } = of;
+        let (key, lease, fence) = (of.key.as_str(), of.lease, of.fence.get());
         let span = span!(
-            "leasehold.term", key = key.as_str(), owner, lease = %lease, fence = fence.get(),
-            outcome = Empty, lasted = Empty,
+            "leasehold.term", key, owner, lease = %lease, fence, outcome = Empty, lasted = Empty,
         );
-        info!(
-            target: TARGET, key = key.as_str(), owner, %lease, fence = fence.get(), ?ttl,
-            "a term begins",
-        );
+        info!(target: TARGET, key, owner, %lease, fence, ttl = ?of.ttl, "a term begins");
         metrics::add(metrics::LEADING, 1.0);
         Self {
             span,
-            key: key.clone(),
+            key: of.key.clone(),
             lease,
-            fence,
+            fence: of.fence,
             began: Instant::now(),
             is_over: false,
         }
     }
 
-    /// The span, for the work of the term.
-    pub(crate) fn span(&self) -> Span {
-        self.span.clone()
+    /// Reports that the term is over. `failure` is the error of its work, and the pause before the next campaign.
+    pub(crate) fn end(
+        mut self,
+        outcome: &'static str,
+        failure: Option<(&dyn fmt::Display, Duration)>,
+    ) {
+        self.report(outcome, failure);
     }
 
-    /// Reports that the term is over.
-    pub(crate) fn end(mut self, outcome: TermOutcome<'_>) {
-        self.report(outcome);
-    }
-
-    fn report(&mut self, outcome: TermOutcome<'_>) {
+    fn report(&mut self, outcome: &'static str, failure: Option<(&dyn fmt::Display, Duration)>) {
         self.is_over = true;
         let (key, lease, fence) = (self.key.as_str(), self.lease, self.fence.get());
-        let (label, lasted) = (outcome.as_str(), self.began.elapsed());
-        self.span.record("outcome", label);
+        let lasted = self.began.elapsed();
+        self.span.record("outcome", outcome);
         self.span.record("lasted", field::debug(lasted));
-        if let TermOutcome::Failed { error, pause } = outcome {
+        if let Some((error, pause)) = failure {
             warn!(
-                target: TARGET, key, %lease, fence, outcome = label, ?lasted, ?pause, %error,
+                target: TARGET, key, %lease, fence, outcome, ?lasted, ?pause, %error,
                 "a term ends: its work failed",
             );
         } else {
-            info!(
-                target: TARGET, key, %lease, fence, outcome = label, ?lasted, "a term ends",
-            );
+            info!(target: TARGET, key, %lease, fence, outcome, ?lasted, "a term ends");
         }
-        let labels = [("outcome", label)];
+        let labels = [("outcome", outcome)];
         metrics::add(metrics::LEADING, -1.0);
         metrics::count(metrics::TERMS, &labels, 1);
         metrics::record(metrics::TERM_TIME, &labels, lasted.as_secs_f64());
@@ -120,12 +76,8 @@ impl TermSpan {
 impl Drop for TermSpan {
     fn drop(&mut self) {
         if !self.is_over {
-            let outcome = if std::thread::panicking() {
-                TermOutcome::Panicked
-            } else {
-                TermOutcome::Cancelled
-            };
-            self.report(outcome);
+            let panics = std::thread::panicking();
+            self.report(if panics { "panicked" } else { "cancelled" }, None);
         }
     }
 }

@@ -10,9 +10,12 @@ use tracing::{
 
 use super::{
     metrics,
-    words::{Outcome, TARGET},
+    words::{TARGET, outcome_of},
 };
-use crate::model::{Error, Fence, Key, LeaseId, LossReason, Mode};
+use crate::{
+    messages::ReleaseAnswer,
+    model::{Error, Fence, Held, Key, LeaseId, LossReason, Mode},
+};
 
 /// The fields of a lease.
 #[derive(Clone, Copy, Debug)]
@@ -52,17 +55,15 @@ pub(crate) fn guard_created() {
 /// of the release is [reported later](released).
 pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
     count_end(held);
-    let LeaseFields { key, lease, .. } = of;
-    trace!(target: TARGET, key = key.as_str(), %lease, ?held, "given up");
+    trace!(target: TARGET, key = of.key.as_str(), lease = %of.lease, ?held, "given up");
 }
 
 /// Reports that a guard was detached, so that its lease is not released and will expire.
 pub(crate) fn detached(of: LeaseFields<'_>, held: Duration) {
     count_end(held);
-    let LeaseFields {
-        key, lease, fence, ..
-    } = of;
-    debug!(target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?held, "detached");
+    debug!(
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(), ?held, "detached",
+    );
 }
 
 fn count_end(held: Duration) {
@@ -72,10 +73,7 @@ fn count_end(held: Duration) {
 
 /// The span of a renewal that a caller waits for.
 pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
-    let LeaseFields {
-        key, lease, ttl, ..
-    } = of;
-    span!("leasehold.renew", key = key.as_str(), lease = %lease, ttl = ?ttl)
+    span!("leasehold.renew", key = of.key.as_str(), lease = %of.lease, ttl = ?of.ttl)
 }
 
 /// Reports that a batch of renewals is sent, up to `lag` later than planned.
@@ -95,64 +93,43 @@ pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
 /// Reports that renewals are due and were not sent yet, because the store has not answered earlier ones. The next renewal
 /// is already `lag` late.
 pub(crate) fn renewals_late(leases: KeptLeases, lag: Duration) {
-    let KeptLeases {
-        kept,
-        waiting,
-        at_risk,
-    } = leases;
     warn!(
-        target: TARGET, kept, waiting, at_risk, ?lag,
+        target: TARGET, kept = leases.kept, waiting = leases.waiting, at_risk = leases.at_risk, ?lag,
         "renewals are late: the store answers more slowly than leases have to be renewed",
     );
 }
 
 /// Reports that the store has confirmed a renewal. `left` is the time that the lease had left before the renewal.
 pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
-    let LeaseFields {
-        key,
-        lease,
-        fence,
-        ttl,
-    } = of;
+    let outcome = "renewed";
     trace!(
-        target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?ttl, ?left,
-        outcome = Outcome::Renewed.as_str(), "renewed",
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(), ttl = ?of.ttl, ?left,
+        outcome, "renewed",
     );
-    metrics::count(
-        metrics::RENEWALS,
-        &[("outcome", Outcome::Renewed.as_str())],
-        1,
-    );
+    metrics::count(metrics::RENEWALS, &[("outcome", outcome)], 1);
     metrics::record(metrics::RENEWAL_MARGIN, &[], left.as_secs_f64());
 }
 
 /// Reports that a renewal failed, or that its answer says that the lease is lost.
 pub(crate) fn renewal_failed(of: LeaseFields<'_>, left: Duration, error: &Error) {
-    let (outcome, LeaseFields { key, lease, .. }) = (Outcome::of(error), of);
+    let outcome = outcome_of(error);
     debug!(
-        target: TARGET, key = key.as_str(), %lease, ?left, outcome = outcome.as_str(), %error,
-        "not renewed",
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, ?left, outcome, %error, "not renewed",
     );
-    metrics::count(metrics::RENEWALS, &[("outcome", outcome.as_str())], 1);
+    metrics::count(metrics::RENEWALS, &[("outcome", outcome)], 1);
 }
 
 /// Reports that the renewals of a lease fail, and less than a third of its ttl is left.
 pub(crate) fn at_risk(of: LeaseFields<'_>, left: Duration) {
-    let LeaseFields {
-        key, lease, fence, ..
-    } = of;
     warn!(
-        target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?left,
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(), ?left,
         "a lease is at risk: its renewals fail",
     );
 }
 
 /// Reports that a lease was lost while its guard lives.
 pub(crate) fn lost(of: LeaseFields<'_>, reason: &LossReason) {
-    let LeaseFields {
-        key, lease, fence, ..
-    } = of;
-    let (key, fence, label) = (key.as_str(), fence.get(), label(reason));
+    let (key, lease, fence, label) = (of.key.as_str(), of.lease, of.fence.get(), label(reason));
     match reason {
         // The application has caused this loss by a close, so it is not a warning.
         LossReason::Closed => debug!(
@@ -177,53 +154,40 @@ fn label(reason: &LossReason) -> &'static str {
 
 /// The span of a release that a caller waits for.
 pub(crate) fn release(of: LeaseFields<'_>) -> Span {
-    let LeaseFields {
-        key, lease, fence, ..
-    } = of;
-    span!("leasehold.release", key = key.as_str(), lease = %lease, fence = fence.get())
+    span!(
+        "leasehold.release", key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(),
+    )
 }
 
 /// Reports the answer to a release.
-pub(crate) fn released(of: ReleaseFields<'_>, outcome: Outcome) {
-    let by = of.by();
-    let ReleaseFields {
-        key,
-        lease,
-        fence,
-        has_caller,
-    } = of;
+pub(crate) fn released(of: ReleaseFields<'_>, answer: ReleaseAnswer) {
+    let outcome = match answer {
+        ReleaseAnswer::Released => "released",
+        ReleaseAnswer::NotHeld => "not_held",
+    };
     debug!(
-        target: TARGET, key = key.as_str(), %lease, fence = fence.map(Fence::get), by,
-        outcome = outcome.as_str(), "released",
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.map(Fence::get),
+        by = of.by(), outcome, "released",
     );
-    count_release(has_caller, outcome);
+    count_release(of, outcome);
 }
 
 /// Reports that a release was given up. The key is free when the ttl is over.
 pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
-    let (outcome, by) = (Outcome::Error, of.by());
-    let ReleaseFields {
-        key,
-        lease,
-        fence,
-        has_caller,
-    } = of;
+    let outcome = "error";
     warn!(
-        target: TARGET, key = key.as_str(), %lease, fence = fence.map(Fence::get), by,
-        outcome = outcome.as_str(), %error, "could not release; the ttl will",
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.map(Fence::get),
+        by = of.by(), outcome, %error, "could not release; the ttl will",
     );
-    count_release(has_caller, outcome);
+    count_release(of, outcome);
 }
 
 /// Counts a release in the background. The metric leaves out the releases for which a caller waited from their
 /// beginning.
-fn count_release(has_caller: bool, outcome: Outcome) {
-    if !has_caller {
-        metrics::count(
-            metrics::BACKGROUND_RELEASES,
-            &[("outcome", outcome.as_str())],
-            1,
-        );
+fn count_release(of: ReleaseFields<'_>, outcome: &'static str) {
+    if !of.has_caller {
+        let labels = [("outcome", outcome)];
+        metrics::count(metrics::BACKGROUND_RELEASES, &labels, 1);
     }
 }
 
@@ -253,22 +217,23 @@ pub(crate) fn convert(of: LeaseFields<'_>, to: Mode) -> Span {
     }
 }
 
-/// Reports the answer to a conversion, or its error.
+/// Reports the end of a conversion. It is `Some` if other holders prevent it.
 pub(crate) fn converted(
     span: &Span,
     of: LeaseFields<'_>,
     to: Mode,
-    outcome: Outcome,
-    error: Option<&Error>,
+    end: &Result<Option<Held>, Error>,
 ) {
-    let LeaseFields {
-        key, lease, fence, ..
-    } = of;
-    span.record("outcome", outcome.as_str());
+    let (outcome, error) = match end {
+        Ok(None) => ("granted", None),
+        Ok(Some(_)) => ("held", None),
+        Err(error) => (outcome_of(error), Some(field::display(error))),
+    };
+    span.record("outcome", outcome);
     span.in_scope(|| {
         debug!(
-            target: TARGET, key = key.as_str(), %lease, mode = to.as_str(), fence = fence.get(),
-            outcome = outcome.as_str(), error = error.map(field::display), "asked for another mode",
+            target: TARGET, key = of.key.as_str(), lease = %of.lease, mode = to.as_str(),
+            fence = of.fence.get(), outcome, error, "asked for another mode",
         );
     });
 }
@@ -294,15 +259,15 @@ pub(crate) enum ResumeEnd<'a> {
 /// Reports the outcome of a resume.
 pub(crate) fn resumed(span: &Span, key: &Key, fence: Fence, end: ResumeEnd<'_>) {
     let (outcome, lease, reason, error) = match end {
-        ResumeEnd::Live(lease) => (Outcome::Granted, Some(lease), None, None),
-        ResumeEnd::Gone(reason) => (Outcome::Lost, None, Some(label(reason)), None),
-        ResumeEnd::Failed(error) => (Outcome::of(error), None, None, Some(error)),
+        ResumeEnd::Live(lease) => ("granted", Some(field::display(lease)), None, None),
+        ResumeEnd::Gone(reason) => ("lost", None, Some(label(reason)), None),
+        ResumeEnd::Failed(error) => (outcome_of(error), None, None, Some(field::display(error))),
     };
-    span.record("outcome", outcome.as_str());
+    span.record("outcome", outcome);
     span.in_scope(|| {
         debug!(
-            target: TARGET, key = key.as_str(), lease = lease.map(field::display), fence = fence.get(),
-            reason, outcome = outcome.as_str(), error = error.map(field::display), "resumed",
+            target: TARGET, key = key.as_str(), lease, fence = fence.get(), reason, outcome, error,
+            "resumed",
         );
     });
 }

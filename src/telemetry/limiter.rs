@@ -10,15 +10,15 @@ use tracing::{
 
 use super::{
     metrics,
-    words::{Outcome, TARGET},
+    words::{TARGET, outcome_of},
 };
 use crate::model::{Error, Key};
 
 /// The span of a request for permits that is under way. If this is dropped before an outcome is reported, it reports
 /// that the request was cancelled.
 pub(crate) struct PermitSpan<'a> {
-    span: Span,
-    since: Instant,
+    pub(crate) span: Span,
+    pub(crate) since: Instant,
     key: &'a Key,
     permits: u32,
     ended: bool,
@@ -41,40 +41,32 @@ impl<'a> PermitSpan<'a> {
         }
     }
 
-    pub(crate) fn span(&self) -> Span {
-        self.span.clone()
-    }
-
-    pub(crate) fn since(&self) -> Instant {
-        self.since
-    }
-
     pub(crate) fn granted(mut self) {
-        self.end(Outcome::Granted, None, None);
+        self.end("granted", None, None);
     }
 
     /// Reports that the limiter does not have enough permits now. It may have them after `retry_in`.
     pub(crate) fn full(mut self, retry_in: Duration) {
-        self.end(Outcome::Full, Some(retry_in), None);
+        self.end("full", Some(retry_in), None);
     }
 
     pub(crate) fn failed(mut self, error: &Error) {
-        self.end(Outcome::of(error), None, Some(error));
+        self.end(outcome_of(error), None, Some(error));
     }
 
-    fn end(&mut self, outcome: Outcome, retry_in: Option<Duration>, error: Option<&Error>) {
+    fn end(&mut self, outcome: &'static str, retry_in: Option<Duration>, error: Option<&Error>) {
         self.ended = true;
         let waited = self.since.elapsed();
-        self.span.record("outcome", outcome.as_str());
+        self.span.record("outcome", outcome);
         self.span.record("waited", field::debug(waited));
         self.span.in_scope(|| {
             debug!(
                 target: TARGET, key = self.key.as_str(), permits = self.permits, ?waited,
-                outcome = outcome.as_str(), retry_in = retry_in.map(field::debug),
+                outcome, retry_in = retry_in.map(field::debug),
                 error = error.map(field::display), "asked for permits",
             );
         });
-        let labels = [("outcome", outcome.as_str())];
+        let labels = [("outcome", outcome)];
         metrics::count(metrics::LIMITER_REQUESTS, &labels, 1);
         metrics::record(metrics::LIMITER_WAIT, &labels, waited.as_secs_f64());
     }
@@ -83,7 +75,7 @@ impl<'a> PermitSpan<'a> {
 impl Drop for PermitSpan<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.end(Outcome::Cancelled, None, None);
+            self.end("cancelled", None, None);
         }
     }
 }

@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use tracing::{debug, field, warn};
 
-use super::{
-    metrics,
-    words::{Outcome, TARGET},
-};
+use super::{metrics, words::TARGET};
 use crate::model::{Error, Key};
 
 /// Reports that a refusal has taken a place, with `ahead` processes ahead.
@@ -45,14 +42,10 @@ pub(crate) fn places_passed(key: &Key, ahead: usize, waited: Duration) {
 /// Reports the answer to the request that gives up a place, or its error. After an error the place counts until it
 /// expires.
 pub(crate) fn place_given_up(key: &Key, error: Option<&Error>) {
-    let outcome = error.map_or(Outcome::Released, |_| Outcome::Error);
+    let outcome = error.map_or("released", |_| "error");
     debug!(
-        target: TARGET, key = key.as_str(), outcome = outcome.as_str(),
+        target: TARGET, key = key.as_str(), outcome,
         error = error.map(field::display), "gave up its place",
     );
-    metrics::count(
-        metrics::PLACES_GIVEN_UP,
-        &[("outcome", outcome.as_str())],
-        1,
-    );
+    metrics::count(metrics::PLACES_GIVEN_UP, &[("outcome", outcome)], 1);
 }

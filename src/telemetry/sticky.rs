@@ -10,16 +10,14 @@ use super::{
 
 /// Reports that a lease stays with this process.
 pub(crate) fn stays(of: LeaseFields<'_>) {
-    let LeaseFields { key, lease, .. } = of;
-    debug!(target: TARGET, key = key.as_str(), %lease, "a lease stays here");
+    debug!(target: TARGET, key = of.key.as_str(), lease = %of.lease, "a lease stays here");
     metrics::add(metrics::STAYING, 1.0);
 }
 
 /// Reports that a lease does not stay any more. `at_once` says that no task uses the key.
 pub(crate) fn stay_ended(of: LeaseFields<'_>, why: StayEndReason, at_once: bool) {
-    let LeaseFields { key, lease, .. } = of;
     debug!(
-        target: TARGET, key = key.as_str(), %lease, reason = why.as_str(), at_once, "a lease goes back",
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, reason = why.as_str(), at_once, "a lease goes back",
     );
     metrics::add(metrics::STAYING, -1.0);
     metrics::count(metrics::STAYS_ENDED, &[("reason", why.as_str())], 1);
@@ -27,9 +25,6 @@ pub(crate) fn stay_ended(of: LeaseFields<'_>, why: StayEndReason, at_once: bool)
 
 /// Reports a grant from memory.
 pub(crate) fn granted_from_memory(of: LeaseFields<'_>) {
-    let LeaseFields {
-        key, lease, fence, ..
-    } = of;
-    trace!(target: TARGET, key = key.as_str(), %lease, fence = fence.get(), "granted from memory");
+    trace!(target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(), "granted from memory");
     metrics::count(metrics::GRANTS_FROM_MEMORY, &[], 1);
 }

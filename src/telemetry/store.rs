@@ -13,11 +13,11 @@ use tracing::{
 
 use super::{
     metrics,
-    words::{Outcome, TARGET},
+    words::{TARGET, outcome_of},
 };
 use crate::{
     messages::Eviction,
-    model::{Error, Key, LeaseId},
+    model::{Error, ErrorKind, Key, LeaseId},
 };
 
 /// Reports that a call to the store failed, or was not answered in time. An error that the store did not cause is not
@@ -26,23 +26,18 @@ use crate::{
 /// The caller goes on after this: it tries again, or gives back what it may have got. So a panic of the subscriber, which
 /// is code of the application, ends here.
 pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {
-    let failed = matches!(
-        error,
-        Error::Unreachable { .. }
-            | Error::Interrupted { .. }
-            | Error::TimedOut { .. }
-            | Error::Denied { .. }
-            | Error::NotPrepared { .. }
-            | Error::NoJournal { .. }
-            | Error::File { .. }
-            | Error::Overloaded { .. }
-            | Error::Contention { .. }
-            | Error::UnsupportedSchema { .. }
-            | Error::NotALock { .. }
-            | Error::NotALimiter { .. }
-            | Error::Store { .. }
-            | Error::TransactionAborted { .. }
-    );
+    let failed = match error.kind() {
+        ErrorKind::Unavailable
+        | ErrorKind::NoAnswer
+        | ErrorKind::ForeignDocument
+        | ErrorKind::TransactionAborted
+        | ErrorKind::Other => true,
+        ErrorKind::Misconfigured => !matches!(
+            error,
+            Error::NoRuntime | Error::RuntimeEnded | Error::NotEnforceable { .. }
+        ),
+        _ => false,
+    };
     if !failed {
         return;
     }
@@ -96,7 +91,7 @@ pub(crate) fn called<T>(
     end: &Result<T, Error>,
 ) {
     let error = end.as_ref().err();
-    let outcome = error.map_or("ok", |error| Outcome::of(error).as_str());
+    let outcome = error.map_or("ok", outcome_of);
     span.record("outcome", outcome);
     span.in_scope(|| {
         debug!(
@@ -146,34 +141,27 @@ pub(crate) enum KeyStream {
 
 /// Reports that a listener has opened its stream.
 pub(crate) fn listener_opened(stream: KeyStream) {
-    match stream {
-        KeyStream::Freed => debug!(target: TARGET, "the store tells of keys that become free"),
-        KeyStream::Awaited => {
-            debug!(target: TARGET, "the store tells of processes that begin to wait");
-        }
-    }
+    let what = match stream {
+        KeyStream::Freed => "keys that become free",
+        KeyStream::Awaited => "processes that begin to wait",
+    };
+    debug!(target: TARGET, "the store tells of {what}");
 }
 
 /// Reports that the store has no such stream.
 pub(crate) fn listener_unsupported(stream: KeyStream) {
-    match stream {
-        KeyStream::Freed => {
-            debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
-        }
-        KeyStream::Awaited => {
-            debug!(target: TARGET, "the store tells nothing of processes that wait; it is asked twice a second");
-        }
-    }
+    let what = match stream {
+        KeyStream::Freed => "free keys; waiters ask from time to time",
+        KeyStream::Awaited => "processes that wait; it is asked twice a second",
+    };
+    debug!(target: TARGET, "the store tells nothing of {what}");
 }
 
 /// Reports that a listener has lost its stream by an error. It will open the stream again.
 pub(crate) fn listener_failed(stream: KeyStream, error: &Error) {
-    match stream {
-        KeyStream::Freed => {
-            warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
-        }
-        KeyStream::Awaited => {
-            warn!(target: TARGET, %error, "no recalls from the store; it is asked twice a second who waits");
-        }
-    }
+    let what = match stream {
+        KeyStream::Freed => "no wake-ups from the store; waiters ask from time to time",
+        KeyStream::Awaited => "no recalls from the store; it is asked twice a second who waits",
+    };
+    warn!(target: TARGET, %error, "{what}");
 }

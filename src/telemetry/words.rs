@@ -1,72 +1,21 @@
 //! The words that events and metrics have in common.
 
-use crate::{messages::ReleaseAnswer, model::Error};
+use crate::model::Error;
 
 /// The target of all events and spans. A filter can select them by it: `leasehold=debug`.
 pub(super) const TARGET: &str = "leasehold";
 
-/// How an operation ended. These are the values of the field `outcome` of events and spans, and of the label `outcome`
-/// of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Granted,
-    Held,
-    TimedOut,
-    /// A limiter does not have enough permits now.
-    Full,
-    Closed,
-    /// The future of the operation was dropped.
-    Cancelled,
-    Released,
-    NotHeld,
-    Renewed,
-    /// The tick of the request was done before.
-    Done,
-    /// A later tick than that of the request was done before.
-    Superseded,
-    Lost,
-    Error,
-}
-
-impl Outcome {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::Held => "held",
-            Self::TimedOut => "timed_out",
-            Self::Full => "full",
-            Self::Closed => "closed",
-            Self::Cancelled => "cancelled",
-            Self::Released => "released",
-            Self::NotHeld => "not_held",
-            Self::Renewed => "renewed",
-            Self::Done => "done",
-            Self::Superseded => "superseded",
-            Self::Lost => "lost",
-            Self::Error => "error",
-        }
-    }
-
-    /// The outcome of a call that failed with this error.
-    pub(crate) fn of(error: &Error) -> Self {
-        match error {
-            Error::WaitTimedOut { .. } => Self::TimedOut,
-            Error::LimitReached { .. } => Self::Full,
-            Error::Done(_) => Self::Done,
-            Error::Superseded { .. } => Self::Superseded,
-            Error::Closed => Self::Closed,
-            Error::Lost { .. } => Self::Lost,
-            _ => Self::Error,
-        }
-    }
-}
-
-impl From<ReleaseAnswer> for Outcome {
-    fn from(answer: ReleaseAnswer) -> Self {
-        match answer {
-            ReleaseAnswer::Released => Self::Released,
-            ReleaseAnswer::NotHeld => Self::NotHeld,
-        }
+/// The outcome of a call that failed with this error, as one of the values of the field `outcome` of events and spans,
+/// and of the label `outcome` of metrics.
+pub(super) fn outcome_of(error: &Error) -> &'static str {
+    match error {
+        Error::WaitTimedOut { .. } => "timed_out",
+        Error::LimitReached { .. } => "full",
+        Error::Done(_) => "done",
+        Error::Superseded { .. } => "superseded",
+        Error::Closed => "closed",
+        Error::Lost { .. } => "lost",
+        _ => "error",
     }
 }
 

@@ -25,14 +25,12 @@ pub struct Term {
 
 /// How a term ended.
 pub(super) enum TermEnd<E> {
-    /// The work returned `Ok`.
-    Finished,
+    /// The work returned `Ok`, or called [`Term::resign`]: the word for it.
+    Over(&'static str),
     /// The work returned an error.
     Failed(E),
     /// The lease was lost, or the client was closed.
     Lost(LossReason),
-    /// The work called [`Term::resign`].
-    Resigned,
 }
 
 impl Term {
@@ -57,9 +55,9 @@ impl Term {
             // loss.
             biased;
             reason = self.lease.lost() => TermEnd::Lost(reason),
-            () = self.resigned.cancelled() => TermEnd::Resigned,
+            () = self.resigned.cancelled() => TermEnd::Over("resigned"),
             done = work(self) => match done {
-                Ok(()) => TermEnd::Finished,
+                Ok(()) => TermEnd::Over("finished"),
                 Err(error) => TermEnd::Failed(error),
             },
         }
