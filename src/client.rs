@@ -5,7 +5,6 @@ mod builder;
 mod call;
 #[cfg(test)]
 mod forgotten_keys_tests;
-mod jobs;
 mod leader;
 mod leases;
 

@@ -49,7 +49,6 @@ mod want;
 pub(crate) use self::{
     call::PolledCall,
     effect::{Departed, Departure},
-    followers::Follower,
     guards::{Granted, ReleaseOutcome},
     keys::Keys,
     recent_keys::RecentKeys,

@@ -26,7 +26,7 @@ macro_rules! span {
 }
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     thread,
 };
 
@@ -73,27 +73,16 @@ pub(crate) fn harmless_in_a_panic(work: impl FnOnce()) {
 }
 
 /// Does work that makes events, for each of these. A panic of the subscriber in one keeps none of the others from it, and
-/// goes on after them.
-pub(crate) fn for_each<T>(items: impl IntoIterator<Item = T>, work: impl FnMut(T)) {
-    let items = items.into_iter();
-    Each { items, work }.go_on();
-}
-
-struct Each<I: Iterator, F: FnMut(I::Item)> {
-    items: I,
-    work: F,
-}
-
-impl<I: Iterator, F: FnMut(I::Item)> Each<I, F> {
-    fn go_on(&mut self) {
-        for item in self.items.by_ref() {
-            harmless_in_a_panic(|| (self.work)(item));
-        }
+/// goes on after them, unless another one is under way.
+pub(crate) fn for_each<T>(items: impl IntoIterator<Item = T>, mut work: impl FnMut(T)) {
+    let mut first = None;
+    for item in items {
+        let end = catch_unwind(AssertUnwindSafe(|| work(item)));
+        first = first.or(end.err());
     }
-}
-
-impl<I: Iterator, F: FnMut(I::Item)> Drop for Each<I, F> {
-    fn drop(&mut self) {
-        self.go_on();
+    if let Some(panic) = first
+        && !thread::panicking()
+    {
+        resume_unwind(panic);
     }
 }

@@ -10,11 +10,14 @@ use futures::{
     stream::{self, BoxStream},
 };
 
-use super::{call::call, leases::Leases};
+use super::{
+    call::{self, call},
+    leases::Leases,
+};
 use crate::{
     key::Keys,
     messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
-    model::{Error, Key, LeaseId, LockState},
+    model::{Done, Error, Key, LeaseId, LockState},
     runtime,
     store::Store,
     telemetry,
@@ -55,10 +58,34 @@ impl Leases {
     ///
     /// Cancel safe: it changes nothing.
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockState>, Error> {
-        let key = Key::new(key)?;
-        let named = key.clone();
-        let work = async move |store: Arc<dyn Store>| store.inspect(&key).await;
-        call(&self.acquires.keys, "inspect", Some(&named), work).await
+        call::inspect(&self.acquires.keys, Key::new(key)?).await
+    }
+
+    /// Returns the newest done tick of a job. `None` if no tick is done, or if the store does not keep it any more: see
+    /// [`RunOnce::kept_for`](crate::jobs::RunOnce::kept_for).
+    ///
+    /// ```
+    /// # use leasehold::{Leases, MemoryStore, jobs::Tick};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let report = leases.once("report", Tick::counter(7));
+    /// let _ = report.run(async |_| Ok::<_, std::io::Error>(())).await?;
+    /// let done = leases.last_done("report").await?;
+    /// assert_eq!(done.map(|done| done.tick), Some(Tick::counter(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Leases::inspect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn last_done(&self, key: impl AsRef<str>) -> Result<Option<Done>, Error> {
+        Ok(self.inspect(key).await?.and_then(|state| state.done))
     }
 
     /// Streams the locks that match a filter, in the order of their keys. The stream requests one page at a time from
@@ -142,15 +169,9 @@ impl Leases {
     /// harmless.
     pub async fn release_owner(&self, owner: &str) -> Result<u64, Error> {
         let leases_of = |lock: LockState| {
-            let key = lock.key;
-            let owned = lock
-                .holders
-                .into_iter()
-                .filter(|holder| &*holder.owner == owner);
-            let requests: Vec<_> = owned
-                .map(|holder| ReleaseRequest::new(key.clone(), holder.lease))
-                .collect();
-            stream::iter(requests).map(Ok)
+            let owned = lock.holders.into_iter().filter(|it| &*it.owner == owner);
+            let requests = owned.map(|it| Ok(ReleaseRequest::new(lock.key.clone(), it.lease)));
+            stream::iter(requests.collect::<Vec<_>>())
         };
         self.list(Filter::new().owner(owner))
             .map_ok(leases_of)
@@ -209,11 +230,10 @@ impl Leases {
         let keys = Arc::downgrade(&self.acquires.keys);
         let work = async move |store: Arc<dyn Store>| {
             let evicted = runtime::caught(store.evict(&key)).await;
-            let holders =
-                |eviction: &Eviction| eviction.evicted.iter().map(|it| it.lease).collect();
-            let ended = evicted
-                .as_ref()
-                .map(|it| it.as_ref().map_or_else(Vec::new, holders));
+            let ended = evicted.as_ref().map(|eviction| {
+                let holders = eviction.iter().flat_map(|it| &it.evicted);
+                holders.map(|it| it.lease).collect()
+            });
             ended_here(&keys, &key, ended);
             evicted
         };

@@ -6,7 +6,7 @@ use tracing::Instrument;
 
 use crate::{
     key::Keys,
-    model::{Error, Key},
+    model::{Error, Key, LockState},
     store::Store,
     telemetry,
 };
@@ -27,4 +27,11 @@ where
     let end = call.instrument(span.clone()).await;
     telemetry::called(&span, operation, key, &end);
     end
+}
+
+/// The state of a key.
+pub(super) async fn inspect(keys: &Keys, key: Key) -> Result<Option<LockState>, Error> {
+    let named = key.clone();
+    let work = async move |store: Arc<dyn Store>| store.inspect(&key).await;
+    call(keys, "inspect", Some(&named), work).await
 }

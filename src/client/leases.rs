@@ -9,11 +9,11 @@ use super::{
     leader::Leader,
 };
 use crate::{
-    acquire::{Acquire, AcquireAll, AcquireContext, Resume, TryAcquire},
+    acquire::{Acquire, AcquireAll, AcquireContext, Resume, RunOnce, TryAcquire},
     key::Keys,
     lease::Ticket,
     limiter::{Limiter, LimiterContext},
-    model::{Key, Quota},
+    model::{Key, Quota, Tick},
     store::Store,
     telemetry,
 };
@@ -139,6 +139,21 @@ impl Leases {
     ) -> AcquireAll {
         let keys = keys.into_iter().map(Key::new);
         AcquireAll::new(self.acquires.clone(), keys, ttl)
+    }
+
+    /// Makes a job that runs once per tick, over all processes.
+    ///
+    /// The store keeps the newest tick that is done. So a scheduler of another host that fires a minute late does not
+    /// run the job again, although the work took only a second and the lock is free.
+    ///
+    /// The tick names one run of the job, and must be the same in all processes: the scheduled time, the date, a
+    /// version or a counter. Ticks are ordered: a tick that is older than the newest done tick never runs. The answer
+    /// is then [`Once::Superseded`](crate::jobs::Once::Superseded), which is not that of a tick that is done.
+    ///
+    /// This call sends nothing and checks nothing; [`RunOnce::run`](crate::jobs::RunOnce::run) does, and has an
+    /// example. The key is 1 to 512 bytes of text. A job and an ordinary lease of the same key use the same lock.
+    pub fn once(&self, key: impl AsRef<str>, tick: impl Into<Tick>) -> RunOnce {
+        RunOnce::new(self.acquires.clone(), Key::new(key), tick.into())
     }
 
     /// Makes a candidate for leader. Of all candidates that [run](Leader::run) with this key, one leads, and the others

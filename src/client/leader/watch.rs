@@ -1,19 +1,19 @@
 //! `Leading`: which process leads. A task reads the key twice a second, and at once when the key becomes free, and
 //! publishes the leader to the receivers.
 
-use std::{future::pending, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use futures::future::OptionFuture;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
-    client::call::call,
-    key::{Follower, Keys},
+    client::call::inspect,
+    key::Keys,
     model::{Error, Fence, Key, LockState, between},
-    store::Store,
     telemetry,
 };
 
@@ -80,21 +80,14 @@ impl Drop for Publisher {
 
 /// Reads the key until the client closes, or all receivers are dropped.
 async fn follow(keys: Arc<Keys>, key: Key, leading: Publisher) {
-    follow_until_closed(&keys, &key, &leading.0).await;
-    publish(&key, &leading.0, None);
-}
-
-async fn follow_until_closed(
-    keys: &Arc<Keys>,
-    key: &Key,
-    leading: &watch::Sender<Option<Leading>>,
-) {
+    let leading = &leading.0;
     // If this future stops waiting for a read, the read goes on in a task of its own.
     tokio::select! {
         () = keys.lifecycle.closing().cancelled() => {}
         () = leading.closed() => {}
-        () = read_on(keys, key, leading) => {}
+        () = read_on(&keys, &key, leading) => {}
     }
+    publish(&key, leading, None);
 }
 
 async fn read_on(keys: &Arc<Keys>, key: &Key, leading: &watch::Sender<Option<Leading>>) {
@@ -102,42 +95,34 @@ async fn read_on(keys: &Arc<Keys>, key: &Key, leading: &watch::Sender<Option<Lea
     let mut has_failed = false;
     let mut pause = PAUSE;
     // When the lease of the leader that was read last expires.
-    let mut expires = None;
+    let mut expires: Option<Instant> = None;
     loop {
         keys.listen();
         let asked = Instant::now();
-        let mut answer = pin!(read(keys, key));
-        let until_expiry = async {
-            match expires {
-                Some(at) => sleep_until(at).await,
-                None => pending().await,
-            }
-        };
+        let mut answer = pin!(inspect(keys, key.clone()));
         let answer = tokio::select! {
             biased;
             answer = &mut answer => answer,
             // Nobody is known to lead while the store does not answer.
-            () = until_expiry => {
+            Some(()) = OptionFuture::from(expires.map(sleep_until)) => {
                 publish(key, leading, None);
                 answer.await
             }
         };
-        match answer {
-            Ok(None) => {
+        let is_over = |end: Option<Instant>| end.is_some_and(|at| at <= Instant::now());
+        match answer.map(|state| state.and_then(Leading::of)) {
+            Ok(found) => {
                 has_failed = false;
-                expires = None;
-                publish(key, leading, None);
-            }
-            Ok(Some((now, remaining))) => {
-                has_failed = false;
-                pause = PAUSE;
-                expires = asked.checked_add(remaining);
+                if found.is_some() {
+                    pause = PAUSE;
+                }
+                let (now, remaining) = found.unzip();
+                expires = remaining.and_then(|remaining| asked.checked_add(remaining));
                 // The answer may have come too late.
-                let is_over = expires.is_some_and(|at| at <= Instant::now());
-                publish(key, leading, Some(now).filter(|_| !is_over));
+                publish(key, leading, now.filter(|_| !is_over(expires)));
             }
             Err(error) => {
-                if expires.is_some_and(|at| at <= Instant::now()) {
+                if is_over(expires) {
                     publish(key, leading, None);
                 }
                 // Only the first of several failures in a row is reported here. Each failed call has an event of its
@@ -150,30 +135,14 @@ async fn read_on(keys: &Arc<Keys>, key: &Key, leading: &watch::Sender<Option<Lea
         }
         // At the latest it reads again when the lease that was read last expires.
         let left = expires.and_then(|at| at.checked_duration_since(Instant::now()));
-        let longest = left.filter(|left| !left.is_zero());
-        pause = pause_before_next(&follower, pause, longest).await;
+        let left = left.filter(|left| !left.is_zero()).unwrap_or(pause);
+        let freed = timeout(pause.min(left), follower.freed()).await;
+        // This is the pause after the next read, if that finds no leader.
+        pause = match freed {
+            Ok(()) => SHORTEST,
+            Err(_) => (pause * 2).min(PAUSE),
+        };
     }
-}
-
-/// Waits until the next read is due. Returns the pause after that read, for the case that it finds no leader.
-async fn pause_before_next(
-    follower: &Follower,
-    pause: Duration,
-    longest: Option<Duration>,
-) -> Duration {
-    let now = longest.map_or(pause, |longest| pause.min(longest));
-    match timeout(now, follower.freed()).await {
-        Ok(()) => SHORTEST,
-        Err(_) => (pause * 2).min(PAUSE),
-    }
-}
-
-/// The leader, and how much of its lease remains.
-async fn read(keys: &Keys, key: &Key) -> Result<Option<(Leading, Duration)>, Error> {
-    let asked = key.clone();
-    let work = async move |store: Arc<dyn Store>| store.inspect(&asked).await;
-    let state = call(keys, "inspect", Some(key), work).await?;
-    Ok(state.and_then(Leading::of))
 }
 
 /// Publishes the leader to the receivers, if it has changed.
