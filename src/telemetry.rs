@@ -36,7 +36,6 @@ mod lease;
 mod limiter;
 mod metrics;
 mod place;
-mod sticky;
 mod store;
 mod tick;
 mod words;
@@ -48,12 +47,12 @@ pub(crate) use self::{
     leader::{TermSpan, campaign_failed, leader_changed, leader_unknown},
     lease::{
         KeptLeases, LeaseFields, ReleaseFields, ResumeEnd, at_risk, convert, converted, detached,
-        given_up, guard_created, kept, lost, release, release_failed, released, renew,
-        renewal_failed, renewals_late, renewals_sent, renewed, resume, resumed,
+        given_up, granted_from_memory, guard_created, kept, lost, release, release_failed,
+        released, renew, renewal_failed, renewals_late, renewals_sent, renewed, resume, resumed,
+        stay_ended, stays,
     },
     limiter::PermitSpan,
     place::{no_place, place_given_up, place_taken, places_passed, turn_came},
-    sticky::{granted_from_memory, stay_ended, stays},
     store::{
         KeyStream, call, called, close, evicted, listener_failed, listener_opened,
         listener_unsupported, purged, released_owner, removed, store_failed,

@@ -163,14 +163,14 @@ impl Leader {
             match end {
                 TermEnd::Over(outcome) => {
                     span.end(outcome, None);
-                    release(term).await;
+                    term.release().await;
                 }
                 TermEnd::Failed(error) => {
                     let chance = random::fraction();
                     let pause = retry::pause_from(FIRST, failures, LONGEST, chance);
                     failures = failures.saturating_add(1);
                     span.end("failed", Some((&error, pause)));
-                    release(term).await;
+                    term.release().await;
                     self.pause(pause).await;
                 }
                 TermEnd::Lost(LossReason::Closed) => {
@@ -182,7 +182,7 @@ impl Leader {
                     // The store still has the lease after this reason. After another one the guard is dropped, which
                     // releases the lease in the background, in case the store still has it.
                     if matches!(reason, LossReason::HeldTooLong) {
-                        release(term).await;
+                        term.release().await;
                     }
                 }
             }
@@ -228,11 +228,4 @@ impl Leader {
         let closing = self.context.keys.lifecycle.closing();
         let _ = closing.run_until_cancelled(sleep(pause)).await;
     }
-}
-
-/// Releases the lease of a term, and waits for the answer, so that this process campaigns behind the processes that
-/// wait.
-async fn release(term: Term) {
-    // The release reports an error as an event, and goes on in the background if a retry can help.
-    let _ = term.into_lease().release().await;
 }

@@ -142,9 +142,9 @@ impl LimiterQueue {
 
     /// Starts the task.
     fn start(&self) -> mpsc::UnboundedSender<PermitCaller> {
-        let (context, key) = (&self.context, self.key.clone());
+        let context = &self.context;
         let (callers, come) = mpsc::unbounded_channel();
-        let queue = PermitQueue::new(key, self.quota, context.call_timeout);
+        let queue = PermitQueue::new(self.key.clone(), self.quota, context.call_timeout);
         let closing = context.lifecycle.closing().clone();
         let task = work(queue, come, context.store.clone(), closing);
         context.lifecycle.spawn(task);

@@ -10,7 +10,7 @@ use tracing::{
 
 use super::{
     metrics,
-    words::{TARGET, outcome_of},
+    words::{StayEndReason, TARGET, outcome_of},
 };
 use crate::{
     messages::ReleaseAnswer,
@@ -125,6 +125,27 @@ pub(crate) fn at_risk(of: LeaseFields<'_>, left: Duration) {
         target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(), ?left,
         "a lease is at risk: its renewals fail",
     );
+}
+
+/// Reports that a lease stays with this process.
+pub(crate) fn stays(of: LeaseFields<'_>) {
+    debug!(target: TARGET, key = of.key.as_str(), lease = %of.lease, "a lease stays here");
+    metrics::add(metrics::STAYING, 1.0);
+}
+
+/// Reports that a lease does not stay any more. `at_once` says that no task uses the key.
+pub(crate) fn stay_ended(of: LeaseFields<'_>, why: StayEndReason, at_once: bool) {
+    debug!(
+        target: TARGET, key = of.key.as_str(), lease = %of.lease, reason = why.as_str(), at_once, "a lease goes back",
+    );
+    metrics::add(metrics::STAYING, -1.0);
+    metrics::count(metrics::STAYS_ENDED, &[("reason", why.as_str())], 1);
+}
+
+/// Reports a grant from memory.
+pub(crate) fn granted_from_memory(of: LeaseFields<'_>) {
+    trace!(target: TARGET, key = of.key.as_str(), lease = %of.lease, fence = of.fence.get(), "granted from memory");
+    metrics::count(metrics::GRANTS_FROM_MEMORY, &[], 1);
 }
 
 /// Reports that a lease was lost while its guard lives.

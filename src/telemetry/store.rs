@@ -79,7 +79,7 @@ pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
         "release" => named!("leasehold.release"),
         "remove expired" => named!("leasehold.remove_expired"),
         "purge" => named!("leasehold.purge"),
-        _ => span!("leasehold.call", key, outcome = Empty),
+        _ => named!("leasehold.call"),
     }
 }
 

@@ -63,9 +63,11 @@ impl Term {
         }
     }
 
-    /// Returns the lease of a term that has ended.
-    pub(super) fn into_lease(self) -> Lease {
-        self.lease
+    /// Releases the lease of a term that has ended, and waits for the answer, so that this process campaigns behind the
+    /// processes that wait.
+    pub(super) async fn release(self) {
+        // The release reports an error as an event, and goes on in the background if a retry can help.
+        let _ = self.lease.release().await;
     }
 
     /// The fencing token of the term. It is greater than the fence of every earlier term.
