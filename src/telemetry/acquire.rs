@@ -44,16 +44,8 @@ impl AcquireSpan {
         macro_rules! named {
             ($name:literal) => {
                 span!(
-                    $name,
-                    key = name,
-                    mode = fields.mode.as_str(),
-                    owner = fields.owner,
-                    ttl = ?fields.ttl,
-                    lease = Empty,
-                    fence = Empty,
-                    outcome = Empty,
-                    waited = Empty,
-                    ahead = Empty,
+                    $name, key = name, mode = fields.mode.as_str(), owner = fields.owner, ttl = ?fields.ttl,
+                    lease = Empty, fence = Empty, outcome = Empty, waited = Empty, ahead = Empty,
                 )
             };
         }
@@ -184,13 +176,8 @@ impl Drop for Waiting {
 /// The span of an acquire of several keys. The acquire of each key also has a span of its own.
 pub(crate) fn acquire_all(keys: Option<usize>, fields: AcquireFields<'_>) -> Span {
     span!(
-        "leasehold.acquire_all",
-        keys,
-        mode = fields.mode.as_str(),
-        owner = fields.owner,
-        ttl = ?fields.ttl,
-        outcome = Empty,
-        waited = Empty,
+        "leasehold.acquire_all", keys, mode = fields.mode.as_str(), owner = fields.owner,
+        ttl = ?fields.ttl, outcome = Empty, waited = Empty,
     )
 }
 
