@@ -1,17 +1,12 @@
 //! Acquires: the builders, and how a task gets its guard.
 //!
 //! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs` and `with.rs` have what an application awaits;
-//!   `options.rs` has the options that they share, and `attempt.rs` an answer.
-//! - `start.rs` waits for the guard of one key (`src/key.rs`). `late.rs` renews a lease that was granted late.
-//! - `backpressure.rs` slows acquires down while renewals are late.
-//! - `context.rs` has the parts of a handle that all of them use.
+//!   `options.rs` has the options that they share, and the parts of a handle that all of them use.
+//! - `start.rs` waits for the guard of one key (`src/key.rs`), also while renewals are late. `late.rs` renews a lease that
+//!   was granted late.
 
 mod all;
-mod attempt;
-mod backpressure;
 mod builder;
-mod context;
-mod done_tick;
 mod late;
 mod once;
 mod options;
@@ -19,12 +14,12 @@ mod resume;
 mod start;
 mod with;
 
-pub(crate) use self::context::AcquireContext;
+pub(crate) use self::options::AcquireContext;
 pub use self::{
     all::AcquireAll,
-    attempt::Attempt,
     builder::{Acquire, TryAcquire},
     once::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
     resume::{Resume, Resumed},
+    start::Attempt,
     with::WithError,
 };

@@ -52,6 +52,6 @@ pub(crate) use self::{
     guards::{Granted, ReleaseOutcome},
     keys::Keys,
     recent_keys::RecentKeys,
-    waiting::{EndReason, WaitEnd},
+    waiting::EndReason,
     want::{FromMemory, Wait, Want},
 };

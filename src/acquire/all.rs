@@ -7,11 +7,8 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
-    attempt::Attempt,
-    backpressure::wait_for_renewals,
-    context::AcquireContext,
-    options::{LeaseOptions, lease_options},
-    start::{self, Retries},
+    options::{AcquireContext, LeaseOptions, lease_options},
+    start::{self, Attempt},
 };
 use crate::{
     lease::LeaseSet,
@@ -62,7 +59,6 @@ use crate::{
 pub struct AcquireAll {
     keys: Result<BTreeSet<Key>, Error>,
     options: LeaseOptions,
-    wait_policy: WaitPolicy,
 }
 
 lease_options!(AcquireAll);
@@ -73,41 +69,35 @@ impl AcquireAll {
         keys: impl IntoIterator<Item = Result<Key, Error>>,
         ttl: Duration,
     ) -> Self {
-        Self {
-            keys: keys.into_iter().collect(),
-            options: LeaseOptions::new(context, ttl),
-            wait_policy: WaitPolicy::Endless,
-        }
+        let mut options = LeaseOptions::new(context, ttl, WaitPolicy::Endless);
+        options.is_of_set = true;
+        let keys = keys.into_iter().collect();
+        Self { keys, options }
     }
 
     /// Bounds the wait for all keys together. Without this option the wait has no bound.
     pub fn wait_for(mut self, time: Duration) -> Self {
-        self.wait_policy = WaitPolicy::For(time);
+        self.options.wait_policy = WaitPolicy::For(time);
         self
     }
 
-    async fn run(mut self) -> Result<LeaseSet, Error> {
+    async fn run(self) -> Result<LeaseSet, Error> {
         let start = Instant::now();
-        let keys = self.keys.clone()?;
-        if self.options.waits_for_renewals
+        let (options, keys) = (&self.options, self.keys.clone()?);
+        if options.keep_alive
             && let Some(first) = keys.first()
         {
             // The set waits for late renewals once, before it holds any key, and not for each key.
-            let (context, ttl) = (&self.options.context, self.options.asked.ttl);
-            wait_for_renewals(context, first, ttl, self.wait_policy, start).await;
-            self.options.waits_for_renewals = false;
+            start::wait_for_renewals(options, first, options.asked.ttl, start).await;
         }
         let taken = match self.take_in_one_go(&keys, start).await? {
             Some(taken) => taken,
             None => self.take_in_order(&keys, start).await?,
         };
-        let granted = taken
-            .leases()
-            .iter()
-            .map(|lease| lease.state().granted_at());
+        let granted = taken.leases.iter().map(|it| it.state.granted_at());
         if let Some(granted) = granted.max() {
-            for lease in taken.leases() {
-                lease.set_holds(self.options.min_hold, self.options.max_hold, granted);
+            for lease in &taken.leases {
+                lease.set_holds(options.min_hold, options.max_hold, granted);
             }
         }
         Ok(taken)
@@ -119,7 +109,8 @@ impl AcquireAll {
         if !self.options.keep_alive && start.elapsed() >= self.options.asked.ttl / 10 {
             taken.renew().await?;
         }
-        taken.loss().map_or(Ok(()), Err)
+        let mut leases = taken.leases.iter();
+        leases.try_for_each(|lease| lease.ensure_live(Instant::now()))
     }
 
     /// Requests all keys at the same time, once, without waiting for a holder. `None` if not all keys were granted: the
@@ -133,65 +124,64 @@ impl AcquireAll {
             return Ok(None);
         }
         let asked = keys.iter().map(|key| {
-            let (options, key) = (self.options.clone(), Ok(key.clone()));
-            start::acquire_without_holds(options, key, WaitPolicy::None, Retries::None)
+            let mut options = self.options.clone();
+            options.wait_policy = WaitPolicy::None;
+            start::acquire(options, Ok(key.clone()))
         });
-        let keys = &self.options.context.keys;
-        let answers = keys.releaser.send_together(join_all(asked)).await;
-        let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
+        let releaser = &self.options.context.keys.releaser;
+        let answers = releaser.send_together(join_all(asked)).await;
+        let (mut leases, mut fatal) = (Vec::new(), None);
         for answer in answers {
             match answer {
-                Ok(Attempt::Acquired(lease)) => taken.push(lease),
-                Ok(Attempt::Held(_)) => is_whole = false,
-                Err(error) => {
-                    is_whole = false;
-                    if !error.is_retryable() && fatal.is_ok() {
-                        fatal = Err(error);
-                    }
-                }
+                Ok(Attempt::Acquired(lease)) => leases.push(lease),
+                Err(error) if !error.is_retryable() && fatal.is_none() => fatal = Some(error),
+                Ok(Attempt::Held(_)) | Err(_) => {}
             }
         }
+        let taken = LeaseSet { leases };
         // The first lease may have expired before the last one was granted, because no lease is renewed meanwhile.
+        let is_whole = taken.leases.len() == keys.len();
         if is_whole && self.refresh(&taken, start).await.is_ok() {
             return Ok(Some(taken));
         }
         // The next attempt waits for the key of a lease whose release goes on.
         taken.give_back().await;
-        fatal.map(|()| None)
+        fatal.map_or(Ok(None), Err)
     }
 
     async fn take_in_order(&self, keys: &BTreeSet<Key>, start: Instant) -> Result<LeaseSet, Error> {
-        let mut taken = LeaseSet::new();
-        for key in keys {
-            let mut options = self.options.clone();
-            // The first leases must stay live until the last one is granted.
-            options.keep_alive |= keys.len() > 1;
-            let wait_policy = match self.wait_policy {
-                WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),
-                wait_policy => wait_policy,
-            };
-            let key = Ok(key.clone());
-            let outcome = start::acquire_without_holds(options, key, wait_policy, Retries::Some);
-            match outcome.await.and_then(Attempt::acquired) {
-                Ok(lease) => taken.push(lease),
-                Err(error) => {
-                    taken.give_back().await;
-                    return Err(error);
-                }
-            }
-        }
-        if !self.options.keep_alive {
-            for lease in taken.leases() {
-                lease.keep_no_longer();
-            }
-        }
-        match self.refresh(&taken, start).await {
+        let mut taken = LeaseSet { leases: Vec::new() };
+        match self.take_each(keys, start, &mut taken).await {
             Ok(()) => Ok(taken),
             Err(error) => {
                 taken.give_back().await;
                 Err(error)
             }
         }
+    }
+
+    async fn take_each(
+        &self,
+        keys: &BTreeSet<Key>,
+        start: Instant,
+        taken: &mut LeaseSet,
+    ) -> Result<(), Error> {
+        for key in keys {
+            let mut options = self.options.clone();
+            // The first leases must stay live until the last one is granted.
+            options.keep_alive |= keys.len() > 1;
+            if let WaitPolicy::For(wait) = &mut options.wait_policy {
+                *wait = wait.saturating_sub(start.elapsed());
+            }
+            let attempt = start::acquire(options, Ok(key.clone())).await?;
+            taken.leases.push(attempt.acquired()?);
+        }
+        if !self.options.keep_alive {
+            for lease in &taken.leases {
+                lease.keys.keep_no_longer(&lease.state);
+            }
+        }
+        self.refresh(taken, start).await
     }
 }
 

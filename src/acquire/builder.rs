@@ -5,11 +5,8 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 
 use super::{
-    attempt::Attempt,
-    context::AcquireContext,
-    options::{LeaseOptions, lease_options},
-    start,
-    with::{self, WithError},
+    options::{AcquireContext, LeaseOptions, lease_options},
+    start::{self, Attempt},
 };
 use crate::{
     lease::Lease,
@@ -60,7 +57,7 @@ impl TryAcquire {
         key: Result<Key, Error>,
         ttl: Duration,
     ) -> Self {
-        let options = LeaseOptions::new(context, ttl);
+        let options = LeaseOptions::new(context, ttl, WaitPolicy::None);
         Self { key, options }
     }
 }
@@ -70,7 +67,7 @@ impl IntoFuture for TryAcquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(start::acquire(self.options, self.key, WaitPolicy::None))
+        Box::pin(start::acquire(self.options, self.key))
     }
 }
 
@@ -162,9 +159,8 @@ impl IntoFuture for TryAcquire {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
-    pub(super) key: Result<Key, Error>,
-    pub(super) options: LeaseOptions,
-    pub(super) wait_policy: WaitPolicy,
+    key: Result<Key, Error>,
+    options: LeaseOptions,
 }
 
 lease_options!(Acquire);
@@ -175,11 +171,8 @@ impl Acquire {
         key: Result<Key, Error>,
         ttl: Duration,
     ) -> Self {
-        Self {
-            key,
-            options: LeaseOptions::new(context, ttl),
-            wait_policy: WaitPolicy::Endless,
-        }
+        let options = LeaseOptions::new(context, ttl, WaitPolicy::Endless);
+        Self { key, options }
     }
 
     /// Always asks the store, and does not let the lease stay with this process.
@@ -196,46 +189,8 @@ impl Acquire {
     /// which is cancel safe. With a time of zero the acquire asks once, and does not join the queue. Only after an error
     /// that a retry can fix is the request sent again, up to three times in all.
     pub fn wait_for(mut self, time: Duration) -> Self {
-        self.wait_policy = WaitPolicy::For(time);
+        self.options.wait_policy = WaitPolicy::For(time);
         self
-    }
-
-    /// Acquires the lease, [keeps it alive](Acquire::keep_alive) while the body runs, and releases it.
-    ///
-    /// If the lease is lost, the body's future is dropped at its current await. The lease is released in any case, also
-    /// when the body fails, and this call waits for the answer to the release.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use leasehold::{Fence, Leases, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let leases = Leases::new(MemoryStore::new());
-    /// # async fn publish(fence: Fence) -> std::io::Result<u32> { Ok(3) }
-    /// let published = leases
-    ///     .acquire("report:42", Duration::from_secs(30))
-    ///     .with(async |lease| publish(lease.fence()).await)
-    ///     .await?;
-    /// # assert_eq!(published, 3);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`WithError`] tells apart a lease that was not acquired, one that was lost, and the body's own error. A release
-    /// that fails is not an error of this call, because the body ended under the lease. The release goes on in the
-    /// background.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body and releases the lease in the background.
-    pub async fn with<T, E>(
-        self,
-        body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
-    ) -> Result<T, WithError<E>> {
-        let lease = self.keep_alive().await.map_err(WithError::NotAcquired)?;
-        with::run(lease, body).await
     }
 }
 
@@ -244,9 +199,6 @@ impl IntoFuture for Acquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let attempt = start::acquire(self.options, self.key, self.wait_policy).await?;
-            attempt.acquired()
-        })
+        Box::pin(async move { start::acquire(self.options, self.key).await?.acquired() })
     }
 }

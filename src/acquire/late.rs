@@ -15,7 +15,7 @@ use crate::{
 
 /// Whether the lease is live, and due for its renewal before the caller has it.
 pub(super) fn is_late(lease: &Lease, now: Instant) -> bool {
-    lease.is_live_at(now) && lease.stored().next_renewal(now) <= now
+    lease.state.is_live(now) && lease.state.stored().next_renewal(now) <= now
 }
 
 /// Renews a lease that is [late](is_late). Fails if the lease is lost, or cannot be renewed.
@@ -31,10 +31,8 @@ pub(super) async fn renew(lease: &Lease) -> Result<(), Error> {
             return Err(not_given(error, lease));
         }
     }
-    match lease.state().loss(Instant::now()) {
-        Some(reason) => Err(not_given(lease.state().lost_error(reason), lease)),
-        None => Ok(()),
-    }
+    let live = lease.ensure_live(Instant::now());
+    live.map_err(|error| not_given(error, lease))
 }
 
 /// The error for a caller that does not get its lease.
@@ -44,7 +42,7 @@ fn not_given(error: Error, lease: &Lease) -> Error {
             LossReason::Closed => Error::Closed,
             LossReason::Unreachable(error) => *error,
             LossReason::Expired => Error::TimedOut {
-                store: lease.store().name(),
+                store: lease.keys.store.name(),
                 operation: "renew",
                 limit: lease.ttl(),
             },

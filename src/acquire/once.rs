@@ -8,7 +8,10 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions, start};
+use super::{
+    options::{AcquireContext, LeaseOptions},
+    start::{self, Attempt},
+};
 use crate::{
     lease::Lease,
     messages::DoneTick,
@@ -28,10 +31,8 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 #[must_use = "nothing happens until it is run"]
 pub struct RunOnce {
     key: Result<Key, Error>,
-    tick: Tick,
     options: LeaseOptions,
-    wait_policy: WaitPolicy,
-    kept_for: Duration,
+    done: DoneTick,
 }
 
 /// The answer to [`RunOnce::run`].
@@ -97,15 +98,14 @@ impl<E: From<Error>> OnceError<E> {
 
 impl RunOnce {
     pub(crate) fn new(context: Arc<AcquireContext>, key: Result<Key, Error>, tick: Tick) -> Self {
-        let mut options = LeaseOptions::new(context, TTL);
+        let mut options = LeaseOptions::new(context, TTL, WaitPolicy::None);
         options.asked.tick = Some(tick);
-        (options.keep_alive, options.waits_for_renewals) = (true, true);
+        options.keep_alive = true;
+        let kept_for = KEPT_FOR;
         Self {
             key,
-            tick,
             options,
-            wait_policy: WaitPolicy::None,
-            kept_for: KEPT_FOR,
+            done: DoneTick { tick, kept_for },
         }
     }
 
@@ -142,7 +142,7 @@ impl RunOnce {
     /// If the key is free before that, because the holder failed or died, the work runs in this call. By default the
     /// call does not wait.
     pub fn wait_for(mut self, wait: Duration) -> Self {
-        self.wait_policy = WaitPolicy::For(wait);
+        self.options.wait_policy = WaitPolicy::For(wait);
         self
     }
 
@@ -150,7 +150,7 @@ impl RunOnce {
     /// clean-up may remove it, and then the same tick can run again. Use [`Duration::MAX`] for work that must never run
     /// again, such as a migration.
     pub fn kept_for(mut self, time: Duration) -> Self {
-        self.kept_for = time;
+        self.done.kept_for = time;
         self
     }
 
@@ -261,12 +261,8 @@ impl RunOnce {
     ///
     /// Cancel safe: dropping the future at any point leaves no lock behind.
     pub async fn acquire(self) -> Result<OnceAttempt, Error> {
-        let done = DoneTick {
-            tick: self.tick,
-            kept_for: self.kept_for,
-        };
-        let key = self.key?;
-        match start::acquire(self.options, Ok(key.clone()), self.wait_policy).await {
+        let (key, done) = (self.key?, self.done);
+        match start::acquire(self.options, Ok(key.clone())).await {
             Ok(Attempt::Acquired(lease)) => Ok(OnceAttempt::Acquired(OnceLease { lease, done })),
             Ok(Attempt::Held(held)) | Err(Error::WaitTimedOut { held, .. }) => {
                 telemetry::tick_running(&key, done.tick);
@@ -354,11 +350,7 @@ impl OnceLease {
     ///
     /// As for [`Lease::release`].
     pub async fn release(self) -> Result<(), Error> {
-        let failure = if self.lease.is_live() {
-            "failed"
-        } else {
-            "lost"
-        };
+        let failure = if self.is_live() { "failed" } else { "lost" };
         telemetry::tick_ran(self.lease.key(), self.done.tick, Some(failure));
         self.lease.release().await
     }

@@ -1,30 +1,55 @@
-//! `LeaseOptions`: the options that the builders of an acquire collect.
+//! `LeaseOptions`: the options that the builders of an acquire collect, and `AcquireContext`: the parts of a handle that
+//! its acquires use.
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::context::AcquireContext;
 use crate::{
-    key::{FromMemory, Wait, Want},
+    key::{FromMemory, Keys, RecentKeys, Wait, Want},
     messages::{AcquireRequest, Turn},
     model::{
         Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, Tick,
-        validation,
+        WaitPolicy, validation,
     },
+    retry,
     telemetry::AcquireFields,
 };
 
+/// The parts of a handle that its acquires use.
+pub(crate) struct AcquireContext {
+    pub(crate) keys: Arc<Keys>,
+    /// The owner of the leases, unless an acquire names another owner.
+    pub(crate) owner: Arc<str>,
+    /// The keys that were held when this handle last tried to acquire them without waiting, each until a holder
+    /// expires. Another attempt is likely to be refused too. A read of the document of a held key costs a database less
+    /// than a refused change. So the request for one of these keys tells the store that it may read first.
+    pub(crate) likely_held: Mutex<RecentKeys>,
+    /// For how long leases stay with this process after their last use, unless an acquire says otherwise.
+    pub(crate) sticky: Option<Duration>,
+}
+
+impl fmt::Debug for AcquireContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("store", &self.keys.store)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The options of a lease. They are checked when the builder is awaited, so that the call site needs only one `?`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct LeaseOptions {
     pub(crate) context: Arc<AcquireContext>,
     pub(crate) asked: AskedFor,
+    pub(crate) wait_policy: WaitPolicy,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) keep_alive: bool,
-    /// Whether the acquire waits while renewals are late.
-    pub(crate) waits_for_renewals: bool,
+    /// Whether the key is one of several, all or none.
+    pub(crate) is_of_set: bool,
     /// For how long the lease stays with this process after its last use. `None` if it does not stay.
     pub(crate) sticky: Option<Duration>,
     /// Whether this acquire always asks the store, and its lease serves no other task.
@@ -32,7 +57,7 @@ pub(crate) struct LeaseOptions {
 }
 
 /// What the request says.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct AskedFor {
     pub(crate) ttl: Duration,
     pub(crate) owner: Option<Arc<str>>,
@@ -47,7 +72,11 @@ pub(crate) struct AskedFor {
 }
 
 impl LeaseOptions {
-    pub(crate) fn new(context: Arc<AcquireContext>, ttl: Duration) -> Self {
+    pub(crate) fn new(
+        context: Arc<AcquireContext>,
+        ttl: Duration,
+        wait_policy: WaitPolicy,
+    ) -> Self {
         let sticky = context.sticky;
         Self {
             context,
@@ -60,10 +89,11 @@ impl LeaseOptions {
                 tick: None,
                 barging: false,
             },
+            wait_policy,
             min_hold: None,
             max_hold: None,
             keep_alive: false,
-            waits_for_renewals: false,
+            is_of_set: false,
             sticky,
             is_plain: false,
         }
@@ -75,13 +105,10 @@ impl LeaseOptions {
 
     /// The fields of the acquire's span.
     pub(crate) fn fields(&self) -> AcquireFields<'_> {
+        let access = self.asked.access.as_ref();
         AcquireFields {
             // Only permits can be asked for in a wrong way.
-            mode: self
-                .asked
-                .access
-                .as_ref()
-                .map_or(Mode::Permits, |it| it.mode()),
+            mode: access.map_or(Mode::Permits, |it| it.mode()),
             owner: self.owner(),
             ttl: self.asked.ttl,
         }
@@ -100,7 +127,7 @@ impl LeaseOptions {
     }
 
     /// What a task wants of this key that began to ask at `since`.
-    pub(super) fn want(&self, key: Key, since: Instant, wait: Wait) -> Result<Want, Error> {
+    pub(super) fn want(&self, key: Key, since: Instant) -> Result<Want, Error> {
         let memory = if self.needs_document() {
             FromMemory::Never
         } else if self.asked.owner.is_some() || self.max_hold.is_some() {
@@ -113,8 +140,20 @@ impl LeaseOptions {
             stays_for: self.stays_for(),
             memory,
             since,
-            wait,
+            wait: self.wait(since),
         })
+    }
+
+    /// How long a task waits that began to ask at `since`.
+    fn wait(&self, since: Instant) -> Wait {
+        // The first requests of a set are never repeated, not even when no answer comes. The set then acquires its keys
+        // one after the other, and would have to wait for a lease that the repeated request was granted.
+        let repeats = !self.is_of_set || self.wait_policy != WaitPolicy::None;
+        match self.wait_policy {
+            WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Wait::No { repeats },
+            WaitPolicy::For(wait) => Wait::Until(retry::wait_end(since, wait)),
+            WaitPolicy::Endless => Wait::Endless,
+        }
     }
 
     /// The request for this key, under a new lease id.
@@ -146,16 +185,6 @@ impl LeaseOptions {
             request.turn = Turn::Barging;
         }
         Ok(request)
-    }
-}
-
-impl fmt::Debug for LeaseOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseOptions")
-            .field("ttl", &self.asked.ttl)
-            .field("access", &self.asked.access)
-            .field("keep_alive", &self.keep_alive)
-            .finish_non_exhaustive()
     }
 }
 
@@ -418,7 +447,7 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn keep_alive(mut self) -> Self {
-                (self.options.keep_alive, self.options.waits_for_renewals) = (true, true);
+                self.options.keep_alive = true;
                 self
             }
         }

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::context::AcquireContext;
+use super::options::AcquireContext;
 use crate::{
     lease::{Lease, Ticket},
     lease_state::{GrantTerms, LeaseState},
@@ -85,32 +85,23 @@ impl Resume {
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
-        if self.ticket.maybe_in_flight() {
-            state.set_release_terms(|terms| terms.maybe_in_flight = true);
-        }
-        if let Some(unanswered) = self.ticket.unanswered() {
-            state.set_unanswered(self.ticket.fence(), unanswered);
-        }
+        self.ticket.note_unclear(&state);
         let is_of_ticket = self.ticket.is_of(&grant);
         let Some(resumed) = context.keys.resume(state)? else {
             return Ok(Resumed::Gone(LossReason::TakenOver));
         };
         let lease = Lease::new(context.keys.clone(), resumed);
         let loss = if is_of_ticket {
-            let (min_hold, max_hold) = (self.ticket.min_hold(), self.ticket.max_hold());
-            lease.set_holds(min_hold, max_hold, lease.state().granted_at());
-            lease.state().loss(Instant::now())
+            let [min_hold, max_hold] = self.ticket.holds();
+            lease.set_holds(min_hold, max_hold, lease.state.granted_at());
+            lease.state.loss(Instant::now())
         } else {
             // Another lease, which an acquire request was granted that arrived late.
             Some(LossReason::TakenOver)
         };
         // If the client closes meanwhile, it releases the lease, and the caller learns of it from the lease.
-        if self.keep_alive
-            && loss.is_none()
-            && let Err(error) = lease.keep()
-            && !matches!(error, Error::Lost { .. })
-        {
-            return Err(error);
+        if self.keep_alive && loss.is_none() {
+            let _ = lease.keys.keep(&lease.state);
         }
         Ok(match loss {
             None | Some(LossReason::Closed) => Resumed::Live(lease),

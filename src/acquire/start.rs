@@ -1,120 +1,156 @@
 //! How a task gets its guard: it wants the key, waits, and takes what it is offered.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
-    attempt::Attempt, backpressure::wait_for_renewals, context::AcquireContext, done_tick, late,
-    options::LeaseOptions,
+    late,
+    options::{AcquireContext, LeaseOptions},
 };
 use crate::{
-    key::{EndReason, Granted, Wait, WaitEnd, Want},
+    key::{EndReason, Granted, Wait, Want},
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
     retry, rules,
-    telemetry::AcquireSpan,
+    store::Store,
+    telemetry::{self, AcquireSpan},
 };
 
-/// Whether an acquire that does not wait sends its request again after an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retries {
-    /// A few times.
-    Some,
-    /// Never, not even when no answer comes. A set then acquires its keys one after the other, and would have to wait
-    /// for a lease that the repeated request was granted.
-    None,
+/// The answer to [`Leases::try_acquire`](crate::Leases::try_acquire), which has an example.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is released at once"]
+pub enum Attempt {
+    /// The lease was granted.
+    Acquired(Lease),
+    /// The key was not granted. [`Held`] names the holders, and says how many processes wait.
+    Held(Held),
+}
+
+impl Attempt {
+    /// Returns the lease. An acquire that waits reports a held key as an error and never as `Held`, so `Held` becomes
+    /// that error here.
+    pub(crate) fn acquired(self) -> Result<Lease, Error> {
+        match self {
+            Self::Acquired(lease) => Ok(lease),
+            Self::Held(held) => Err(Error::WaitTimedOut {
+                waited: Duration::ZERO,
+                held,
+            }),
+        }
+    }
 }
 
 /// Acquires one key. The minimum hold and the maximum hold apply as soon as the caller has the lease.
+///
+/// A set sets them itself. If another key of it is not granted, it releases this key and requests it again later, and a
+/// minimum hold would make it wait for its own key. The time in which it waits for its other keys does not count for the
+/// maximum hold.
 pub(super) async fn acquire(
     options: LeaseOptions,
     key: Result<Key, Error>,
-    wait_policy: WaitPolicy,
 ) -> Result<Attempt, Error> {
-    let (min_hold, max_hold) = (options.min_hold, options.max_hold);
-    let end = acquire_without_holds(options, key, wait_policy, Retries::Some).await;
-    if let Ok(Attempt::Acquired(lease)) = &end {
-        lease.set_holds(min_hold, max_hold, lease.state().granted_at());
-    }
-    end
-}
-
-/// Acquires one key, and leaves it to the caller to set the minimum hold and the maximum hold. If another key of a set
-/// is not granted, the set releases this key and requests it again later, and a minimum hold would make it wait for its
-/// own key. The time in which a set waits for its other keys does not count for the maximum hold.
-pub(super) async fn acquire_without_holds(
-    options: LeaseOptions,
-    key: Result<Key, Error>,
-    wait_policy: WaitPolicy,
-    retries: Retries,
-) -> Result<Attempt, Error> {
-    let waits = wait_policy != WaitPolicy::None;
+    let waits = options.wait_policy != WaitPolicy::None;
     let mut span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
-    let (context, keep_alive) = (options.context.clone(), options.keep_alive);
-    let mut end = ask(&options, key.clone(), (wait_policy, retries), &mut span).await;
-    while let Ok(Attempt::Acquired(lease)) = &end
-        && keep_alive
-        && late::is_late(lease, Instant::now())
-    {
+    let end = loop {
+        let end = ask(&options, key.clone(), &mut span).await;
+        let Ok(Attempt::Acquired(lease)) = &end else {
+            break end;
+        };
+        if !options.keep_alive || !late::is_late(lease, Instant::now()) {
+            break end;
+        }
         // Boxed, because few grants are late.
         let renewing = Box::pin(late::renew(lease)).instrument(span.span());
         let Err(error) = renewing.await else {
-            break;
+            break end;
         };
-        let is_asked_again = late::is_to_be_asked_again(&error, wait_policy, span.since());
-        end = Err(error);
-        if is_asked_again {
-            end = ask(&options, key.clone(), (wait_policy, retries), &mut span).await;
+        if !late::is_to_be_asked_again(&error, options.wait_policy, span.since()) {
+            break Err(error);
         }
+    };
+    let end = give_to_caller(&options, end, span);
+    if let Ok(Attempt::Acquired(lease)) = &end
+        && !options.is_of_set
+    {
+        lease.set_holds(options.min_hold, options.max_hold, lease.state.granted_at());
     }
-    give_to_caller(&context, end, keep_alive, span)
+    end
 }
 
 /// Waits for a guard of a key.
 async fn ask(
     options: &LeaseOptions,
     key: Result<Key, Error>,
-    (wait_policy, retries): (WaitPolicy, Retries),
     span: &mut AcquireSpan,
 ) -> Result<Attempt, Error> {
     let (context, key, since) = (&options.context, key?, span.since());
-    let wait = wait(wait_policy, retries, since);
-    let mut want = options.want(key.clone(), since, wait)?;
+    let mut want = options.want(key.clone(), since)?;
     context.keys.begin_use()?;
-    if options.waits_for_renewals {
-        let slowing = wait_for_renewals(context, &key, want.request.ttl, wait_policy, since);
+    // A set has waited for late renewals before, once for all of its keys.
+    if options.keep_alive && !options.is_of_set {
+        let slowing = wait_for_renewals(options, &key, want.request.ttl, since);
         slowing.instrument(span.span()).await;
     }
-    let is_behind =
-        matches!(wait, Wait::Until(_) | Wait::Endless) && context.keys.has_waiters(&key);
-    if is_behind && let Some(done) = read_tick(context, &want, retry::LONGEST_PAUSE).await {
+    let waits = !matches!(want.wait, Wait::No { .. });
+    if waits
+        && context.keys.has_waiters(&key)
+        && let Some(done) = read_tick(context, &want, retry::LONGEST_PAUSE).await
+    {
         return Err(done);
     }
-    note_likely_held(context, &mut want);
+    // A request for a key that was held a moment ago is likely to be refused.
+    if !waits && context.likely_held.lock().contains(&key, since) {
+        Arc::make_mut(&mut want.request).likely_held = true;
+    }
     let waiting = context.keys.enter(want.clone()).end();
-    let WaitEnd {
-        outcome,
-        ahead,
-        was_behind,
-    } = waiting.instrument(span.span()).await;
-    span.set_ahead(ahead);
-    match outcome {
-        Ok(guard) => Ok(Attempt::Acquired(granted(context, &key, guard).await)),
-        Err(why) => {
-            if was_behind {
-                let limit = context.keys.call_timeout().min(want.request.ttl);
-                if let Some(done) = read_tick(context, &want, limit).await {
-                    return Err(done);
-                }
-            }
-            match why {
-                EndReason::Failed(error) => Err(error),
-                EndReason::Held(held) => refused(context, &want, wait_policy, held),
-            }
+    let end = waiting.instrument(span.span()).await;
+    span.set_ahead(end.ahead);
+    let why = match end.outcome {
+        Ok(guard) => return Ok(Attempt::Acquired(granted(context, &key, guard).await)),
+        Err(why) => why,
+    };
+    if end.was_behind {
+        let limit = context.keys.call_timeout().min(want.request.ttl);
+        if let Some(done) = read_tick(context, &want, limit).await {
+            return Err(done);
         }
     }
+    match why {
+        EndReason::Failed(error) => Err(error),
+        EndReason::Held(held) => refused(options, &want, held),
+    }
+}
+
+/// Waits while the renewals of this handle are late, because one more lease to renew would delay them further. The wait
+/// lasts a third of the ttl at most.
+pub(super) async fn wait_for_renewals(
+    options: &LeaseOptions,
+    key: &Key,
+    ttl: Duration,
+    since: Instant,
+) {
+    let longest = ttl / 3;
+    let limit = match options.wait_policy {
+        WaitPolicy::For(wait) => longest.min(wait),
+        WaitPolicy::None | WaitPolicy::Endless => longest,
+    };
+    let renewals = &options.context.keys.renewals;
+    if renewals.wait_while_late(limit).await {
+        telemetry::slowed_down(key, since.elapsed());
+    }
+}
+
+/// Reads whether the tick of an acquire that waits behind other tasks of its process is done: the answers to these do not
+/// say so. Returns [why](rules::not_due) it must not run. `None` if it is due, if there is no tick, or if the read fails
+/// within the limit.
+async fn read_tick(context: &AcquireContext, want: &Want, limit: Duration) -> Option<Error> {
+    let (tick, key) = (want.request.tick?, &want.request.key);
+    let of = key.clone();
+    let read = |store: Arc<dyn Store>| async move { store.inspect(&of).await };
+    let state = context.keys.call("inspect", limit, read).await;
+    rules::not_due(&state.ok()??.done?, tick, key)
 }
 
 async fn granted(context: &AcquireContext, key: &Key, guard: Granted) -> Lease {
@@ -130,24 +166,19 @@ async fn granted(context: &AcquireContext, key: &Key, guard: Granted) -> Lease {
 }
 
 /// What an acquire that was refused because of these holders returns.
-fn refused(
-    context: &AcquireContext,
-    want: &Want,
-    wait_policy: WaitPolicy,
-    held: Held,
-) -> Result<Attempt, Error> {
+fn refused(options: &LeaseOptions, want: &Want, held: Held) -> Result<Attempt, Error> {
     let now = Instant::now();
     if matches!(want.wait, Wait::No { .. })
         && let Some(until) = now.checked_add(held.expires_in())
     {
-        let mut likely_held = context.likely_held.lock();
+        let mut likely_held = options.context.likely_held.lock();
         likely_held.insert(held.key().clone(), until, now);
     }
     if rules::is_full(&held, &want.request) {
         let key = want.request.key.clone();
         return Err(Error::TooManyHolders { key });
     }
-    match wait_policy {
+    match options.wait_policy {
         WaitPolicy::None => Ok(Attempt::Held(held)),
         WaitPolicy::For(_) | WaitPolicy::Endless => Err(Error::WaitTimedOut {
             waited: now.saturating_duration_since(want.since),
@@ -156,48 +187,20 @@ fn refused(
     }
 }
 
-/// A request for a key that was held a moment ago is likely to be refused.
-fn note_likely_held(context: &AcquireContext, want: &mut Want) {
-    let is_likely_held = || {
-        let likely_held = context.likely_held.lock();
-        likely_held.contains(&want.request.key, want.since)
-    };
-    if matches!(want.wait, Wait::No { .. }) && is_likely_held() {
-        std::sync::Arc::make_mut(&mut want.request).likely_held = true;
-    }
-}
-
-/// The error that the tick of an acquire must not run, if it is done.
-async fn read_tick(context: &AcquireContext, want: &Want, limit: Duration) -> Option<Error> {
-    let request = &want.request;
-    done_tick::read(&context.keys, &request.key, request.tick, limit).await
-}
-
-fn wait(wait_policy: WaitPolicy, retries: Retries, since: Instant) -> Wait {
-    match wait_policy {
-        WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Wait::No {
-            repeats: retries == Retries::Some,
-        },
-        WaitPolicy::For(wait) => Wait::Until(retry::wait_end(since, wait)),
-        WaitPolicy::Endless => Wait::Endless,
-    }
-}
-
 /// Reports the outcome, and gives the lease to the caller.
 fn give_to_caller(
-    context: &AcquireContext,
+    options: &LeaseOptions,
     mut end: Result<Attempt, Error>,
-    keep_alive: bool,
     span: AcquireSpan,
 ) -> Result<Attempt, Error> {
     let now = Instant::now();
     if let Ok(Attempt::Acquired(lease)) = &end
-        && let Err(error) = check_live_and_keep(context, lease, keep_alive, now)
+        && let Err(error) = check_live_and_keep(options, lease, now)
     {
         end = Err(error);
     }
     match &end {
-        Ok(Attempt::Acquired(lease)) => span.granted(lease.state().fields(), lease.owner(), now),
+        Ok(Attempt::Acquired(lease)) => span.granted(lease.state.fields(), lease.owner(), now),
         Ok(Attempt::Held(held)) => span.refused(held, now),
         Err(error) => span.failed(error, now),
     }
@@ -206,16 +209,12 @@ fn give_to_caller(
 
 /// Checks that the lease is still live when the caller gets it, and starts its renewals. The lease has expired if the
 /// caller's future was not polled for too long.
-fn check_live_and_keep(
-    context: &AcquireContext,
-    lease: &Lease,
-    keep_alive: bool,
-    now: Instant,
-) -> Result<(), Error> {
+fn check_live_and_keep(options: &LeaseOptions, lease: &Lease, now: Instant) -> Result<(), Error> {
     // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled again.
-    let is_given = lease.is_live_at(now) && (!keep_alive || lease.keep().is_ok());
+    let is_kept = || !options.keep_alive || lease.keys.keep(&lease.state).is_ok();
+    let is_given = lease.state.is_live(now) && is_kept();
     // A close may have ended the lease, or is about to.
-    context.keys.lifecycle.check()?;
+    options.context.keys.lifecycle.check()?;
     if is_given {
         return Ok(());
     }

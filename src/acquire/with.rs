@@ -1,5 +1,6 @@
 //! `Acquire::with`: work under a lease.
 
+use super::builder::Acquire;
 use crate::{
     lease::Lease,
     model::{Error, Key, LossReason},
@@ -53,21 +54,55 @@ impl<E: From<Error>> WithError<E> {
     }
 }
 
-/// Runs the body until it ends or the lease is lost, and releases the lease.
-pub(crate) async fn run<T, E>(
-    lease: Lease,
-    body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
-) -> Result<T, WithError<E>> {
-    let key = lease.key().clone();
-    let outcome = tokio::select! {
-        // The loss is checked first: if the lease is lost and the body has ended, the body may have ended after the
-        // loss.
-        biased;
-        reason = lease.lost() => Err(WithError::Lost { key, reason }),
-        outcome = body(&lease) => outcome.map_err(WithError::Body),
-    };
-    match lease.release().await {
-        Err(Error::Lost { key, reason }) if outcome.is_ok() => Err(WithError::Lost { key, reason }),
-        _ => outcome,
+impl Acquire {
+    /// Acquires the lease, [keeps it alive](Acquire::keep_alive) while the body runs, and releases it.
+    ///
+    /// If the lease is lost, the body's future is dropped at its current await. The lease is released in any case, also
+    /// when the body fails, and this call waits for the answer to the release.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Fence, Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// # async fn publish(fence: Fence) -> std::io::Result<u32> { Ok(3) }
+    /// let published = leases
+    ///     .acquire("report:42", Duration::from_secs(30))
+    ///     .with(async |lease| publish(lease.fence()).await)
+    ///     .await?;
+    /// # assert_eq!(published, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WithError`] tells apart a lease that was not acquired, one that was lost, and the body's own error. A release
+    /// that fails is not an error of this call, because the body ended under the lease. The release goes on in the
+    /// background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lease in the background.
+    pub async fn with<T, E>(
+        self,
+        body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
+    ) -> Result<T, WithError<E>> {
+        let lease = self.keep_alive().await.map_err(WithError::NotAcquired)?;
+        let key = lease.key().clone();
+        let outcome = tokio::select! {
+            // The loss is checked first: if the lease is lost and the body has ended, the body may have ended after the
+            // loss.
+            biased;
+            reason = lease.lost() => Err(WithError::Lost { key, reason }),
+            outcome = body(&lease) => outcome.map_err(WithError::Body),
+        };
+        match lease.release().await {
+            Err(Error::Lost { key, reason }) if outcome.is_ok() => {
+                Err(WithError::Lost { key, reason })
+            }
+            _ => outcome,
+        }
     }
 }

@@ -154,7 +154,7 @@ impl Leader {
             };
             unanswered = 0;
             let began = Instant::now();
-            let span = TermSpan::begin(lease.state().fields(), lease.owner());
+            let span = TermSpan::begin(lease.state.fields(), lease.owner());
             let term = Term::new(lease);
             let end = term.run(&mut work).instrument(span.span.clone()).await;
             if began.elapsed() >= LASTING {

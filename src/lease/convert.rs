@@ -1,19 +1,22 @@
 //! Conversions: a shared lease becomes exclusive, or an exclusive one shared.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 use tracing::Instrument;
 
-use super::{
-    guard::Lease,
-    requests::{self, Converted},
-};
+use super::guard::Lease;
 use crate::{
     key::Keys,
     lease_state::{LeaseState, Opposites},
-    model::{Conversion, Error, Held, Mode},
+    messages::{ConvertAnswer, ConvertRequest},
+    model::{Conversion, Error, Held, LossReason, Mode},
     retry::Tries,
+    runtime,
+    store::Store,
     telemetry,
 };
 
@@ -112,9 +115,7 @@ impl Lease {
         if self.mode() == Mode::Permits {
             return Err(Error::InvalidConversion);
         }
-        if let Some(reason) = self.state.loss(Instant::now()) {
-            return Err(self.state.lost_error(reason));
-        }
+        self.ensure_live(Instant::now())?;
         let is_upgrade = wanted == Conversion::Upgrade;
         if is_upgrade {
             // A downgrade that was not waited for may have made the lease in the store shared.
@@ -137,14 +138,11 @@ impl Lease {
             }
         }
         self.keys.conversion_sent(&self.state);
-        self.convert_stored(&self.stored(), wanted).await
+        self.convert_stored(wanted).await
     }
 
-    async fn convert_stored(
-        &self,
-        stored: &Arc<LeaseState>,
-        wanted: Conversion,
-    ) -> Result<Option<Held>, Error> {
+    async fn convert_stored(&self, wanted: Conversion) -> Result<Option<Held>, Error> {
+        let stored = self.state.stored();
         let limit = || self.keys.call_timeout().min(self.remaining());
         // A call whose future is not polled any more delays the others for no longer than a request would. After that
         // they go on beside it: what it has sent counts as unanswered.
@@ -153,24 +151,16 @@ impl Lease {
         let mut opposites = Opposites::default();
         let mut wakes_readers = None;
         loop {
-            if let Some(reason) = self.state.loss(Instant::now()) {
-                return Err(self.state.lost_error(reason));
-            }
+            self.ensure_live(Instant::now())?;
             let (request, is_opposite) = stored.next_conversion(wanted, opposites);
-            let keys = &self.keys;
             // A reader that is granted the key between two of these requests would be in the way of the second one.
             let is_between =
                 is_opposite || wanted == Conversion::Downgrade && stored.may_be_upgraded();
-            let to_wake = if is_between {
-                wakes_readers.get_or_insert_with(|| WakesReaders(keys, stored));
-                None
-            } else {
-                Some(keys.clone())
-            };
-            let of = (keys.clone(), to_wake.is_some());
-            let states = (stored.clone(), self.state());
+            if is_between {
+                wakes_readers.get_or_insert_with(|| WakesReaders(&self.keys, stored));
+            }
             let named = request.fence;
-            match requests::convert(of, states, request, limit()).await {
+            match self.send_conversion(request, limit(), !is_between).await {
                 Ok(Converted::Yes) if is_opposite => opposites.done(named),
                 Ok(Converted::Yes) if stored.may_be_undone(wanted, opposites) => {
                     opposites.wanted_is_done();
@@ -184,6 +174,97 @@ impl Lease {
                 Ok(Converted::Held(held)) => return Ok(Some(held)),
                 Err(error) => tries.pause(error, self.remaining()).await?,
             }
+        }
+    }
+
+    /// Converts the lease in the store, and its guard with it, whether or not the holder still waits. Waits at most
+    /// `limit` for the answer. After a downgrade the first waiter for the key asks at once, if `wakes`.
+    async fn send_conversion(
+        &self,
+        request: ConvertRequest,
+        limit: Duration,
+        wakes: bool,
+    ) -> Result<Converted, Error> {
+        // Without a runtime nothing is sent, so the call must fail before the conversion is counted as sent.
+        Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        self.state.stored().conversion_sent(&request);
+        let (keys, guard) = (self.keys.clone(), self.state.clone());
+        let converting = |store: Arc<dyn Store>| async move {
+            let answer = runtime::caught(store.convert(&request)).await;
+            let (stored, wanted) = (guard.stored(), request.conversion);
+            let is_own = apply(&keys, &guard, &request, &answer);
+            let lost = |reason| Err(stored.lost_error(stored.lose(reason)));
+            match answer? {
+                _ if !is_own => lost(LossReason::TakenOver),
+                ConvertAnswer::Converted(_) => {
+                    if wanted == Conversion::Downgrade && wakes {
+                        keys.freed_here(stored.key());
+                    }
+                    // A close may have ended the lease meanwhile, or the answer came too late.
+                    match guard.loss(Instant::now()) {
+                        None => Ok(Converted::Yes),
+                        Some(reason) => Err(guard.lost_error(reason)),
+                    }
+                }
+                ConvertAnswer::Held(held) => Ok(Converted::Held(held)),
+                ConvertAnswer::OtherFence(_) => Ok(Converted::OtherFence),
+                ConvertAnswer::Expired => lost(LossReason::Expired),
+                ConvertAnswer::TakenOver => lost(LossReason::TakenOver),
+            }
+        };
+        self.keys.call("convert", limit, converting).await
+    }
+}
+
+/// What came of a conversion.
+enum Converted {
+    /// The lease has the mode that the request asks for.
+    Yes,
+    /// Other holders prevent it.
+    Held(Held),
+    /// The lease has another fence than the one that the request names, because of another conversion.
+    OtherFence,
+}
+
+/// Applies the answer to a conversion to the lease and to its guard. Returns whether it is the answer for this lease.
+fn apply(
+    keys: &Keys,
+    guard: &Arc<LeaseState>,
+    request: &ConvertRequest,
+    answer: &Result<ConvertAnswer, Error>,
+) -> bool {
+    let (stored, wanted) = (guard.stored(), request.conversion);
+    let found = match answer {
+        Ok(ConvertAnswer::Converted(grant)) => Some((wanted.mode(), grant.fence)),
+        Ok(ConvertAnswer::OtherFence(grant)) => Some((wanted.opposite().mode(), grant.fence)),
+        // Only the upgrade of a shared lease is refused.
+        Ok(ConvertAnswer::Held(_)) => request.fence.map(|fence| (Mode::Shared, fence)),
+        Ok(ConvertAnswer::Expired | ConvertAnswer::TakenOver) | Err(_) => None,
+    };
+    let is_own = found.is_none_or(|(mode, fence)| stored.apply_conversion(request, mode, fence));
+    if found.is_some() {
+        apply_to_guard(keys, stored, guard);
+    }
+    // After another error the conversion may have been carried out, or may be carried out later.
+    // So it may after `Overloaded`: a driver may send it to several nodes, and this is the answer of the last one.
+    if let Ok(_) | Err(Error::Unreachable { .. } | Error::Denied { .. }) = answer {
+        stored.conversion_answered(request);
+    }
+    is_own
+}
+
+/// Applies the mode and the fence of the lease in the store to its guard. If the lease is shared, no other guard under it
+/// is exclusive: one may have become so by a request that was carried out before.
+fn apply_to_guard(keys: &Keys, stored: &LeaseState, guard: &LeaseState) {
+    loop {
+        let (mode, fence) = stored.mode_and_fence();
+        guard.converted_to(mode, fence);
+        if mode == Mode::Shared {
+            keys.make_shared(stored);
+        }
+        // Another answer may have been applied meanwhile.
+        if stored.mode_and_fence() == (mode, fence) {
+            return;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The ways in which a holder gives up its lease: a release, a ticket for another process, a detach, and the drop of
-//! the guard.
+//! The ways in which a holder gives up its lease: a release, also with a tick that was done under it, a ticket for
+//! another process, a detach, and the drop of the guard.
 
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -8,8 +8,8 @@ use super::{guard::Lease, ticket::Ticket};
 use crate::{
     key::{Departed, Departure, PolledCall, ReleaseOutcome},
     lease_state::{EndReason, EndedBefore},
-    messages::ReleaseAnswer,
-    model::{Error, LossReason},
+    messages::{DoneTick, ReleaseAnswer},
+    model::{Cause, Error, LeaseId, LossReason},
     release::Released,
     telemetry,
 };
@@ -76,7 +76,40 @@ impl Lease {
             Some(LossReason::Expired) | None if departed.was_there => Ok(()),
             Some(reason) => Err(self.state.lost_error(reason)),
             // The close of the client releases the lease, and this does not wait for it.
-            None => Err(self.state.lost_error(self.closed())),
+            None => Err(self.closed()),
+        }
+    }
+
+    /// Releases the lease, and writes the tick as done in the same step.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lease is lost: the tick is not done. After another error the release goes on in the
+    /// background until the ttl is over, so the tick may be done later.
+    pub(crate) async fn complete(self, done: DoneTick) -> Result<(), Error> {
+        let now = Instant::now();
+        self.ensure_live(now)?;
+        // If the subscriber of the application panics in an event, the release goes on in the background.
+        let (call, how) = (PolledCall::new(&self.keys.lifecycle), Departure::Done(done));
+        let (_, release) = self.give_up(EndReason::Released, how, call, now)?;
+        // The close of the client may have taken over the release of the lease, which writes no tick.
+        let release = release.ok_or_else(|| self.closed())?;
+        let release = release.instrument(telemetry::release(self.state.fields()));
+        let Released { answer, unclear } = release.await?;
+        match answer {
+            ReleaseAnswer::Released => Ok(()),
+            // An earlier try may have been carried out, and a later tick may have overwritten this one since.
+            ReleaseAnswer::NotHeld if unclear => Err(Error::Interrupted {
+                store: "the store",
+                source: Cause::text(
+                    "the lease is gone, and what an earlier request wrote is not there",
+                ),
+            }),
+            ReleaseAnswer::NotHeld => {
+                let reason = LossReason::TakenOver;
+                telemetry::lost(self.state.fields(), &reason);
+                Err(self.state.lost_error(reason))
+            }
         }
     }
 
@@ -92,12 +125,13 @@ impl Lease {
     pub fn into_ticket(self) -> Ticket {
         let given_away = self.give_away(Departure::Ticketed);
         // Nothing converts the lease from now on.
-        let ticket = Ticket::of(self.state.stored(), &self.state);
-        match given_away {
-            Ok(()) => ticket,
-            // Another call has ended the lease: its release would free the key under the process with the ticket.
-            Err(_) => ticket.of_no_lease(),
+        let mut ticket = Ticket::of(&self.state);
+        if given_away.is_err() {
+            // Another call has ended the lease: its release would free the key under the process with the ticket. So
+            // this is the ticket of a lease that does not exist, and it cannot be resumed.
+            ticket.lease = LeaseId::random();
         }
+        ticket
     }
 
     /// Gives up the guard without a release. The key stays held until the ttl is over, and the lease is not renewed any
@@ -111,12 +145,9 @@ impl Lease {
     /// [`Error::Lost`] if the lease is lost, so that the key may be free: also if the client is closed, because the close
     /// releases the lease itself.
     pub fn detach(self) -> Result<(), Error> {
-        let lost_before = self.state.loss(Instant::now());
+        let lost_before = self.ensure_live(Instant::now());
         let detached = self.give_away(Departure::Detached);
-        match lost_before {
-            None => detached,
-            Some(reason) => Err(self.state.lost_error(reason)),
-        }
+        lost_before.and(detached)
     }
 
     /// Gives up the guard, so that its lease is not released.
@@ -132,41 +163,37 @@ impl Lease {
         if departed.detaches {
             Ok(())
         } else {
-            Err(self.state.lost_error(self.closed()))
+            Err(self.closed())
         }
     }
 
     /// Gives up the guard. Returns the outcome of the release, if the lease goes back with it. Fails if a close has
     /// ended the lease: it releases the lease itself.
-    pub(super) fn give_up(
+    fn give_up(
         &self,
         ends: EndReason,
         how: Departure,
         call: Option<PolledCall>,
         now: Instant,
     ) -> Result<(Departed, Option<ReleaseOutcome>), Error> {
-        let closed = |EndedBefore| self.state.lost_error(self.closed());
+        let closed = |EndedBefore| self.closed();
         let ended = self.state.end(ends, now).map_err(closed)?;
         let (departed, release) = self.keys.depart(&self.state, how, now, call);
         telemetry::harmless_in_a_panic(|| self.state.report_end(ended));
         Ok((departed, release.map_err(closed)?))
     }
 
-    /// Why the lease is lost, if another call than that of its guard has ended it: only the close of the client does.
-    pub(super) fn closed(&self) -> LossReason {
+    /// The error if another call than that of the guard has ended the lease: only the close of the client does.
+    fn closed(&self) -> Error {
         let loss = self.state.loss(Instant::now());
-        loss.unwrap_or(LossReason::Closed)
+        self.state.lost_error(loss.unwrap_or(LossReason::Closed))
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        let now = Instant::now();
         // It fails if the guard was given up before.
-        let _ = self.give_up(
-            EndReason::Released,
-            Departure::Released,
-            None,
-            Instant::now(),
-        );
+        let _ = self.give_up(EndReason::Released, Departure::Released, None, now);
     }
 }

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::requests;
 use crate::{
     key::{Granted, Keys},
     lease_state::LeaseState,
+    messages::only_renewal,
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
-    release::Releaser,
     retry::Tries,
+    runtime::{self, suspension::SentAt},
     store::Store,
     telemetry,
 };
@@ -70,16 +70,11 @@ use crate::{
 /// [`at_risk`](Lease::at_risk) warns before the loss.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
-    pub(super) keys: Arc<Keys>,
-    pub(super) state: Arc<LeaseState>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) state: Arc<LeaseState>,
 }
 
 impl Lease {
-    /// The releaser, which sends the release of this lease.
-    pub(super) fn releaser(&self) -> &Releaser {
-        &self.keys.releaser
-    }
-
     /// The lease of a task that has got this guard.
     pub(crate) fn new(keys: Arc<Keys>, guard: Granted) -> Self {
         let (state, is_first) = (guard.state, guard.is_first);
@@ -90,16 +85,6 @@ impl Lease {
         }
         telemetry::guard_created();
         lease
-    }
-
-    /// Keeps the lease alive from now on. Fails if it is lost.
-    pub(crate) fn keep(&self) -> Result<(), Error> {
-        self.keys.keep(&self.state)
-    }
-
-    /// Ends the renewals that the acquire has begun. The lease lives for another ttl.
-    pub(crate) fn keep_no_longer(&self) {
-        self.keys.keep_no_longer(&self.state);
     }
 
     /// Sets the minimum hold and the maximum hold, which counts from this instant.
@@ -118,21 +103,10 @@ impl Lease {
         }
     }
 
-    pub(crate) fn is_live_at(&self, now: Instant) -> bool {
-        self.state.is_live(now)
-    }
-
-    pub(crate) fn state(&self) -> Arc<LeaseState> {
-        self.state.clone()
-    }
-
-    /// The lease in the store, which this is a guard of.
-    pub(crate) fn stored(&self) -> Arc<LeaseState> {
-        self.state.stored().clone()
-    }
-
-    pub(crate) fn store(&self) -> &Arc<dyn Store> {
-        &self.keys.store
+    /// Fails if the lease is lost.
+    pub(crate) fn ensure_live(&self, now: Instant) -> Result<(), Error> {
+        let loss = self.state.loss(now);
+        loss.map_or(Ok(()), |reason| Err(self.state.lost_error(reason)))
     }
 
     /// The key that is held.
@@ -197,7 +171,7 @@ impl Lease {
 
     /// Whether the holder may still count on the lease. Once this is `false`, it stays `false`. It sends nothing.
     pub fn is_live(&self) -> bool {
-        self.is_live_at(Instant::now())
+        self.state.is_live(Instant::now())
     }
 
     /// Waits until the lease is lost, and returns the reason. The example of [`Lease`] uses it.
@@ -320,17 +294,32 @@ impl Lease {
         let mut tries = Tries::default();
         loop {
             let now = Instant::now();
-            if let Some(reason) = self.state.loss(now) {
-                return Err(self.state.lost_error(reason));
-            }
+            self.ensure_live(now)?;
             // An answer after the deadline comes too late to extend the lease.
             let limit = self.keys.call_timeout().min(self.state.remaining(now));
-            let renewal = requests::renew_now(self.keys.clone(), self.state.clone(), limit);
-            let Err(error) = renewal.instrument(span.clone()).await else {
+            let renewal = self.renew_once(limit).instrument(span.clone());
+            let Err(error) = renewal.await else {
                 return Ok(());
             };
             tries.pause(error, self.remaining()).await?;
         }
+    }
+
+    /// Sends a renewal, and waits at most `limit` for the answer. An answer that comes later extends the lease too,
+    /// whether or not the holder still waits.
+    async fn renew_once(&self, limit: Duration) -> Result<(), Error> {
+        let (keys, guard) = (self.keys.clone(), self.state.clone());
+        let renewing = |store: Arc<dyn Store>| async move {
+            let (stored, sent) = (guard.stored(), SentAt::now());
+            let answers = runtime::caught(store.renew(&[stored.begin_renewal()])).await;
+            stored.apply_renewal(sent, only_renewal(answers))?;
+            keys.extend(&guard, false)
+        };
+        let outcome = self.keys.call("renew", limit, renewing).await;
+        if let Err(error @ Error::TimedOut { .. }) = &outcome {
+            self.state.stored().failed(error.clone());
+        }
+        outcome
     }
 }
 

@@ -1,9 +1,8 @@
 //! `LeaseSet`, the guard of several leases. The set counts as lost as soon as one of them is lost.
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::pending, time::Duration};
 
 use futures::future::{join_all, select_all};
-use tokio::time::Instant;
 
 use super::guard::Lease;
 use crate::{
@@ -34,18 +33,10 @@ use crate::{
 /// ```
 #[must_use = "leases that are dropped are released at once"]
 pub struct LeaseSet {
-    leases: Vec<Lease>,
+    pub(crate) leases: Vec<Lease>,
 }
 
 impl LeaseSet {
-    pub(crate) fn new() -> Self {
-        Self { leases: Vec::new() }
-    }
-
-    pub(crate) fn push(&mut self, lease: Lease) {
-        self.leases.push(lease);
-    }
-
     /// The leases of the set, in the order of their keys.
     pub fn leases(&self) -> &[Lease] {
         &self.leases
@@ -75,14 +66,8 @@ impl LeaseSet {
     ///
     /// Cancel safe: a later call waits for the same loss.
     pub async fn lost(&self) -> (&Key, LossReason) {
-        if self.leases.is_empty() {
-            return std::future::pending().await;
-        }
-        let losses = self
-            .leases
-            .iter()
-            .map(|lease| Box::pin(async move { (lease.key(), lease.lost().await) }));
-        select_all(losses).await.0
+        let leases = self.leases.iter();
+        first(leases.map(|lease| async { (lease.key(), lease.lost().await) })).await
     }
 
     /// Waits until one of the leases is at risk, or lost: see [`Lease::at_risk`]. A set without keys is never at
@@ -92,10 +77,7 @@ impl LeaseSet {
     ///
     /// Cancel safe: a later call checks the leases anew.
     pub async fn at_risk(&self) {
-        if self.leases.is_empty() {
-            return std::future::pending().await;
-        }
-        select_all(self.leases.iter().map(|lease| Box::pin(lease.at_risk()))).await;
+        first(self.leases.iter().map(Lease::at_risk)).await;
     }
 
     /// Renews all leases: each lives for another ttl from now.
@@ -124,9 +106,10 @@ impl LeaseSet {
     ///
     /// If the future is dropped, the releases go on in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let Some(releaser) = self.leases.first().map(|lease| lease.releaser().clone()) else {
+        let Some(first) = self.leases.first() else {
             return Ok(());
         };
+        let releaser = first.keys.releaser.clone();
         let releases = join_all(self.leases.into_iter().map(Lease::release));
         let outcomes = releaser.send_together(releases).await;
         outcomes.into_iter().collect()
@@ -137,28 +120,25 @@ impl LeaseSet {
         self.leases
     }
 
-    /// The error of the first lease that is lost. `None` if no lease is lost.
-    pub(crate) fn loss(&self) -> Option<Error> {
-        let lost = |lease: &Lease| {
-            let state = lease.state();
-            state
-                .loss(Instant::now())
-                .map(|reason| state.lost_error(reason))
-        };
-        self.leases.iter().find_map(lost)
-    }
-
     /// Releases all leases because the set was not granted as a whole. None of their keys stays with this process: with
     /// what it keeps, two processes could refuse each other for ever.
     pub(crate) async fn give_back(self) {
+        let why = StayEndReason::SetRefused;
         for lease in &self.leases {
-            lease
-                .keys
-                .stop_serving(&lease.state, StayEndReason::SetRefused);
+            lease.keys.stop_serving(&lease.state, why);
         }
         // An error of the acquire counts more than one of the release. A release that fails goes on in the background.
         let _ = self.release().await;
     }
+}
+
+/// Waits for the first of these that ends. If there are none, this waits for ever.
+async fn first<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
+    let futures: Vec<_> = futures.map(Box::pin).collect();
+    if futures.is_empty() {
+        return pending().await;
+    }
+    select_all(futures).await.0
 }
 
 impl fmt::Debug for LeaseSet {

@@ -32,7 +32,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     key: Key,
-    lease: LeaseId,
+    pub(super) lease: LeaseId,
     owner: Arc<str>,
     held_as: HeldAs,
     fence: Fence,
@@ -75,14 +75,9 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Ticket {
-    /// For how long, counted from the grant, the key stays held although the lease is released.
-    pub(crate) fn min_hold(&self) -> Option<Duration> {
-        self.hold.min_ms.map(Duration::from_millis)
-    }
-
-    /// For how long, counted from the grant, the lease is held at most.
-    pub(crate) fn max_hold(&self) -> Option<Duration> {
-        self.hold.max_ms.map(Duration::from_millis)
+    /// The minimum hold and the maximum hold, which count from the grant.
+    pub(crate) fn holds(&self) -> [Option<Duration>; 2] {
+        [self.hold.min_ms, self.hold.max_ms].map(|ms| ms.map(Duration::from_millis))
     }
 
     /// Whether this grant, which a renewal has found, is that of the ticket. A late request may have been granted the
@@ -91,18 +86,17 @@ impl Ticket {
         grant.acquired_at.timestamp_millis() == self.acquired_at_ms
     }
 
-    /// Which conversions of the lease had no answer, if any.
-    pub(crate) fn unanswered(&self) -> Option<Unanswered<bool>> {
-        self.unclear.conversions
+    /// Records in the state of the resumed lease what may still be carried out for it.
+    pub(crate) fn note_unclear(&self, state: &LeaseState) {
+        state.set_release_terms(|terms| terms.maybe_in_flight = self.unclear.acquire);
+        if let Some(unanswered) = self.unclear.conversions {
+            state.set_unanswered(self.fence, unanswered);
+        }
     }
 
-    /// Whether a request for the lease may still reach the store.
-    pub(crate) fn maybe_in_flight(&self) -> bool {
-        self.unclear.acquire
-    }
-
-    /// The ticket of this lease in the store. The maximum hold is that of `held`, the guard.
-    pub(crate) fn of(state: &LeaseState, held: &LeaseState) -> Self {
+    /// The ticket of the lease in the store that this guard is under. The maximum hold is that of the guard.
+    pub(super) fn of(guard: &Arc<LeaseState>) -> Self {
+        let state = guard.stored();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (request, release) = (state.request(), state.release_terms());
         let (mode, fence, unanswered) = state.mode_and_conversions();
@@ -120,20 +114,12 @@ impl Ticket {
             ttl_ms: millis(request.ttl),
             hold: Hold {
                 min_ms: release.min_hold.map(millis),
-                max_ms: held.max_hold_from(state.granted_at()).map(millis),
+                max_ms: guard.max_hold_from(state.granted_at()).map(millis),
             },
             unclear: Unclear {
                 conversions: (unanswered != Unanswered::default()).then_some(unanswered),
                 acquire: release.maybe_in_flight,
             },
-        }
-    }
-
-    /// The same ticket, but of a lease that does not exist. It cannot be resumed.
-    pub(crate) fn of_no_lease(self) -> Self {
-        Self {
-            lease: LeaseId::random(),
-            ..self
         }
     }
 

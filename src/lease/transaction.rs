@@ -1,14 +1,12 @@
 //! `Lease::enforce`: a lease as part of a MongoDB transaction of the application.
 
-use chrono::{DateTime, Utc};
 use mongodb::ClientSession;
 use tokio::time::Instant;
 
 use super::guard::Lease;
 use crate::{
-    lease_state::LeaseState,
     messages::RenewAnswer,
-    model::{Error, LockRecord, LossReason},
+    model::{Error, LossReason},
     rules,
     store::mongodb::{MongoStore, transaction},
     telemetry::StayEndReason,
@@ -103,8 +101,8 @@ async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error
     lease
         .keys
         .stop_serving(&lease.state, StayEndReason::DocumentNeeded);
-    let state = lease.stored();
-    let store = lease.store().as_any();
+    let state = lease.state.stored();
+    let store = lease.keys.store.as_any();
     let Some(store) = store.and_then(|store| store.downcast_ref::<MongoStore>()) else {
         return Err(transaction::not_enforceable(
             state.key(),
@@ -113,18 +111,9 @@ async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error
     };
     let found = store.touch(state.key(), session).await?;
     // A lease that was granted from memory may be lost before the lease in the store is.
-    if let Some(reason) = lease.state.loss(Instant::now()) {
-        return Err(state.lost_error(reason));
-    }
-    judged(&state, found)
-}
-
-/// Checks the lease in its document, which the transaction has just written. The document is the newest version,
-/// because the write of an older version would have been a write conflict.
-fn judged(state: &LeaseState, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
-    if let Some(reason) = state.loss(Instant::now()) {
-        return Err(state.lost_error(reason));
-    }
+    lease.ensure_live(Instant::now())?;
+    // The transaction has just written the document. This is its newest version, because the write of an older version
+    // would have been a write conflict.
     let Some((record, now)) = found else {
         return Err(transaction::not_enforceable(
             state.key(),

@@ -35,10 +35,8 @@ pub(super) enum TermEnd<E> {
 
 impl Term {
     pub(super) fn new(lease: Lease) -> Self {
-        let state = lease.state();
-        state
-            .stored()
-            .set_release_terms(|terms| terms.is_awaited = true);
+        let stored = lease.state.stored();
+        stored.set_release_terms(|terms| terms.is_awaited = true);
         Self {
             lease,
             resigned: CancellationToken::new(),
