@@ -86,12 +86,11 @@ impl Resume {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
         self.ticket.note_unclear(&state);
-        let is_of_ticket = self.ticket.is_of(&grant);
         let Some(resumed) = context.keys.resume(state)? else {
             return Ok(Resumed::Gone(LossReason::TakenOver));
         };
         let lease = Lease::new(context.keys.clone(), resumed);
-        let loss = if is_of_ticket {
+        let loss = if self.ticket.is_of(&grant) {
             let [min_hold, max_hold] = self.ticket.holds();
             lease.set_holds(min_hold, max_hold, lease.state.granted_at());
             lease.state.loss(Instant::now())
@@ -118,12 +117,11 @@ async fn renew(
 ) -> Result<(SentAt, RenewAnswer), Error> {
     let mut tries = Tries::default();
     let limit = context.keys.call_timeout().min(request.ttl);
-    let (key, lease, ttl) = (request.key.clone(), request.lease, request.ttl);
-    let requests = Arc::new([RenewRequest::new(key, lease, ttl)]);
+    let renewal = RenewRequest::new(request.key.clone(), request.lease, request.ttl);
     loop {
-        let requests = requests.clone();
+        let requests = [renewal.clone()];
         let work =
-            |store: Arc<dyn Store>| async move { only_renewal(store.renew(&*requests).await) };
+            |store: Arc<dyn Store>| async move { only_renewal(store.renew(&requests).await) };
         let sent = SentAt::now();
         match context.keys.call("renew", limit, work).await {
             Ok(answer) => return Ok((sent, answer)),

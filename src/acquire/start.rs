@@ -53,7 +53,7 @@ pub(super) async fn acquire(
 ) -> Result<Attempt, Error> {
     let waits = options.wait_policy != WaitPolicy::None;
     let mut span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
-    let end = loop {
+    let mut end = loop {
         let end = ask(&options, key.clone(), &mut span).await;
         let Ok(Attempt::Acquired(lease)) = &end else {
             break end;
@@ -70,11 +70,21 @@ pub(super) async fn acquire(
             break Err(error);
         }
     };
-    let end = give_to_caller(&options, end, span);
+    let now = Instant::now();
     if let Ok(Attempt::Acquired(lease)) = &end
-        && !options.is_of_set
+        && let Err(error) = check_live_and_keep(&options, lease, now)
     {
-        lease.set_holds(options.min_hold, options.max_hold, lease.state.granted_at());
+        end = Err(error);
+    }
+    match &end {
+        Ok(Attempt::Acquired(lease)) => {
+            span.granted(lease.state.fields(), lease.owner(), now);
+            if !options.is_of_set {
+                lease.set_holds(options.min_hold, options.max_hold, lease.state.granted_at());
+            }
+        }
+        Ok(Attempt::Held(held)) => span.refused(held, now),
+        Err(error) => span.failed(error, now),
     }
     end
 }
@@ -185,26 +195,6 @@ fn refused(options: &LeaseOptions, want: &Want, held: Held) -> Result<Attempt, E
             held,
         }),
     }
-}
-
-/// Reports the outcome, and gives the lease to the caller.
-fn give_to_caller(
-    options: &LeaseOptions,
-    mut end: Result<Attempt, Error>,
-    span: AcquireSpan,
-) -> Result<Attempt, Error> {
-    let now = Instant::now();
-    if let Ok(Attempt::Acquired(lease)) = &end
-        && let Err(error) = check_live_and_keep(options, lease, now)
-    {
-        end = Err(error);
-    }
-    match &end {
-        Ok(Attempt::Acquired(lease)) => span.granted(lease.state.fields(), lease.owner(), now),
-        Ok(Attempt::Held(held)) => span.refused(held, now),
-        Err(error) => span.failed(error, now),
-    }
-    end
 }
 
 /// Checks that the lease is still live when the caller gets it, and starts its renewals. The lease has expired if the

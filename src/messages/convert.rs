@@ -21,20 +21,19 @@ pub struct ConvertRequest {
 impl ConvertRequest {
     /// A request to make a shared lease exclusive, whatever its fence is.
     pub fn upgrade(key: Key, lease: LeaseId) -> Self {
-        Self {
-            key,
-            lease,
-            conversion: Conversion::Upgrade,
-            fence: None,
-        }
+        Self::new(key, lease, Conversion::Upgrade)
     }
 
     /// A request to make an exclusive lease shared, whatever its fence is.
     pub fn downgrade(key: Key, lease: LeaseId) -> Self {
+        Self::new(key, lease, Conversion::Downgrade)
+    }
+
+    fn new(key: Key, lease: LeaseId, conversion: Conversion) -> Self {
         Self {
             key,
             lease,
-            conversion: Conversion::Downgrade,
+            conversion,
             fence: None,
         }
     }
