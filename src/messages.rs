@@ -3,7 +3,6 @@
 mod acquire;
 mod batch;
 mod convert;
-mod evict;
 mod list;
 mod look;
 mod permit;
@@ -15,8 +14,7 @@ pub use self::{
     acquire::{AcquireAnswer, AcquireRequest, Earlier, Grant, InTurn, Turn},
     batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},
     convert::{ConvertAnswer, ConvertRequest},
-    evict::Eviction,
-    list::{Filter, ListRequest, Page},
+    list::{Eviction, Filter, ListRequest, Page},
     look::{LookAnswer, LookRequest},
     permit::{PermitAnswer, PermitRequest},
     release::{DoneTick, MinHold, ReleaseAnswer, ReleaseKind, ReleaseRequest},

@@ -1,8 +1,8 @@
-//! The request for a list of locks, and its pages.
+//! What operators ask for: a list of locks, and an eviction.
 
 use std::sync::Arc;
 
-use crate::model::{Key, LockState};
+use crate::model::{Fence, Holder, Key, LockState};
 
 /// Which locks [`Leases::list`](crate::Leases::list) shows. A new filter shows all of them; each method narrows it
 /// down.
@@ -90,4 +90,13 @@ pub struct Page {
     pub locks: Vec<LockState>,
     /// The key after which the next page begins; `None` if this is the last page.
     pub next: Option<Key>,
+}
+
+/// The answer of [`Leases::evict`](crate::Leases::evict).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// The key's fence after the eviction. It is greater than the fence of each evicted holder.
+    pub fence: Fence,
+    /// The live holders that the eviction ended, oldest first, with the `expires_at` that each had before it.
+    pub evicted: Vec<Holder>,
 }
