@@ -67,7 +67,7 @@ impl LeaseSet {
     /// Cancel safe: a later call waits for the same loss.
     pub async fn lost(&self) -> (&Key, LossReason) {
         let leases = self.leases.iter();
-        first(leases.map(|lease| async { (lease.key(), lease.lost().await) })).await
+        first_of(leases.map(|lease| async move { (lease.key(), lease.lost().await) })).await
     }
 
     /// Waits until one of the leases is at risk, or lost: see [`Lease::at_risk`]. A set without keys is never at
@@ -77,7 +77,7 @@ impl LeaseSet {
     ///
     /// Cancel safe: a later call checks the leases anew.
     pub async fn at_risk(&self) {
-        first(self.leases.iter().map(Lease::at_risk)).await;
+        first_of(self.leases.iter().map(Lease::at_risk)).await;
     }
 
     /// Renews all leases: each lives for another ttl from now.
@@ -133,7 +133,7 @@ impl LeaseSet {
 }
 
 /// Waits for the first of these that ends. If there are none, this waits for ever.
-async fn first<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
+async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
     let futures: Vec<_> = futures.map(Box::pin).collect();
     if futures.is_empty() {
         return pending().await;
