@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
@@ -80,7 +81,10 @@ impl KeyState {
             Phase::AsksForLine => self.apply_to_line(lease, answer, now, out),
             Phase::AsksFor(no, _) => self.apply_beside(lease, no, answer, now, out),
             Phase::Settling(_) | Phase::GivenAway(_) => self.apply_late(lease, &answer, now, out),
-            Phase::Releasing { .. } => self.apply_while_releasing(lease, &answer),
+            Phase::Releasing {
+                ref mut is_granted_again,
+                ..
+            } => *is_granted_again |= answer.granted_at().is_some(),
             // The lease is held already, and another request for it changes nothing else.
             Phase::Held(_) if claim.sent.is_unclear => {
                 let lease = claim.lease_state.clone();
@@ -90,13 +94,19 @@ impl KeyState {
         }
     }
 
-    fn apply_while_releasing(&mut self, lease: LeaseId, answer: &Answer) {
-        let is_granted = matches!(answer, Answer::Granted(..) | Answer::GrantedLate(..));
-        if let Some(Phase::Releasing {
-            is_granted_again, ..
-        }) = self.claim_mut(lease).map(|claim| &mut claim.phase)
-        {
-            *is_granted_again |= is_granted;
+    /// Applies the late answer to a request of a claim that nobody wants, or whose lease was given away.
+    fn apply_late(&mut self, lease: LeaseId, answer: &Answer, now: Instant, out: &mut Effects) {
+        let (granted_at, leaves_doubt) = (answer.granted_at(), answer.leaves_doubt());
+        if let Some(Phase::GivenAway(at)) = self.claim(lease).map(|claim| &claim.phase) {
+            // A later grant than that of the lease came after the lease has expired, and nobody has it. The fence does
+            // not tell them apart, because an upgrade gives the lease another one.
+            if granted_at.is_some_and(|granted_at| granted_at > *at) {
+                out.push(Effect::Bind(lease));
+                self.settle(lease, now, out);
+                self.release_for_settlement(lease, false, out);
+            }
+        } else if granted_at.is_some() || leaves_doubt {
+            self.release_for_settlement(lease, leaves_doubt, out);
         }
     }
 
@@ -126,15 +136,19 @@ impl KeyState {
         let Some((no, first)) = self.waiters.first() else {
             return self.line.end_wait();
         };
-        let (mode, standing) = (first.want.access().mode(), standing(&first.want, &held));
+        let (mode, standing) = (
+            first.want.access().mode(),
+            standing(&first.want, Some(&held)),
+        );
         let is_over = first.want.is_over(now);
         // The one that asked may not be the first any more.
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         self.note_others(lease, &held);
         self.stop_staying_if_contended(lease, &held, out);
-        if held.ahead() > 0 {
+        let stays = |(_, stays): &(LeaseId, bool)| *stays && held.ahead() > 0;
+        for (lease, _) in self.held().filter(stays).collect::<Vec<_>>() {
             // This process keeps a lease, beside which the first waiter asks, from a process that comes before it.
-            self.recall(out);
+            self.stop_serving(Some(lease), StayEndReason::WaitedFor, out);
         }
         if let Some(first) = self.waiters.get_mut(no) {
             first.ahead.get_or_insert(held.ahead());
@@ -171,20 +185,13 @@ impl KeyState {
         if is_over {
             return self.refuse(no, Refusal::Failed(error), out);
         }
-        let silence = now.saturating_duration_since(answered);
-        if silence >= self.call_timeout && failures >= TRIES {
-            self.refuse_endless(&error, now, out);
-        } else {
-            self.report_wait(no, None, out);
-        }
-    }
-
-    /// Ends the waits without a limit that got nothing but errors for the whole call timeout.
-    fn refuse_endless(&mut self, error: &Error, now: Instant, out: &mut Effects) {
         let limit = self.call_timeout;
-        let gives_up = |want: &Want| {
-            want.wait == Wait::Endless && now.saturating_duration_since(want.since) >= limit
-        };
+        let is_long_ago = |at: Instant| now.saturating_duration_since(at) >= limit;
+        if !is_long_ago(answered) || failures < TRIES {
+            return self.report_wait(no, None, out);
+        }
+        // The waits without a limit end that got nothing but errors for the whole call timeout.
+        let gives_up = |want: &Want| want.wait == Wait::Endless && is_long_ago(want.since);
         let all = self.waiters.in_line().filter(|(_, it)| gives_up(&it.want));
         for no in all.map(|(no, _)| no).collect::<Vec<_>>() {
             self.refuse(no, Refusal::Failed(error.clone()), out);
@@ -195,7 +202,7 @@ impl KeyState {
     pub(super) fn hold(
         &mut self,
         (lease, waiter): (LeaseId, Option<WaiterNo>),
-        grant: Grant,
+        mut grant: Grant,
         granted: Arc<LeaseState>,
         now: Instant,
         out: &mut Effects,
@@ -216,10 +223,7 @@ impl KeyState {
             stays_for: claim.stays_for.filter(|_| may_serve && may_stay),
         };
         let stays = terms.stays_for.is_some();
-        let grant = Grant {
-            is_awaited: grant.is_awaited || claim.sent.is_contended,
-            ..grant
-        };
+        grant.is_awaited |= claim.sent.is_contended;
         claim.phase = Phase::Held(Holding::new(terms, grant, now));
         claim.lease_state = Some(granted.clone());
         claim.at_work = None;
@@ -274,24 +278,13 @@ impl KeyState {
         }
     }
 
-    /// Other processes wait for the key: no lease stays here.
-    fn recall(&mut self, out: &mut Effects) {
-        let stays = |(lease, stays): (LeaseId, bool)| stays.then_some(lease);
-        for lease in self.held().filter_map(stays).collect::<Vec<_>>() {
-            self.stop_serving(Some(lease), StayEndReason::WaitedFor, out);
-        }
-    }
-
     /// Records that the store reported that the key became free.
     pub(super) fn freed(&mut self, next: Option<&[LeaseId]>, now: Instant) {
         let Some((_, first)) = self.waiters.first() else {
             return self.wake(now);
         };
         let mode = first.want.access().mode();
-        let standing = match self.line.last.outcome() {
-            Some(Ok(held)) => standing(&first.want, &held),
-            _ => standing_before(&first.want),
-        };
+        let standing = standing(&first.want, self.line.last.held());
         let comes_next = self.line.comes_next(next, mode, standing);
         if standing == Standing::BeforeAll || comes_next && !self.has_own_lease() {
             self.wake(now);
@@ -302,13 +295,11 @@ impl KeyState {
 impl Claim {
     /// Records what a request with this answer may have left.
     fn note(&mut self, answer: &Answer, is_in_turn: bool) {
+        let doubt = answer.leaves_doubt();
         let (became, is_unclear, may_have_place) = match answer {
-            Answer::Failed(error) => {
-                let leaves_doubt = error.leaves_doubt();
-                (Earlier::Unclear, leaves_doubt, leaves_doubt)
-            }
+            Answer::Failed(_) => (Earlier::Unclear, doubt, doubt),
             // Its answer may still come.
-            Answer::Overdue(error) => (Earlier::Unclear, false, error.leaves_doubt()),
+            Answer::Overdue(_) => (Earlier::Unclear, false, doubt),
             Answer::GrantedLate(..) => (Earlier::Unclear, true, false),
             Answer::Granted(..) => (Earlier::Unclear, false, false),
             Answer::Held(held) => (Earlier::Refused, false, held.ahead() < MAX_PLACES),
@@ -322,17 +313,28 @@ impl Claim {
     }
 }
 
-/// How a request that was refused with this answer stands to the processes that wait.
-fn standing(want: &Want, held: &Held) -> Standing {
-    match standing_before(want) {
-        Standing::InTurn if want.has_own_holder(held) => Standing::BeforeAll,
-        standing => standing,
+impl Answer {
+    /// When the lease was granted, on the server's clock, if it was.
+    fn granted_at(&self) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Granted(grant, _) => Some(grant.acquired_at),
+            Self::GrantedLate(granted_at, _) => Some(*granted_at),
+            _ => None,
+        }
+    }
+
+    /// Whether the request may have been granted all the same, or may still be.
+    fn leaves_doubt(&self) -> bool {
+        match self {
+            Self::Failed(error) | Self::Overdue(error) => error.leaves_doubt(),
+            _ => false,
+        }
     }
 }
 
-/// How a request of this task stands to the processes that wait, before it is answered.
-fn standing_before(want: &Want) -> Standing {
-    if want.is_barging() {
+/// How a request of this task stands to the processes that wait, if it was refused with this answer, or is not answered.
+fn standing(want: &Want, held: Option<&Held>) -> Standing {
+    if want.is_barging() || held.is_some_and(|held| want.has_own_holder(held)) {
         Standing::BeforeAll
     } else {
         Standing::InTurn

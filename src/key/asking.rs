@@ -30,10 +30,8 @@ impl KeyState {
         let Some((no, first)) = self.waiters.first() else {
             return self.abandon_line(now, out);
         };
-        let serves = self.serving().is_some_and(|claim| {
-            let (fit, _) = self.fit_of(claim, &first.want, now);
-            fit == Fit::Here
-        });
+        let serves = |claim: &Claim| self.fit_of(claim, &first.want, now).0 == Fit::Here;
+        let serves = self.serving().is_some_and(serves);
         // The line waits for no lease that serves no further task: its guards may be held for as long as their tasks like.
         if serves || self.waits_for_own(now) {
             self.report_wait(no, None, out);
@@ -46,25 +44,32 @@ impl KeyState {
         let want = first.want.clone();
         if want.is_barging() {
             // It has a claim of its own, so that the others keep their place. The next one may ask too.
-            self.begin_beside_for(no, &want, out);
+            self.begin_beside(no, &want, out);
             return self.ask(now, out);
         }
         let claim = match self.line.claim {
             Some(claim) => claim,
-            None => self.begin_for_line((no, &want), now, out),
+            None => self.begin_for_line(no, &want, out),
         };
         if !self.adopt(claim, &want) {
-            return self.settle_old_terms(claim, now, out);
+            // Nobody wants its terms any more. It is settled after the answers to its requests, or after a second.
+            let old = self.claim(claim);
+            if !old.is_some_and(|it| it.sent.has_new_request(now)) {
+                self.settle(claim, now, out);
+            }
+            return;
         }
-        let waits = self
-            .claim(claim)
-            .is_none_or(|it| self.awaits_answer(it, now));
+        let has_others = self.waiters.in_line().nth(1).is_some();
+        let waits = self.claim(claim).is_none_or(|it| {
+            let others_wait = has_others || it.sent.under_way.iter().any(|it| it.of != no);
+            it.sent.waits(others_wait, now)
+        });
         // An answer to a later request has planned the next one.
         let is_unanswered = matches!(self.line.next, NextRequest::UnderWay { .. })
             && self.claim(claim).is_some_and(Claim::has_one_request);
         if !waits && (is_unanswered || self.line.is_due(now)) {
             if is_unanswered {
-                out.push(Effect::Report(Report::Unanswered(claim, retry::OVERDUE)));
+                out.push(Effect::Report(Report::Unanswered(claim)));
             } else {
                 self.line.sent(now);
             }
@@ -83,21 +88,10 @@ impl KeyState {
             })
     }
 
-    fn begin_for_line(
-        &mut self,
-        (no, want): (WaiterNo, &Want),
-        now: Instant,
-        out: &mut Effects,
-    ) -> LeaseId {
-        let request = self.waiters.take_request(no, want);
-        let lease = request.lease;
-        let phase = Phase::AsksForLine;
-        self.add(Claim::new(request, want.stays_for, want.memory, phase));
-        out.push(Effect::Bind(lease));
+    fn begin_for_line(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) -> LeaseId {
+        let lease = self.begin(no, want, Phase::AsksForLine, out);
         self.line.claim = Some(lease);
-        if !self.line.is_due(now) {
-            self.line.end_pause();
-        }
+        self.line.end_pause();
         lease
     }
 
@@ -120,24 +114,6 @@ impl KeyState {
         true
     }
 
-    /// Whether the line waits for the answer to a request of this claim.
-    fn awaits_answer(&self, claim: &Claim, now: Instant) -> bool {
-        let mut line = self.waiters.in_line().map(|(no, _)| no);
-        let first = line.next();
-        let is_own = |of: WaiterNo| first == Some(of);
-        let others_wait =
-            line.next().is_some() || !claim.sent.under_way.iter().all(|it| is_own(it.of));
-        claim.sent.waits(others_wait, now)
-    }
-
-    /// Settles a claim whose terms nobody wants any more, after the answers to its requests, or after a second.
-    fn settle_old_terms(&mut self, claim: LeaseId, now: Instant, out: &mut Effects) {
-        let old = self.claim(claim);
-        if !old.is_some_and(|it| it.sent.has_new_request(now)) {
-            self.settle(claim, now, out);
-        }
-    }
-
     /// Settles the claim that asks for the line, because no waiter stands in it.
     fn abandon_line(&mut self, now: Instant, out: &mut Effects) {
         match self.line.claim {
@@ -152,9 +128,8 @@ impl KeyState {
         let turn = Turn::InTurn(self.line.place.in_turn(claim));
         // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused.
         // If the place is due to be written again, a read alone is not enough.
-        let last = self.line.last.outcome().and_then(Result::ok);
-        let likely_held =
-            last.is_some_and(|held| held.turns_ahead() > 0) && !self.line.place.is_due();
+        let last = self.line.last.held().filter(|_| !self.line.place.is_due());
+        let likely_held = last.is_some_and(|held| held.turns_ahead() > 0);
         self.send(claim, (turn, likely_held), (no, is_alone), now, out);
     }
 
@@ -175,7 +150,7 @@ impl KeyState {
                 if waiter.want.wait == (Wait::No { repeats: false }) {
                     continue;
                 }
-                out.push(Effect::Report(Report::Unanswered(claim, retry::OVERDUE)));
+                out.push(Effect::Report(Report::Unanswered(claim)));
             }
             let request = &waiter.want.request;
             let is_again = self.claim(claim).is_some_and(Claim::has_been_refused);
@@ -206,13 +181,11 @@ impl KeyState {
         let number = self.facts.next_request;
         self.facts.next_request = RequestNo(number.0 + 1);
         // Later requests are sent while the future of the waiter may not be polled.
-        let by = Some(of).filter(|no| may_be_inline && self.facts.entering == Some(*no));
-        let by = by.and_then(|no| self.waiters.cell(no));
+        let is_inline = may_be_inline && self.facts.entering == Some(of);
+        let by = self.waiters.cell(of).filter(|_| is_inline);
         // The waiter has asked by now, also if it came after this step had taken its time.
-        let since = self
-            .waiters
-            .get(of)
-            .map_or(now, |it| it.want.since.max(now));
+        let waiter = self.waiters.get(of);
+        let since = waiter.map_or(now, |it| it.want.since.max(now));
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
@@ -234,22 +207,15 @@ impl KeyState {
             is_inline: by.is_some(),
             is_in_turn: turn.waiter().is_some(),
         });
-        out.push(Effect::Send {
-            call,
-            request: number,
-            message: claim.request.clone(),
-            by,
-        });
+        out.push(Effect::Send(call, number, claim.request.clone(), by));
     }
 
     /// Lets tasks of their own poll the requests for the line, because another task depends on them.
     pub(super) fn spawn_requests_of_line(&mut self, out: &mut Effects) {
         let line = self.line.claim;
         if let Some(claim) = line.and_then(|line| self.claim_mut(line)) {
-            for request in claim.sent.under_way.iter_mut().filter(|it| it.is_inline) {
-                request.is_inline = false;
-                out.push(Effect::Spawn(request.call.clone()));
-            }
+            let requests = claim.sent.under_way.iter_mut();
+            out.extend(requests.filter_map(UnderWay::leave).map(Effect::Spawn));
         }
     }
 
@@ -258,12 +224,9 @@ impl KeyState {
     pub(super) fn overdue(&mut self, now: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
             let limit = self.call_timeout.min(claim.request.ttl);
-            for request in &mut claim.sent.under_way {
-                if request.is_inline && request.at + SILENT <= now {
-                    request.is_inline = false;
-                    out.push(Effect::Spawn(request.call.clone()));
-                }
-            }
+            let requests = claim.sent.under_way.iter_mut();
+            let silent = requests.filter(|it| it.at + SILENT <= now);
+            out.extend(silent.filter_map(UnderWay::leave).map(Effect::Spawn));
             let is_over = |it: &&UnderWay| {
                 let end = it.at.checked_add(limit);
                 it.is_awaited && end.is_some_and(|end| end <= now)

@@ -45,27 +45,16 @@ struct CallState {
     has_panicked: bool,
 }
 
+/// What is left to do for a call. If it is withdrawn, so that there is no answer, this is dropped under no lock, and when
+/// the state of the key knows.
 #[derive(Default)]
-enum Work {
+#[must_use]
+pub(super) enum Work {
     /// The call has not begun.
     #[default]
     Not,
     Here(BoxFuture<'static, ()>),
-    /// A task polls it at this moment.
-    Polled,
-    /// It has ended, or goes on in a task of its own.
-    Gone,
-}
-
-/// What is left of a call that was withdrawn, so that there is no answer. It is dropped under no lock, and when the state
-/// of the key knows.
-#[must_use]
-pub(super) struct Withdrawn(#[expect(dead_code, reason = "it is only dropped")] Work);
-
-/// Where a call is after it was polled.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Polled {
-    Here,
+    /// It has ended, goes on in a task of its own, or is polled at this moment.
     Gone,
 }
 
@@ -75,7 +64,7 @@ impl Call {
         self: &Arc<Self>,
         work: impl Future<Output = ()> + Send + 'static,
         queued: Option<Queued>,
-    ) -> Result<(), Withdrawn> {
+    ) -> Result<(), Work> {
         let this = Arc::downgrade(self);
         // A subscriber of the application that panics in an event must not end the task of the caller.
         let work = AssertUnwindSafe(work).catch_unwind().map(move |ended| {
@@ -87,7 +76,7 @@ impl Call {
         let mut state = self.state.lock();
         if state.is_withdrawn && queued.as_ref().is_some_and(Queued::withdraw) {
             state.work = Work::Gone;
-            return Err(Withdrawn(Work::Here(work)));
+            return Err(Work::Here(work));
         }
         state.queued = queued;
         match state.spawn_on.clone() {
@@ -101,43 +90,39 @@ impl Call {
         Ok(())
     }
 
-    /// Polls the call, unless it goes on elsewhere.
-    pub(super) fn poll_here(&self, cx: &mut Context<'_>) -> Polled {
+    /// Polls the call, unless it goes on elsewhere. Returns whether it does, or has ended.
+    pub(super) fn poll_here(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state.lock();
-        let mut work = match std::mem::replace(&mut state.work, Work::Polled) {
+        let mut work = match std::mem::replace(&mut state.work, Work::Gone) {
             Work::Here(work) => work,
-            other => {
-                let is_there = matches!(other, Work::Not);
-                state.work = other;
-                return if is_there { Polled::Here } else { Polled::Gone };
+            Work::Gone => return true,
+            Work::Not => {
+                state.work = Work::Not;
+                return false;
             }
         };
         drop(state);
         // The lock is not held here, because the answer changes the key, which may leave this call.
         let polled = work.as_mut().poll(cx);
         let mut state = self.state.lock();
-        match (polled, state.spawn_on.clone()) {
-            (Poll::Ready(()), _) => state.work = Work::Gone,
-            (Poll::Pending, None) => {
+        if polled.is_pending() {
+            let Some(runtime) = state.spawn_on.clone() else {
                 state.work = Work::Here(work);
                 let known = state.waker.as_ref();
                 if !known.is_some_and(|known| known.will_wake(cx.waker())) {
                     state.waker = Some(cx.waker().clone());
                 }
-                return Polled::Here;
-            }
-            (Poll::Pending, Some(runtime)) => {
-                state.work = Work::Gone;
-                drop(state);
-                outside::spawn(&runtime, work);
-                state = self.state.lock();
-            }
+                return false;
+            };
+            drop(state);
+            outside::spawn(&runtime, work);
+            state = self.state.lock();
         }
         // A waker may own its task, so it is dropped under no lock.
         let waker = state.waker.take();
         drop(state);
         drop(waker);
-        Polled::Gone
+        true
     }
 
     /// Lets a task on this runtime poll the call from now on.
@@ -157,12 +142,12 @@ impl Call {
     }
 
     /// Sees to it that nothing is sent for the call. `None` if that is too late, or not known before the call begins.
-    pub(super) fn withdraw(&self) -> Option<Withdrawn> {
+    pub(super) fn withdraw(&self) -> Option<Work> {
         let mut state = self.state.lock();
         state.is_withdrawn = true;
         let withdraws = state.queued.as_ref().is_some_and(Queued::withdraw);
         let work = || std::mem::replace(&mut state.work, Work::Gone);
-        withdraws.then(work).map(Withdrawn)
+        withdraws.then(work)
     }
 
     /// How the request was sent.
@@ -219,15 +204,16 @@ impl LeaveOnDrop {
         // Whether the call was left and resumed here, so that this future was woken and may have woken others.
         let mut is_resumed = false;
         let told = poll_fn(|cx| {
-            let told = match call.poll_here(cx) {
+            let told = if call.poll_here(cx) {
+                Pin::new(&mut outcome).poll(cx).map(Result::ok)
+            } else {
                 // The call sends the outcome while it is polled here, so a check after each poll finds the outcome.
                 // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
-                Polled::Here => match outcome.try_recv() {
+                match outcome.try_recv() {
                     Ok(outcome) => Poll::Ready(Some(outcome)),
                     Err(TryRecvError::Empty) => Poll::Pending,
                     Err(TryRecvError::Closed) => Poll::Ready(None),
-                },
-                Polled::Gone => Pin::new(&mut outcome).poll(cx).map(Result::ok),
+                }
             };
             is_resumed |= told.is_pending();
             told

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::{
     cell::{News, Refusal},
-    claim::RequestNo,
     effect::{Answer, Effect, Event, GiveBack, Report},
     keys::Keys,
     place::PlaceNews,
@@ -15,6 +14,7 @@ use super::{
 };
 use crate::{
     model::{Error, Key, LossReason},
+    retry::OVERDUE,
     telemetry::{self, StayEndReason, Waiting},
 };
 
@@ -33,15 +33,15 @@ impl Keys {
                 lease.set_release_terms(|terms| terms.maybe_in_flight = true);
                 false
             }
-            Effect::Withdraw(request, call) => match call.withdraw() {
-                Some(withdrawn) => {
-                    // The call ends with an error, which counts for nothing from now on.
-                    state.withdrawn(*request);
-                    *effect = Effect::Withdrawn(withdrawn);
-                    true
-                }
-                None => false,
-            },
+            Effect::Withdraw(request, call) => {
+                let Some(withdrawn) = call.withdraw() else {
+                    return false;
+                };
+                // The call ends with an error, which counts for nothing from now on.
+                state.withdrawn(*request);
+                *effect = Effect::Withdrawn(*request, withdrawn);
+                true
+            }
             Effect::GiveBack(lease, _) if state.has_waiters() => {
                 // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
                 // waiters of this process would come before them.
@@ -61,27 +61,27 @@ impl Keys {
     /// Carries out an effect.
     pub(super) fn run(&self, key: &Key, effect: Effect) {
         match effect {
-            Effect::Send {
-                call,
-                request,
-                message,
-                by,
-            } => {
+            Effect::Send(call, request, message, by) => {
                 match by {
                     Some(cell) => cell.set_call(call.clone()),
                     None => self.leave(&call),
                 }
                 self.send(&call, request, message);
             }
-            Effect::Withdrawn(withdrawn) => {
-                self.step(key, Event::Withdrawn);
+            Effect::Withdrawn(request, withdrawn) => {
+                self.step(key, Event::Withdrawn(request));
                 drop(withdrawn);
             }
             Effect::Spawn(call) => self.leave(&call),
             // Its caller polls it on another runtime.
             Effect::SpawnRelease(_) if self.lifecycle.has_runtime_ended() => {}
             Effect::SpawnRelease(call) => call.leave(),
-            Effect::Overdue(request, limit) => self.fail(key, request, limit),
+            Effect::Overdue(request, limit) => {
+                let error = self.timed_out(limit);
+                let answer = Answer::Overdue(error.clone());
+                self.step(key, Event::Answered(request, answer));
+                telemetry::store_failed("acquire", None, &error);
+            }
             Effect::Keep(lease) => {
                 self.renewals.keep(&lease);
                 self.look_after();
@@ -91,10 +91,7 @@ impl Keys {
             Effect::Refuse(cell, refused) => cell.tell(News::Refused(Box::new(refused))),
             Effect::GiveBack(lease, GiveBack::Release) => self.abandon(&lease),
             Effect::GiveBack(lease, GiveBack::Detach) => self.detach(&lease),
-            Effect::Settle {
-                claim,
-                maybe_in_flight,
-            } => self.settle(&claim, maybe_in_flight),
+            Effect::Settle(claim, maybe_in_flight) => self.settle(&claim, maybe_in_flight),
             Effect::LeavePlace(claim) => self.leave_place(key, claim),
             Effect::Listen => self.listen(),
             Effect::Report(report) => self.report(key, report),
@@ -107,22 +104,14 @@ impl Keys {
         }
     }
 
-    /// A request counts as failed.
-    fn fail(&self, key: &Key, request: RequestNo, limit: Duration) {
-        let error = self.timed_out(limit);
-        let answer = Answer::Overdue(error.clone());
-        self.step(key, Event::Answered(request, answer));
-        telemetry::store_failed("acquire", None, &error);
-    }
-
     fn report(&self, key: &Key, report: Report) {
         match report {
             Report::Lost(guards) => telemetry::for_each(guards, |guard| {
                 guard.lose(guard.loss(Instant::now()).unwrap_or(LossReason::Expired));
             }),
             Report::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
-            Report::Unanswered(claim, limit) => {
-                telemetry::store_failed("acquire", Some((key, claim)), &self.timed_out(limit));
+            Report::Unanswered(claim) => {
+                telemetry::store_failed("acquire", Some((key, claim)), &self.timed_out(OVERDUE));
             }
             Report::Place(PlaceNews::Taken { ahead }) => telemetry::place_taken(key, ahead),
             Report::Place(PlaceNews::NoRoom) => telemetry::no_place(key),
@@ -152,7 +141,7 @@ impl Keys {
         }
     }
 
-    fn timed_out(&self, limit: Duration) -> Error {
+    pub(super) fn timed_out(&self, limit: Duration) -> Error {
         Error::TimedOut {
             store: self.store.name(),
             operation: "acquire",

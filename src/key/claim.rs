@@ -148,7 +148,14 @@ impl Claim {
             request,
             stays_for,
             memory,
-            sent: Sent::nothing(),
+            sent: Sent {
+                under_way: Vec::new(),
+                is_unclear: false,
+                is_contended: false,
+                ended: Earlier::None,
+                has_place: false,
+                since: None,
+            },
             phase,
             lease_state: None,
             release: None,
@@ -214,18 +221,6 @@ impl Claim {
 }
 
 impl Sent {
-    /// No request was sent yet.
-    fn nothing() -> Self {
-        Self {
-            under_way: Vec::new(),
-            is_unclear: false,
-            is_contended: false,
-            ended: Earlier::None,
-            has_place: false,
-            since: None,
-        }
-    }
-
     /// What became of the requests before the next one.
     pub(super) fn earlier(&self) -> Earlier {
         if self.under_way.is_empty() {
@@ -267,6 +262,11 @@ impl Sent {
 }
 
 impl UnderWay {
+    /// The call, if only the task that waits for the answer polls it. From now on a task of its own does.
+    pub(super) fn leave(&mut self) -> Option<Arc<Call>> {
+        std::mem::take(&mut self.is_inline).then(|| self.call.clone())
+    }
+
     /// Whether the answer takes so long that the request is repeated: a second. One that was sent in a batch is
     /// repeated, because another request of the batch may delay it; and one for whose answer other tasks wait too,
     /// because it may be lost. One that was not sent yet is not.
@@ -324,10 +324,8 @@ impl Settlement {
         let is_due = self.next_release.is_some_and(|at| now >= at);
         if is_due {
             self.limit = self.limit.saturating_mul(2);
-            self.next_release = match self.end {
-                Some(end) if now < end => now.checked_add(self.limit),
-                _ => None,
-            };
+            let end = self.end.filter(|end| now < *end);
+            self.next_release = end.and_then(|_| now.checked_add(self.limit));
         }
         is_due
     }

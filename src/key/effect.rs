@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 
 use super::{
-    call::{Call, PolledCall, Withdrawn},
+    call::{Call, PolledCall, Work},
     cell::{Cell, Refused, WaiterNo},
     claim::RequestNo,
     holding::Grant,
@@ -28,7 +28,7 @@ pub(crate) enum Event {
     /// A request was answered, or counts as failed.
     Answered(RequestNo, Answer),
     /// A request was withdrawn before it was sent.
-    Withdrawn,
+    Withdrawn(RequestNo),
     /// The release of a lease was answered, or given up.
     Released(LeaseId),
     /// The release of what a claim may have left was answered, or given up.
@@ -65,17 +65,12 @@ pub(crate) enum Answer {
 /// What the driver does. It does so after it has released the lock of the keys, but for what it
 /// [notes](super::keys::Keys::note).
 pub(crate) enum Effect {
-    /// Sends a request by this call, which the task of this waiter polls, and otherwise a task of its own.
-    Send {
-        call: Arc<Call>,
-        request: RequestNo,
-        message: Arc<AcquireRequest>,
-        by: Option<Arc<Cell>>,
-    },
+    /// Sends a request by this call, which the task of this waiter polls, and a task of its own if there is none.
+    Send(Arc<Call>, RequestNo, Arc<AcquireRequest>, Option<Arc<Cell>>),
     /// Withdraws a request, if it was not sent yet.
     Withdraw(RequestNo, Arc<Call>),
     /// A request was withdrawn. What is left of it is dropped when the state knows.
-    Withdrawn(Withdrawn),
+    Withdrawn(RequestNo, Work),
     /// Lets a task of its own poll a request.
     Spawn(Arc<Call>),
     /// Lets a task of its own poll a release.
@@ -90,11 +85,8 @@ pub(crate) enum Effect {
     Refuse(Arc<Cell>, Refused),
     /// Releases a lease, or gives it up without a release.
     GiveBack(Arc<LeaseState>, GiveBack),
-    /// Releases what a claim without a holder may have left.
-    Settle {
-        claim: Arc<AcquireRequest>,
-        maybe_in_flight: bool,
-    },
+    /// Releases what a claim without a holder may have left, and whether a request may still be carried out after it.
+    Settle(Arc<AcquireRequest>, bool),
     /// Gives up a place.
     LeavePlace(LeaseId),
     /// A close waits for this claim from now on.
@@ -124,8 +116,8 @@ pub(crate) enum Report {
     Waits(Arc<Cell>, Option<usize>),
     /// Guards are lost: they have outlived their ttl, or their handle closes.
     Lost(Vec<Arc<LeaseState>>),
-    /// A request was not answered within this time, and is repeated.
-    Unanswered(LeaseId, Duration),
+    /// A request was not answered within a second, and is repeated.
+    Unanswered(LeaseId),
     Turn(EndedTurn),
     Stays(Arc<LeaseState>),
     StayEnded {
@@ -159,7 +151,7 @@ pub(crate) enum Departure {
 }
 
 /// What came of a guard that was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the lease may go back"]
 pub(crate) struct Departed {
     /// Whether the guard was still there. It is gone if it had outlived its ttl, and the key may have been granted

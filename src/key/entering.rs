@@ -9,11 +9,12 @@ use super::{
     claim::{Beside, Claim, Phase, SILENT},
     effect::{Effect, Report},
     holding::Conversion,
+    last_answer::LastAnswer,
     line::NextRequest,
     serving::Fit,
     state::{Effects, KeyState},
     waiters::Role,
-    want::{FromMemory, Wait, Want},
+    want::{FromMemory, Want},
 };
 use crate::{
     model::{LeaseId, Mode},
@@ -30,35 +31,29 @@ impl KeyState {
         // Who leaves an offer untaken keeps nobody waiting.
         self.pass_over_silent(now, out);
         self.spawn_releases(now, out);
+        let depends = self.waiters.has_line();
+        let role = if want.waits() {
+            Role::InLine
+        } else {
+            Role::Beside(want.request.lease)
+        };
+        self.waiters.push(cell, want.clone(), role);
         if let Some(claim) = self.entered_by(&want, now) {
-            return self.offer_to_new(cell, want, claim, now, out);
+            return self.offer(no, claim, now, out);
         }
         if want.request.reentrant {
-            return self.ask_as_owner(cell, want, out);
+            // An owner that may have the key waits for nobody of this process, because others may wait for it.
+            out.push(Effect::Contended);
+            self.stop_serving(None, StayEndReason::DocumentNeeded, out);
+            return self.begin_beside(no, &want, out);
         }
-        if want.waits() {
-            let depends = self.waiters.has_line();
-            self.waiters.push(cell, want, Role::InLine);
-            if depends {
-                self.spawn_requests_of_line(out);
-                self.report_wait(no, None, out);
-            }
-            return;
+        if !want.waits() {
+            return self.attempt(no, &want, now, out);
         }
-        self.attempt(cell, want, now, out);
-    }
-
-    fn offer_to_new(
-        &mut self,
-        cell: Arc<Cell>,
-        want: Want,
-        claim: LeaseId,
-        now: Instant,
-        out: &mut Effects,
-    ) {
-        self.waiters
-            .push(cell.clone(), want, Role::Offered(claim, now));
-        out.push(Effect::Offer(cell));
+        if depends {
+            self.spawn_requests_of_line(out);
+            self.report_wait(no, None, out);
+        }
     }
 
     /// Offers a waiter a guard under this claim.
@@ -87,77 +82,69 @@ impl KeyState {
         self.claims.iter().find(enters).map(Claim::lease)
     }
 
-    /// An owner that may have the key waits for nobody of this process, because others may wait for it.
-    fn ask_as_owner(&mut self, cell: Arc<Cell>, want: Want, out: &mut Effects) {
-        out.push(Effect::Contended);
-        self.stop_serving(None, StayEndReason::DocumentNeeded, out);
-        self.begin_beside(cell, want, out);
-    }
-
     /// A task that does not wait gets what is there, or is refused, or asks the store.
-    fn attempt(&mut self, cell: Arc<Cell>, want: Want, now: Instant, out: &mut Effects) {
-        let no = cell.no();
+    fn attempt(&mut self, no: WaiterNo, want: &Want, now: Instant, out: &mut Effects) {
         let is_first = !self.waiters.has_patient_line() || want.is_barging();
-        for at in 0..self.claims.len() {
-            let Some(claim) = self.claims.get(at) else {
-                continue;
-            };
+        for claim in &self.claims {
             let lease = claim.lease();
-            let (fit, can_enter) = self.fit_of(claim, &want, now);
-            if fit == Fit::Here && can_enter && is_first {
-                return self.offer_to_new(cell, want, lease, now, out);
+            if is_first && self.fit_of(claim, want, now) == (Fit::Here, true) {
+                return self.offer(no, lease, now, out);
             }
+            let conflicts = want.conflicts_with(claim.request.access.mode());
             match &claim.phase {
-                Phase::Held(holding) if holding.is_live(now) => {
-                    // A lease that was converted has the mode that the store says.
-                    let may_be_other = holding.conversion == Conversion::Sent;
-                    if may_be_other || !want.conflicts_with(claim.request.access.mode()) {
-                        continue;
-                    }
+                // A lease that was converted has the mode that the store says.
+                Phase::Held(holding)
+                    if conflicts
+                        && holding.is_live(now)
+                        && holding.conversion != Conversion::Sent =>
+                {
                     if !holding.guards.is_empty() || self.waiters.offered(lease).next().is_some() {
-                        self.waiters.push(cell, want, Role::InLine);
+                        self.waiters.set_role(no, Role::InLine);
                         return self.refuse(no, self.held_here(lease), out);
                     }
                     // It stays here, and the store would refuse the task because of it.
                     self.stop_serving(Some(lease), StayEndReason::DocumentNeeded, out);
-                    return self.waiters.push(cell, want, Role::AfterRelease(lease));
+                    return self.waiters.set_role(no, Role::AfterRelease(lease));
                 }
                 Phase::Releasing { since, .. }
-                    if want.conflicts_with(claim.request.access.mode())
-                        && !self.takes_too_long(*since, now) =>
+                    if conflicts && !self.takes_too_long(*since, now) =>
                 {
-                    return self.waiters.push(cell, want, Role::AfterRelease(lease));
+                    return self.waiters.set_role(no, Role::AfterRelease(lease));
                 }
                 _ => {}
             }
         }
-        if !is_first && let Some(Ok(held)) = self.line.last.outcome() {
-            self.waiters.push(cell, want, Role::InLine);
+        if !is_first && let Some(held) = self.line.last.held().cloned() {
+            self.waiters.set_role(no, Role::InLine);
             return self.refuse(no, Refusal::Held(held), out);
         }
-        self.begin_beside(cell, want, out);
-    }
-
-    /// Lets a new waiter ask beside the line.
-    fn begin_beside(&mut self, cell: Arc<Cell>, want: Want, out: &mut Effects) {
-        let no = cell.no();
-        self.waiters.push(cell, want.clone(), Role::InLine);
-        self.begin_beside_for(no, &want, out);
+        self.begin_beside(no, want, out);
     }
 
     /// Makes a claim for one waiter beside the line.
-    pub(super) fn begin_beside_for(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
-        let request = self.waiters.take_request(no, want);
-        let lease = request.lease;
+    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
         let beside = Beside {
             next: Some(want.since),
             ..Beside::default()
         };
+        let lease = self.begin(no, want, Phase::AsksFor(no, beside), out);
+        self.waiters.set_role(no, Role::Beside(lease));
+    }
+
+    /// Makes a claim that asks for a waiter.
+    pub(super) fn begin(
+        &mut self,
+        no: WaiterNo,
+        want: &Want,
+        phase: Phase,
+        out: &mut Effects,
+    ) -> LeaseId {
+        let request = self.waiters.take_request(no, want);
+        let lease = request.lease;
         let stays_for = want.stays_for.filter(|_| self.facts.may_stay);
-        let phase = Phase::AsksFor(no, beside);
         self.add(Claim::new(request, stays_for, want.memory, phase));
         out.push(Effect::Bind(lease));
-        self.waiters.set_role(no, Role::Beside(lease));
+        lease
     }
 
     /// A task does not want the key any more.
@@ -246,50 +233,36 @@ impl KeyState {
         self.passed = now;
     }
 
-    /// Ends the waits of those whose time is over.
+    /// Ends the waits of those whose time is over. The first of the line gets the answer to one more request.
     pub(super) fn end_waits(&mut self, now: Instant, out: &mut Effects) {
         for no in self.waiters.over(now) {
-            self.time_is_over(no, now, out);
-        }
-    }
-
-    /// Ends the wait of a task whose time is over. The first of the line gets the answer to one more request.
-    fn time_is_over(&mut self, no: WaiterNo, now: Instant, out: &mut Effects) {
-        let Some(waiter) = self.waiters.get(no) else {
-            return;
-        };
-        if waiter.role != Role::InLine {
-            // Its own claim has an answer soon, or counts as failed.
-            return;
-        }
-        let is_first = self.waiters.first().is_some_and(|(first, _)| first == no);
-        let has_others = self.waiters.in_line().nth(1).is_some();
-        let is_served = self.claims.iter().any(|claim| {
-            let (fit, _) = self.fit_of(claim, &waiter.want, now);
-            fit == Fit::Here
-        });
-        let asks_once_more =
-            is_first && !is_served && !self.line.can_skip_last_request(has_others, now);
-        if !asks_once_more {
-            let why = self.refusal_of_line();
-            return self.refuse(no, why, out);
-        }
-        if !matches!(self.line.next, NextRequest::UnderWay { .. }) {
-            self.line.next = NextRequest::AtOnce;
+            let in_line = self.waiters.get(no).filter(|it| it.role == Role::InLine);
+            let Some(waiter) = in_line else {
+                // Its own claim has an answer soon, or counts as failed.
+                continue;
+            };
+            let is_first = self.waiters.first().is_some_and(|(first, _)| first == no);
+            let has_others = self.waiters.in_line().nth(1).is_some();
+            let serves = |claim: &Claim| self.fit_of(claim, &waiter.want, now).0 == Fit::Here;
+            let asks_once_more = is_first
+                && !self.claims.iter().any(serves)
+                && !self.line.can_skip_last_request(has_others, now);
+            if !asks_once_more {
+                self.refuse(no, self.refusal_of_line(), out);
+            } else if !matches!(self.line.next, NextRequest::UnderWay { .. }) {
+                self.line.next = NextRequest::AtOnce;
+            }
         }
     }
 
     /// Why a task of the line is refused whose time is over.
-    pub(super) fn refusal_of_line(&self) -> Refusal {
-        match self.line.last.outcome() {
-            Some(Ok(held)) => Refusal::Held(held),
-            Some(Err(error)) => Refusal::Failed(error),
-            None => {
-                let held = |claim: &&Claim| claim.holding().is_some();
-                match self.claims.iter().find(held) {
-                    Some(claim) => self.held_here(claim.lease()),
-                    None => Refusal::TimedOut,
-                }
+    fn refusal_of_line(&self) -> Refusal {
+        match &self.line.last {
+            LastAnswer::Held(held) => Refusal::Held(held.clone()),
+            LastAnswer::Failed { error, .. } => Refusal::Failed(error.clone()),
+            LastAnswer::Unknown => {
+                let held = self.held().next();
+                held.map_or(Refusal::TimedOut, |(claim, _)| self.held_here(claim))
             }
         }
     }
@@ -312,43 +285,21 @@ impl KeyState {
             Phase::Releasing { since, .. } => self.takes_too_long(since, now),
             _ => false,
         };
-        let over: Vec<_> = self
-            .claims
-            .iter()
-            .filter(is_over)
-            .map(Claim::lease)
-            .collect();
-        let waited = |claim: LeaseId| self.waiters.after_release_of(claim);
-        let over: Vec<_> = over.into_iter().flat_map(waited).collect();
-        for no in over {
-            if let Some(waiter) = self.waiters.remove(no) {
-                self.begin_beside(waiter.cell, waiter.want, out);
+        let over = self.claims.iter().filter(is_over);
+        let waited = over.flat_map(|claim| self.waiters.after_release_of(claim.lease()));
+        for no in waited.collect::<Vec<_>>() {
+            if let Some(want) = self.waiters.get(no).map(|it| it.want.clone()) {
+                self.begin_beside(no, &want, out);
             }
         }
     }
 
     /// Lets those try again that have waited for the release of this lease.
-    pub(super) fn attempt_after_release(
-        &mut self,
-        claim: LeaseId,
-        now: Instant,
-        out: &mut Effects,
-    ) {
+    pub(super) fn attempt_after(&mut self, claim: LeaseId, now: Instant, out: &mut Effects) {
         for no in self.waiters.after_release_of(claim) {
-            if let Some(waiter) = self.waiters.remove(no) {
-                self.attempt(waiter.cell, waiter.want, now, out);
+            if let Some(want) = self.waiters.get(no).map(|it| it.want.clone()) {
+                self.attempt(no, &want, now, out);
             }
-        }
-    }
-}
-
-impl Want {
-    /// Whether the time of a task that waits is over.
-    pub(super) fn is_over(&self, now: Instant) -> bool {
-        match self.wait {
-            Wait::No { .. } => true,
-            Wait::Until(until) => now >= until,
-            Wait::Endless => false,
         }
     }
 }

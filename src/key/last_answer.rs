@@ -27,47 +27,34 @@ impl LastAnswer {
         times
     }
 
+    /// The refusal, if it was one.
+    pub(super) fn held(&self) -> Option<&Held> {
+        match self {
+            Self::Held(held) => Some(held),
+            Self::Unknown | Self::Failed { .. } => None,
+        }
+    }
+
     /// How many processes were ahead of the last request.
     pub(super) fn ahead(&self) -> usize {
-        match self {
-            Self::Held(held) => held.ahead(),
-            Self::Unknown | Self::Failed { .. } => 0,
-        }
+        self.held().map_or(0, Held::ahead)
     }
 
     /// How many leases of permits this many releases after a refusal make room for at most, as far as the refusal tells.
     /// There may be more room after an eviction, and after the end of a lease that came later. A process that this
     /// does not count asks after its pause.
     pub(super) fn room_after(&self, releases: usize) -> usize {
-        let Self::Held(held) = self else {
-            return usize::MAX;
-        };
-        let are_permits = held
-            .holders()
-            .iter()
-            .all(|holder| holder.mode == Mode::Permits);
-        let most = held.holders().iter().map(|holder| holder.permits).max();
-        match most.map(usize::try_from) {
-            Some(Ok(most)) if are_permits => most.saturating_mul(releases),
+        let most = |held: &Held| held.holders().iter().map(|holder| holder.permits).max();
+        let most = self.held().and_then(most).map(usize::try_from);
+        match most {
+            Some(Ok(most)) if self.is_refusal_by(Mode::Permits) => most.saturating_mul(releases),
             _ => usize::MAX,
         }
     }
 
     /// Whether it was a refusal because of leases of this mode only.
     pub(super) fn is_refusal_by(&self, mode: Mode) -> bool {
-        let Self::Held(held) = self else {
-            return false;
-        };
-        let mut holders = held.holders().iter();
-        !held.holders().is_empty() && holders.all(|holder| holder.mode == mode)
-    }
-
-    /// The last refusal or error; `None` if the key was granted since.
-    pub(super) fn outcome(&self) -> Option<Result<Held, Error>> {
-        match self {
-            Self::Unknown => None,
-            Self::Held(held) => Some(Ok(held.clone())),
-            Self::Failed { error, .. } => Some(Err(error.clone())),
-        }
+        let holders = self.held().map_or(&[][..], Held::holders);
+        !holders.is_empty() && holders.iter().all(|holder| holder.mode == mode)
     }
 }

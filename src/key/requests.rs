@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     claim::RequestNo,
-    effect::{Answer, Event},
+    effect::{Answer, Effect, Event},
     holding::Grant,
     keys::Keys,
     state::KeyState,
@@ -22,6 +22,7 @@ use crate::{
         self,
         suspension::{self, SentAt},
     },
+    store::Store,
     telemetry,
 };
 
@@ -55,11 +56,7 @@ impl Keys {
             sent.answered(at, answered);
         };
         if let Err(withdrawn) = call.begin(work, asked.queued) {
-            keys.update(&key, |state, now, out| {
-                state.withdrawn(number);
-                state.step(Event::Withdrawn, now, out);
-            });
-            drop(withdrawn);
+            keys.run(&key, Effect::Withdrawn(number, withdrawn));
         }
     }
 
@@ -76,8 +73,7 @@ impl Keys {
             return;
         };
         let job = ReleaseJob::of_nobody(claim, maybe_in_flight);
-        let (key, lease) = (job.key.clone(), job.lease);
-        let done = OnDrop(Some(move || keys.step(&key, Event::Settled(lease))));
+        let done = TellOnDrop(keys, job.key.clone(), Some(Event::Settled(job.lease)));
         let releaser = self.releaser.clone();
         self.lifecycle.spawn(async move {
             let mut calls = InFlight::default();
@@ -94,17 +90,14 @@ impl Keys {
         let Some(keys) = self.this.upgrade() else {
             return;
         };
-        let (store, of, limit) = (self.store.clone(), key.clone(), self.call_timeout());
-        let named = (store.clone(), key.clone());
-        let done = OnDrop(Some({
-            let key = key.clone();
-            move || keys.step(&key, Event::PlaceLeft(claim))
-        }));
+        let done = TellOnDrop(keys, key.clone(), Some(Event::PlaceLeft(claim)));
+        let key = key.clone();
         self.lifecycle.spawn(async move {
-            let leaving = async move { store.leave(&of, claim).await };
-            let left = runtime::call("leave", limit, || named.0.name(), leaving).await;
+            let (keys, of) = (&done.0, key.clone());
+            let leaving = |store: Arc<dyn Store>| async move { store.leave(&of, claim).await };
+            let left = keys.call("leave", keys.call_timeout(), leaving).await;
             drop(done);
-            telemetry::place_given_up(&named.1, left.as_ref().err());
+            telemetry::place_given_up(&key, left.as_ref().err());
         });
     }
 }
@@ -114,8 +107,7 @@ impl Sent {
     fn answered(&mut self, at: Instant, answered: Result<AcquireAnswer, Error>) {
         self.is_over = true;
         let error = answered.as_ref().err().cloned();
-        let (keys, key) = (self.keys.clone(), self.message.key.clone());
-        let counts = keys.update(&key, |state, now, out| {
+        let counts = self.keys.update(&self.message.key, |state, now, out| {
             // Otherwise it was withdrawn, and this is no answer.
             let counts = state.is_under_way(self.number);
             if counts {
@@ -163,12 +155,7 @@ impl Sent {
             suspended: self.suspended,
         };
         let Some(lease) = LeaseState::new(terms, &grant, sent) else {
-            let error = Error::TimedOut {
-                store: self.keys.store.name(),
-                operation: "acquire",
-                limit,
-            };
-            return Answer::GrantedLate(grant.acquired_at, error);
+            return Answer::GrantedLate(grant.acquired_at, self.keys.timed_out(limit));
         };
         let granted = Grant {
             fence: grant.fence,
@@ -188,13 +175,13 @@ impl Drop for Sent {
     }
 }
 
-/// Does something when it is dropped, also with its runtime.
-struct OnDrop<F: FnOnce()>(Option<F>);
+/// Tells a key that something has happened when it is dropped, also with its runtime.
+struct TellOnDrop(Arc<Keys>, Key, Option<Event>);
 
-impl<F: FnOnce()> Drop for OnDrop<F> {
+impl Drop for TellOnDrop {
     fn drop(&mut self) {
-        if let Some(f) = self.0.take() {
-            f();
+        if let Some(event) = self.2.take() {
+            self.0.step(&self.1, event);
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     call::PolledCall,
     claim::{Claim, Phase, Settlement},
-    effect::{Answer, Effect},
+    effect::Effect,
     place::OwnPlace,
     state::{Effects, KeyState},
 };
@@ -33,49 +33,10 @@ impl KeyState {
         claim.phase = Phase::Settling(Settlement::begin(limits, now));
         for request in &mut claim.sent.under_way {
             out.push(Effect::Withdraw(request.number, request.call.clone()));
-            if request.is_inline {
-                request.is_inline = false;
-                out.push(Effect::Spawn(request.call.clone()));
-            }
+            out.extend(request.leave().map(Effect::Spawn));
         }
         if claim.sent.is_unclear {
             self.release_for_settlement(lease, true, out);
-        }
-    }
-
-    /// Applies the late answer to a request of a claim that nobody wants, or whose lease was given away.
-    pub(super) fn apply_late(
-        &mut self,
-        lease: LeaseId,
-        answer: &Answer,
-        now: Instant,
-        out: &mut Effects,
-    ) {
-        let Some(claim) = self.claim_mut(lease) else {
-            return;
-        };
-        if let Phase::GivenAway(at) = claim.phase {
-            // A later grant than that of the lease came after the lease has expired, and nobody has it. The fence does
-            // not tell them apart, because an upgrade gives the lease another one.
-            let granted_at = match answer {
-                Answer::Granted(grant, _) => Some(grant.acquired_at),
-                Answer::GrantedLate(granted_at, _) => Some(*granted_at),
-                Answer::Held(_) | Answer::Done(_) | Answer::Failed(_) | Answer::Overdue(_) => None,
-            };
-            if granted_at.is_some_and(|granted_at| granted_at > at) {
-                out.push(Effect::Bind(lease));
-                self.settle(lease, now, out);
-                self.release_for_settlement(lease, false, out);
-            }
-            return;
-        }
-        let (is_granted, leaves_doubt) = match answer {
-            Answer::Granted(..) | Answer::GrantedLate(..) => (true, false),
-            Answer::Failed(error) | Answer::Overdue(error) => (false, error.leaves_doubt()),
-            Answer::Held(_) | Answer::Done(_) => (false, false),
-        };
-        if is_granted || leaves_doubt {
-            self.release_for_settlement(lease, leaves_doubt, out);
         }
     }
 
@@ -93,17 +54,19 @@ impl KeyState {
     }
 
     /// Releases what a claim may have left.
-    fn release_for_settlement(&mut self, lease: LeaseId, maybe_in_flight: bool, out: &mut Effects) {
+    pub(super) fn release_for_settlement(
+        &mut self,
+        lease: LeaseId,
+        maybe_in_flight: bool,
+        out: &mut Effects,
+    ) {
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
         let request = claim.request.clone();
         if let Phase::Settling(settling) = &mut claim.phase {
             settling.releases += 1;
-            out.push(Effect::Settle {
-                claim: request,
-                maybe_in_flight,
-            });
+            out.push(Effect::Settle(request, maybe_in_flight));
         }
     }
 
@@ -150,7 +113,7 @@ impl KeyState {
         if is_granted_again {
             self.release_for_settlement(lease, false, out);
         }
-        self.attempt_after_release(lease, now, out);
+        self.attempt_after(lease, now, out);
     }
 
     /// Lets the caller poll the release of this lease by this call. Returns whether the caller may: no other task depends

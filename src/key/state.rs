@@ -87,7 +87,7 @@ impl KeyState {
             }
             Event::Leave(no) => self.leave(no, now, out),
             Event::Answered(request, answer) => self.answered(request, answer, now, out),
-            Event::Withdrawn => {}
+            Event::Withdrawn(request) => self.withdrawn(request),
             Event::Released(claim) => self.released(claim, now, out),
             Event::Settled(claim) => self.settled(claim, out),
             Event::PlaceLeft(claim) => self.place_left(claim),

@@ -7,7 +7,6 @@ use std::{
 };
 
 use super::{
-    call::Polled,
     cell::{Cell, News, Refused},
     effect::Event,
     guards::Granted,
@@ -109,7 +108,7 @@ impl Waiting {
                 }
             }
             if let Some(call) = call
-                && call.poll_here(cx) == Polled::Gone
+                && call.poll_here(cx)
             {
                 self.cell.forget_call(&call);
                 if self.is_resumed && outside::runs_beside_others() {

@@ -59,6 +59,11 @@ impl Want {
         !matches!(self.wait, Wait::No { .. })
     }
 
+    /// Whether the time of the task is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        !self.waits() || self.until().is_some_and(|until| until <= now)
+    }
+
     /// When the time of the task is over.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.wait {
