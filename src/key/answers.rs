@@ -103,10 +103,10 @@ impl KeyState {
             if granted_at.is_some_and(|granted_at| granted_at > *at) {
                 out.push(Effect::Bind(lease));
                 self.settle(lease, now, out);
-                self.release_for_settlement(lease, false, out);
+                self.release_settling(lease, false, out);
             }
         } else if granted_at.is_some() || leaves_doubt {
-            self.release_for_settlement(lease, leaves_doubt, out);
+            self.release_settling(lease, leaves_doubt, out);
         }
     }
 

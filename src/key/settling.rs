@@ -36,7 +36,7 @@ impl KeyState {
             out.extend(request.leave().map(Effect::Spawn));
         }
         if claim.sent.is_unclear {
-            self.release_for_settlement(lease, true, out);
+            self.release_settling(lease, true, out);
         }
     }
 
@@ -48,25 +48,19 @@ impl KeyState {
             let is_left =
                 |claim: &Claim| matches!(&claim.phase, Phase::Settling(it) if it.releases <= 1);
             if self.claim(holder.lease).is_some_and(is_left) {
-                self.release_for_settlement(holder.lease, false, out);
+                self.release_settling(holder.lease, false, out);
             }
         }
     }
 
-    /// Releases what a claim may have left.
-    pub(super) fn release_for_settlement(
-        &mut self,
-        lease: LeaseId,
-        maybe_in_flight: bool,
-        out: &mut Effects,
-    ) {
+    /// Releases what a claim that nobody wants may have left, and again if a request may be late.
+    pub(super) fn release_settling(&mut self, lease: LeaseId, maybe_late: bool, out: &mut Effects) {
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
-        let request = claim.request.clone();
         if let Phase::Settling(settling) = &mut claim.phase {
             settling.releases += 1;
-            out.push(Effect::Settle(request, maybe_in_flight));
+            out.push(Effect::Settle(claim.request.clone(), maybe_late));
         }
     }
 
@@ -78,7 +72,7 @@ impl KeyState {
         };
         settling.releases = settling.releases.saturating_sub(1);
         if settling.releases == 0 && std::mem::take(&mut settling.is_due) {
-            self.release_for_settlement(lease, true, out);
+            self.release_settling(lease, true, out);
         }
     }
 
@@ -104,14 +98,13 @@ impl KeyState {
         else {
             return;
         };
-        let is_clear = claim.sent.under_way.is_empty() && !claim.sent.is_unclear;
-        if is_clear && !claim.sent.has_place && !is_granted_again {
+        if claim.may_change() && !claim.sent.has_place && !is_granted_again {
             self.forget(lease);
         } else {
             self.settle(lease, now, out);
         }
         if is_granted_again {
-            self.release_for_settlement(lease, false, out);
+            self.release_settling(lease, false, out);
         }
         self.attempt_after(lease, now, out);
     }
@@ -141,8 +134,8 @@ impl KeyState {
 
     /// Takes the next steps of the settlements.
     pub(super) fn settle_due(&mut self, now: Instant, out: &mut Effects) {
-        let (mut released, mut gone) = (Vec::new(), Vec::new());
-        for claim in &mut self.claims {
+        let mut releases = Vec::new();
+        self.claims.retain_mut(|claim| {
             let lease = claim.lease();
             let has_requests = !claim.sent.under_way.is_empty();
             match &mut claim.phase {
@@ -152,35 +145,26 @@ impl KeyState {
                     }
                     if has_requests && settling.take_timed_release(now) {
                         // More releases at the same time would only make a slow server slower.
+                        settling.is_due |= settling.releases > 0;
                         if settling.releases == 0 {
-                            released.push(lease);
-                        } else {
-                            settling.is_due = true;
+                            settling.releases = 1;
+                            releases.push(Effect::Settle(claim.request.clone(), true));
                         }
                     }
                     if !has_requests && !settling.leaves {
                         // It does not wait for the releases, which may go on for long.
-                        if std::mem::take(&mut claim.sent.has_place) {
-                            settling.leaves = true;
-                            out.push(Effect::LeavePlace(lease));
-                        } else if settling.releases == 0 {
-                            gone.push(lease);
-                        }
+                        settling.leaves = std::mem::take(&mut claim.sent.has_place);
+                        out.extend(settling.leaves.then_some(Effect::LeavePlace(lease)));
                     }
+                    has_requests || settling.leaves || settling.releases > 0
                 }
                 Phase::GivenAway(_) if !has_requests => {
-                    let has_place = std::mem::take(&mut claim.sent.has_place);
-                    out.extend(has_place.then_some(Effect::LeavePlace(lease)));
-                    gone.push(lease);
+                    out.extend(claim.sent.has_place.then_some(Effect::LeavePlace(lease)));
+                    false
                 }
-                _ => {}
+                _ => true,
             }
-        }
-        for lease in released {
-            self.release_for_settlement(lease, true, out);
-        }
-        for lease in gone {
-            self.forget(lease);
-        }
+        });
+        out.extend(releases);
     }
 }

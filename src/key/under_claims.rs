@@ -82,18 +82,14 @@ impl KeyState {
         out: &mut Effects,
     ) -> Departed {
         let is_closing = self.facts.is_closing;
-        let mut departed = Departed {
-            was_there: false,
-            detaches: false,
-        };
+        let mut departed = Departed::default();
         if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
             let expires = holding.expires(guard);
             departed.was_there = holding.leave(guard, now);
-            let is_alone = holding.guards.is_empty();
             let wants = match how {
                 Departure::Released | Departure::Done(_) => false,
                 Departure::Detached => true,
-                Departure::Ticketed => is_alone,
+                Departure::Ticketed => holding.guards.is_empty(),
             };
             departed.detaches = wants && departed.was_there && !is_closing;
             if let Some(expires) = expires.filter(|_| departed.detaches) {
@@ -165,29 +161,27 @@ impl KeyState {
         };
         let (id, expires) = (request.lease, now + request.ttl);
         let mut holding = Holding::new(terms, grant, now);
-        if let Some(known) = self.claim_mut(id) {
-            match &mut known.phase {
-                // The ticket comes back to the process that made it.
-                Phase::GivenAway(_) => {
-                    holding.take(guard, terms.mode, expires)?;
-                    known.phase = Phase::Held(holding);
-                }
-                // The ticket is resumed twice.
-                Phase::Held(holding) => drop(holding.take(guard, terms.mode, expires)?),
-                _ => return None,
-            }
-            known.request = request;
-            (known.stays_for, known.memory) = (None, FromMemory::Never);
-            let has_ended = known.lease_state.as_ref().is_none_or(|it| it.has_ended());
-            if has_ended {
-                known.lease_state = Some(lease.clone());
-            }
-            return known.lease_state.clone();
+        if self.claim(id).is_none() {
+            let phase = Phase::GivenAway(grant.acquired_at);
+            self.add(Claim::new(request.clone(), None, FromMemory::Never, phase));
         }
-        holding.take(guard, terms.mode, expires)?;
-        let mut claim = Claim::new(request, None, FromMemory::Never, Phase::Held(holding));
-        claim.lease_state = Some(lease.clone());
-        self.add(claim);
-        Some(lease.clone())
+        let known = self.claim_mut(id)?;
+        match &mut known.phase {
+            // The ticket comes back to the process that made it, or comes from another one.
+            Phase::GivenAway(_) => {
+                holding.take(guard, terms.mode, expires)?;
+                known.phase = Phase::Held(holding);
+            }
+            // The ticket is resumed twice.
+            Phase::Held(holding) => drop(holding.take(guard, terms.mode, expires)?),
+            _ => return None,
+        }
+        known.request = request;
+        (known.stays_for, known.memory) = (None, FromMemory::Never);
+        let has_ended = known.lease_state.as_ref().is_none_or(|it| it.has_ended());
+        if has_ended {
+            known.lease_state = Some(lease.clone());
+        }
+        known.lease_state.clone()
     }
 }
