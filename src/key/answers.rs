@@ -144,7 +144,7 @@ impl KeyState {
         // The one that asked may not be the first any more.
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         self.note_others(lease, &held);
-        self.stop_staying_if_contended(lease, &held, out);
+        self.end_stay_if_contended(lease, &held, out);
         let stays = |(_, stays): &(LeaseId, bool)| *stays && held.ahead() > 0;
         for (lease, _) in self.held().filter(stays).collect::<Vec<_>>() {
             // This process keeps a lease, beside which the first waiter asks, from a process that comes before it.
@@ -255,12 +255,7 @@ impl KeyState {
     }
 
     /// If other processes use the key too, its lease does not stay here.
-    pub(super) fn stop_staying_if_contended(
-        &mut self,
-        lease: LeaseId,
-        held: &Held,
-        out: &mut Effects,
-    ) {
+    pub(super) fn end_stay_if_contended(&mut self, lease: LeaseId, held: &Held, out: &mut Effects) {
         let is_behind_own = self.waiters.has_line();
         let Some(claim) = self.claim_mut(lease) else {
             return;

@@ -7,13 +7,14 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     cell::WaiterNo,
-    claim::{Claim, Phase, RequestNo, SILENT, UnderWay},
+    claim::{Beside, Claim, Phase, RequestNo, SILENT, UnderWay},
     effect::{Effect, Report},
     fences,
     line::{Line, NextRequest},
     place,
     serving::Fit,
     state::{Effects, KeyState},
+    waiters::Role,
     want::{FromMemory, Wait, Want},
 };
 use crate::{
@@ -88,10 +89,30 @@ impl KeyState {
             })
     }
 
+    /// Makes a claim for one waiter beside the line.
+    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
+        let beside = Beside {
+            next: Some(want.since),
+            ..Beside::default()
+        };
+        let lease = self.begin(no, want, Phase::AsksFor(no, beside), out);
+        self.waiters.set_role(no, Role::Beside(lease));
+    }
+
     fn begin_for_line(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) -> LeaseId {
         let lease = self.begin(no, want, Phase::AsksForLine, out);
         self.line.claim = Some(lease);
         self.line.end_pause();
+        lease
+    }
+
+    fn begin(&mut self, no: WaiterNo, want: &Want, phase: Phase, out: &mut Effects) -> LeaseId {
+        let mut claim = Claim::new(self.waiters.take_request(no, want), phase);
+        claim.stays_for = want.stays_for.filter(|_| self.facts.may_stay);
+        claim.memory = want.memory;
+        let lease = claim.lease();
+        self.add(claim);
+        out.push(Effect::Bind(lease));
         lease
     }
 

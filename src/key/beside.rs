@@ -37,7 +37,7 @@ impl KeyState {
                 self.hold((lease, Some(no)), grant, granted, now, out);
             }
             Answer::Held(held) => {
-                self.stop_staying_if_contended(lease, &held, out);
+                self.end_stay_if_contended(lease, &held, out);
                 if let Some(waiter) = self.waiters.get_mut(no) {
                     waiter.ahead.get_or_insert(held.ahead());
                 }

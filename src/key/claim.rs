@@ -137,17 +137,12 @@ pub(super) struct Settlement {
 }
 
 impl Claim {
-    /// A claim with the id and the terms of this request, of which none was sent.
-    pub(super) fn new(
-        request: Arc<AcquireRequest>,
-        stays_for: Option<Duration>,
-        memory: FromMemory,
-        phase: Phase,
-    ) -> Self {
+    /// A claim with the id and the terms of this request, of which none was sent. It does not stay, or serve from memory.
+    pub(super) fn new(request: Arc<AcquireRequest>, phase: Phase) -> Self {
         Self {
             request,
-            stays_for,
-            memory,
+            stays_for: None,
+            memory: FromMemory::Never,
             sent: Sent {
                 under_way: Vec::new(),
                 is_unclear: false,
@@ -213,11 +208,6 @@ impl Claim {
     pub(super) fn may_change(&self) -> bool {
         self.sent.under_way.is_empty() && !self.sent.is_unclear
     }
-
-    /// When a request of this claim that is sent at this instant is overdue.
-    pub(super) fn overdue(&self, at: Instant, call_timeout: Duration) -> Option<Instant> {
-        at.checked_add(call_timeout.min(self.request.ttl))
-    }
 }
 
 impl Sent {
@@ -233,13 +223,9 @@ impl Sent {
     /// Whether a request is under way whose answer is waited for, and which is not to be repeated now. A request is
     /// repeated once: see [`UnderWay::is_slow`].
     pub(super) fn waits(&self, others_wait: bool, now: Instant) -> bool {
-        let is_repeated = self.is_repeated();
+        let is_repeated = self.under_way.len() > 1;
         let waits = |it: &UnderWay| it.is_awaited && (is_repeated || !it.is_slow(others_wait, now));
         self.under_way.iter().any(waits)
-    }
-
-    fn is_repeated(&self) -> bool {
-        self.under_way.len() > 1
     }
 
     /// Whether a request was sent within the last second, whose answer is worth a wait.
@@ -249,7 +235,7 @@ impl Sent {
 
     /// The times at which a request may be slow, or is not new any more, after this instant.
     pub(super) fn looks(&self, passed: Instant) -> impl Iterator<Item = Instant> {
-        let is_repeated = self.is_repeated();
+        let is_repeated = self.under_way.len() > 1;
         let looks = move |it: &UnderWay| it.next_look(is_repeated, passed);
         self.under_way.iter().filter_map(looks)
     }

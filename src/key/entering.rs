@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     cell::{Cell, Refusal, Refused, WaiterNo},
-    claim::{Beside, Claim, Phase, SILENT},
+    claim::{Claim, Phase, SILENT},
     effect::{Effect, Report},
     holding::Conversion,
     last_answer::LastAnswer,
@@ -119,32 +119,6 @@ impl KeyState {
             return self.refuse(no, Refusal::Held(held), out);
         }
         self.begin_beside(no, want, out);
-    }
-
-    /// Makes a claim for one waiter beside the line.
-    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
-        let beside = Beside {
-            next: Some(want.since),
-            ..Beside::default()
-        };
-        let lease = self.begin(no, want, Phase::AsksFor(no, beside), out);
-        self.waiters.set_role(no, Role::Beside(lease));
-    }
-
-    /// Makes a claim that asks for a waiter.
-    pub(super) fn begin(
-        &mut self,
-        no: WaiterNo,
-        want: &Want,
-        phase: Phase,
-        out: &mut Effects,
-    ) -> LeaseId {
-        let request = self.waiters.take_request(no, want);
-        let lease = request.lease;
-        let stays_for = want.stays_for.filter(|_| self.facts.may_stay);
-        self.add(Claim::new(request, stays_for, want.memory, phase));
-        out.push(Effect::Bind(lease));
-        lease
     }
 
     /// A task does not want the key any more.

@@ -126,14 +126,9 @@ impl Sent {
     }
 
     /// What this answer means.
-    fn answer(
-        &self,
-        state: &KeyState,
-        at: Instant,
-        answered: Result<AcquireAnswer, Error>,
-    ) -> Answer {
+    fn answer(&self, state: &KeyState, at: Instant, reply: Result<AcquireAnswer, Error>) -> Answer {
         let message = &self.message;
-        let grant = match answered {
+        let grant = match reply {
             Ok(AcquireAnswer::Granted(grant)) => grant,
             Ok(AcquireAnswer::Held(held)) => return Answer::Held(held),
             Ok(AcquireAnswer::Done(done)) => {

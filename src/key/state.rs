@@ -292,9 +292,10 @@ impl KeyState {
 
     /// The times that matter for a claim.
     fn times_of(&self, claim: &Claim, has_line: bool) -> impl Iterator<Item = Instant> {
-        let of_requests = claim.sent.under_way.iter().flat_map(|it| {
+        let limit = self.call_timeout.min(claim.request.ttl);
+        let of_requests = claim.sent.under_way.iter().flat_map(move |it| {
             let silent = it.is_inline.then(|| it.at + SILENT);
-            let overdue = claim.overdue(it.at, self.call_timeout);
+            let overdue = it.at.checked_add(limit);
             [silent, overdue.filter(|_| it.is_awaited)]
         });
         let of_phase = match &claim.phase {

@@ -163,7 +163,7 @@ impl KeyState {
         let mut holding = Holding::new(terms, grant, now);
         if self.claim(id).is_none() {
             let phase = Phase::GivenAway(grant.acquired_at);
-            self.add(Claim::new(request.clone(), None, FromMemory::Never, phase));
+            self.add(Claim::new(request.clone(), phase));
         }
         let known = self.claim_mut(id)?;
         match &mut known.phase {
