@@ -207,6 +207,7 @@ impl KeyState {
         now: Instant,
         out: &mut Effects,
     ) {
+        let waiter = waiter.and_then(|no| Some((no, self.waiters.get(no)?.want.clone())));
         let is_other_serving = self.serving().is_some();
         let (may_stay, is_closing) = (self.facts.may_stay, self.facts.is_closing);
         let Some(claim) = self.claim_mut(lease) else {
@@ -234,13 +235,7 @@ impl KeyState {
             out.push(Effect::Keep(granted.clone()));
             out.push(Effect::Report(Report::Stays(granted)));
         }
-        if let Some(no) = waiter
-            && let Some(claim) = self.claim(lease)
-            && self
-                .waiters
-                .get(no)
-                .is_some_and(|it| claim.is_for(&it.want))
-        {
+        if let Some((no, _)) = waiter.filter(|(_, want)| claim.is_for(want)) {
             self.offer(no, lease, now, out);
         }
     }

@@ -106,6 +106,7 @@ impl KeyState {
         lease
     }
 
+    /// Makes a claim that asks for a waiter.
     fn begin(&mut self, no: WaiterNo, want: &Want, phase: Phase, out: &mut Effects) -> LeaseId {
         let mut claim = Claim::new(self.waiters.take_request(no, want), phase);
         claim.stays_for = want.stays_for.filter(|_| self.facts.may_stay);

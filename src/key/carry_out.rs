@@ -27,11 +27,11 @@ impl Keys {
                 if let Some(claim) = state.claim_mut(*claim) {
                     claim.at_work = Some(self.lifecycle.register_operation());
                 }
-                false
+                return false;
             }
             Effect::MayBeGrantedAgain(lease) => {
                 lease.set_release_terms(|terms| terms.maybe_in_flight = true);
-                false
+                return false;
             }
             Effect::Withdraw(request, call) => {
                 let Some(withdrawn) = call.withdraw() else {
@@ -40,22 +40,18 @@ impl Keys {
                 // The call ends with an error, which counts for nothing from now on.
                 state.withdrawn(*request);
                 *effect = Effect::Withdrawn(*request, withdrawn);
-                true
             }
             Effect::GiveBack(lease, _) if state.has_waiters() => {
                 // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
                 // waiters of this process would come before them.
                 lease.set_release_terms(|terms| terms.is_awaited = true);
-                true
             }
-            Effect::Report(Report::StayEnded { lease, why, .. })
-                if *why == StayEndReason::WaitedFor =>
-            {
+            Effect::Report(Report::StayEnded(lease, StayEndReason::WaitedFor, _)) => {
                 lease.set_release_terms(|terms| terms.is_awaited = true);
-                true
             }
-            _ => true,
+            _ => {}
         }
+        true
     }
 
     /// Carries out an effect.
@@ -122,11 +118,9 @@ impl Keys {
                 }
             }
             Report::Stays(lease) => telemetry::stays(lease.fields()),
-            Report::StayEnded {
-                lease,
-                why,
-                at_once,
-            } => telemetry::stay_ended(lease.fields(), why, at_once),
+            Report::StayEnded(lease, why, at_once) => {
+                telemetry::stay_ended(lease.fields(), why, at_once);
+            }
         }
     }
 

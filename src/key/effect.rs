@@ -120,11 +120,8 @@ pub(crate) enum Report {
     Unanswered(LeaseId),
     Turn(EndedTurn),
     Stays(Arc<LeaseState>),
-    StayEnded {
-        lease: Arc<LeaseState>,
-        why: StayEndReason,
-        at_once: bool,
-    },
+    /// A lease does not stay any more, for this reason, and whether it goes back at once.
+    StayEnded(Arc<LeaseState>, StayEndReason, bool),
 }
 
 /// What a waiter gets that takes what it is offered.

@@ -32,6 +32,7 @@ impl KeyState {
         self.pass_over_silent(now, out);
         self.spawn_releases(now, out);
         let depends = self.waiters.has_line();
+        // Who does not wait stands in no line.
         let role = if want.waits() {
             Role::InLine
         } else {
@@ -144,7 +145,7 @@ impl KeyState {
 
     /// Plans the next request, if another waiter is the first now: it may be granted the key although the one before
     /// was refused.
-    pub(super) fn follow_first(&mut self, before: Option<Mode>) {
+    fn follow_first(&mut self, before: Option<Mode>) {
         let Some((_, first)) = self.waiters.first() else {
             return;
         };

@@ -258,11 +258,9 @@ impl KeyState {
                 continue;
             };
             if holding.stays() {
-                out.push(Effect::Report(Report::StayEnded {
-                    lease: lease.clone(),
-                    why,
-                    at_once: holding.guards.is_empty(),
-                }));
+                let at_once = holding.guards.is_empty();
+                let ended = Report::StayEnded(lease.clone(), why, at_once);
+                out.push(Effect::Report(ended));
             }
             holding.serving = Serving::Over;
         }

@@ -32,17 +32,17 @@ impl KeyState {
         // Its future is polled, so it stands where it stood if it was passed over.
         self.waiters.take_back(no);
         let waiter = self.waiters.get(no)?;
-        let mode = waiter.want.access().mode();
         let Role::Offered(claim, _) = waiter.role else {
             self.advance(now, out);
             return None;
         };
-        let (expires, ahead) = (now + waiter.want.request.ttl, waiter.ahead);
-        let enters = waiter.want.request.reentrant;
+        let (want, ahead) = (waiter.want.clone(), waiter.ahead);
+        let (mode, expires) = (want.access().mode(), now + want.request.ttl);
         let taken = self.claim_mut(claim).and_then(|claim| {
             let lease = claim.lease_state.clone()?;
             let holding = claim.holding_mut()?;
             let is_first = !holding.was_taken;
+            let enters = want.request.reentrant;
             let entered = enters.then(|| holding.reenter(number, mode, expires, now));
             let fence = match entered.flatten() {
                 Some(fence) => fence,
@@ -60,8 +60,7 @@ impl KeyState {
             self.waiters.remove(no);
         } else {
             // No fence is left, so the store is asked again.
-            let waits = self.waiters.get(no).is_some_and(|it| it.want.waits());
-            let role = if waits {
+            let role = if want.waits() {
                 Role::InLine
             } else {
                 Role::AfterRelease(claim)
