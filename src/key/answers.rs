@@ -31,10 +31,8 @@ impl KeyState {
         now: Instant,
         out: &mut Effects,
     ) {
-        let ended = self
-            .claims
-            .iter_mut()
-            .find_map(|claim| Some((claim.sent.end(request)?, claim)));
+        let mut claims = self.claims.iter_mut();
+        let ended = claims.find_map(|claim| Some((claim.sent.end(request)?, claim)));
         let Some((answered, claim)) = ended else {
             return;
         };
@@ -111,24 +109,19 @@ impl KeyState {
     }
 
     fn apply_to_line(&mut self, lease: LeaseId, answer: Answer, now: Instant, out: &mut Effects) {
-        let first = self.waiters.first().map(|(no, _)| no);
         match answer {
             Answer::Granted(grant, granted) => {
+                let first = self.waiters.first().map(|(no, _)| no);
                 let ended = self.line.place.granted(now);
                 out.extend(ended.map(|it| Effect::Report(Report::Turn(it))));
                 self.line.granted(now);
                 self.hold((lease, first), grant, granted, now, out);
             }
             Answer::Held(held) => self.line_refused(lease, held, now, out),
-            Answer::Done(error) => {
-                self.line.end_wait();
-                if let Some(no) = first {
-                    self.refuse(no, Refusal::Failed(error), out);
-                }
-            }
-            Answer::GrantedLate(_, error) | Answer::Failed(error) | Answer::Overdue(error) => {
-                self.line_failed(error, now, out);
-            }
+            Answer::Done(error)
+            | Answer::GrantedLate(_, error)
+            | Answer::Failed(error)
+            | Answer::Overdue(error) => self.line_failed(error, now, out),
         }
     }
 

@@ -39,10 +39,10 @@ impl KeyState {
             Role::Beside(want.request.lease)
         };
         self.waiters.push(cell, want.clone(), role);
-        if let Some(claim) = self.entered_by(&want, now) {
-            return self.offer(no, claim, now, out);
-        }
         if want.request.reentrant {
+            if let Some(claim) = self.entered_by(&want, now) {
+                return self.offer(no, claim, now, out);
+            }
             // An owner that may have the key waits for nobody of this process, because others may wait for it.
             out.push(Effect::Contended);
             self.stop_serving(None, StayEndReason::DocumentNeeded, out);
@@ -71,16 +71,14 @@ impl KeyState {
 
     /// The claim under which an owner that enters again has a guard.
     fn entered_by(&self, want: &Want, now: Instant) -> Option<LeaseId> {
-        let request = &want.request;
-        if !request.reentrant || want.memory == FromMemory::Never {
-            return None;
-        }
+        let mode = want.access().mode();
         let enters = |claim: &&Claim| {
             let holding = claim.holding();
-            claim.request.owner == request.owner
-                && holding.is_some_and(|it| it.entered(want.access().mode(), now).is_some())
+            claim.request.owner == want.request.owner
+                && holding.is_some_and(|it| it.entered(mode, now).is_some())
         };
-        self.claims.iter().find(enters).map(Claim::lease)
+        let claim = self.claims.iter().find(enters).map(Claim::lease);
+        claim.filter(|_| want.memory != FromMemory::Never)
     }
 
     /// A task that does not wait gets what is there, or is refused, or asks the store.
