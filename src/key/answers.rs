@@ -129,10 +129,8 @@ impl KeyState {
         let Some((no, first)) = self.waiters.first() else {
             return self.line.end_wait();
         };
-        let (mode, standing) = (
-            first.want.access().mode(),
-            standing(&first.want, Some(&held)),
-        );
+        let mode = first.want.access().mode();
+        let standing = standing(&first.want, Some(&held));
         let is_over = first.want.is_over(now);
         // The one that asked may not be the first any more.
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
@@ -151,9 +149,8 @@ impl KeyState {
             (false, true) => Wakes::ByStore,
             (false, false) => Wakes::None,
         };
-        let news = self
-            .line
-            .refused(held.clone(), (standing, mode, was_in_turn), wakes, now);
+        let (line, asked) = (&mut self.line, (standing, mode, was_in_turn));
+        let news = line.refused(held.clone(), asked, wakes, now);
         out.extend(news.map(|news| Effect::Report(Report::Place(news))));
         if is_over {
             return self.refuse(no, Refusal::Held(held), out);

@@ -267,10 +267,8 @@ impl UnderWay {
     /// When it may be slow for the first time, or the driver tells again how it was sent, after this instant.
     fn next_look(&self, is_repeated: bool, passed: Instant) -> Option<Instant> {
         let first = self.at + OVERDUE;
-        if first > passed {
-            return Some(first);
-        }
         match self.how {
+            _ if first > passed => Some(first),
             _ if is_repeated || !self.is_awaited => None,
             HowSent::NotYet => Some(passed + OVERDUE),
             HowSent::InBatch(sent) => Some(sent + OVERDUE),

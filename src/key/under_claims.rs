@@ -128,11 +128,10 @@ impl KeyState {
     pub(super) fn pass_over_silent(&mut self, now: Instant, out: &mut Effects) {
         for no in self.waiters.silent(now) {
             let waiter = self.waiters.get(no).map(|it| (it.role, it.want.waits()));
-            match waiter {
-                Some((Role::Offered(claim, _), false)) => {
-                    self.refuse(no, self.held_here(claim), out);
-                }
-                _ => self.waiters.pass_over(no, now),
+            if let Some((Role::Offered(claim, _), false)) = waiter {
+                self.refuse(no, self.held_here(claim), out);
+            } else {
+                self.waiters.pass_over(no, now);
             }
         }
     }
