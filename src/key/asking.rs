@@ -48,10 +48,8 @@ impl KeyState {
             self.begin_beside(no, &want, out);
             return self.ask(now, out);
         }
-        let claim = match self.line.claim {
-            Some(claim) => claim,
-            None => self.begin_for_line(no, &want, out),
-        };
+        let known = self.line.claim;
+        let claim = known.unwrap_or_else(|| self.begin_for_line(no, &want, out));
         if !self.adopt(claim, &want) {
             // Nobody wants its terms any more. It is settled after the answers to its requests, or after a second.
             let old = self.claim(claim);

@@ -8,7 +8,7 @@ use super::{
     cell::{Cell, Refusal, Refused, WaiterNo},
     claim::{Claim, Phase, SILENT},
     effect::{Effect, Report},
-    holding::Conversion,
+    holding::{Conversion, Holding},
     last_answer::LastAnswer,
     line::NextRequest,
     serving::Fit,
@@ -89,29 +89,26 @@ impl KeyState {
             if is_first && self.fit_of(claim, want, now) == (Fit::Here, true) {
                 return self.offer(no, lease, now, out);
             }
-            let conflicts = want.conflicts_with(claim.request.access.mode());
-            match &claim.phase {
+            let may_go_back = match &claim.phase {
                 // A lease that was converted has the mode that the store says.
-                Phase::Held(holding)
-                    if conflicts
-                        && holding.is_live(now)
-                        && holding.conversion != Conversion::Sent =>
-                {
-                    if !holding.guards.is_empty() || self.waiters.offered(lease).next().is_some() {
-                        self.waiters.set_role(no, Role::InLine);
-                        return self.refuse(no, self.held_here(lease), out);
-                    }
-                    // It stays here, and the store would refuse the task because of it.
-                    self.stop_serving(Some(lease), StayEndReason::DocumentNeeded, out);
-                    return self.waiters.set_role(no, Role::AfterRelease(lease));
+                Phase::Held(holding) => {
+                    holding.is_live(now) && holding.conversion != Conversion::Sent
                 }
-                Phase::Releasing { since, .. }
-                    if conflicts && !self.takes_too_long(*since, now) =>
-                {
-                    return self.waiters.set_role(no, Role::AfterRelease(lease));
-                }
-                _ => {}
+                Phase::Releasing { since, .. } => !self.takes_too_long(*since, now),
+                _ => false,
+            };
+            if !may_go_back || !want.conflicts_with(claim.request.access.mode()) {
+                continue;
             }
+            let is_offered = self.waiters.offered(lease).next().is_some();
+            let is_used = |holding: &Holding| is_offered || !holding.guards.is_empty();
+            if claim.holding().is_some_and(is_used) {
+                self.waiters.set_role(no, Role::InLine);
+                return self.refuse(no, self.held_here(lease), out);
+            }
+            // It stays here, or goes back already, and the store would refuse the task because of it.
+            self.stop_serving(Some(lease), StayEndReason::DocumentNeeded, out);
+            return self.waiters.set_role(no, Role::AfterRelease(lease));
         }
         if !is_first && let Some(held) = self.line.last.held().cloned() {
             self.waiters.set_role(no, Role::InLine);
