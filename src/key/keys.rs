@@ -22,7 +22,7 @@ use crate::{
     coalescer::Coalescer,
     model::{Error, Key, LeaseId},
     release::Releaser,
-    renewal::RenewalHandle,
+    renewal::RenewalTask,
     runtime::{self, lifecycle::Lifecycle, listener::ListenerSlot, timers::Timers},
     store::Store,
     telemetry,
@@ -33,7 +33,7 @@ pub(crate) struct Keys {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock_margin: Duration,
     pub(crate) lifecycle: Arc<Lifecycle>,
-    pub(crate) renewals: RenewalHandle,
+    pub(crate) renewals: Arc<RenewalTask>,
     pub(crate) releaser: Releaser,
     pub(super) map: Mutex<KeyMap>,
     pub(super) streams: Streams,
@@ -84,7 +84,7 @@ impl Keys {
                     keys.end_with_runtime();
                 }
             });
-            let renewals = RenewalHandle::new(store.clone());
+            let renewals = RenewalTask::new(store.clone());
             let coalescer = Coalescer::new(store.clone(), renewals.late(), lifecycle.clone());
             let releaser = Releaser::new(coalescer, call_timeout, Arc::new(released));
             Self {

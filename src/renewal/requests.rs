@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Weak};
 
-use super::schedule::RenewalOutcome;
+use super::{
+    schedule::{Batch, BatchId, RenewalOutcome},
+    task::RenewalTask,
+};
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
     messages::{RenewRequest, renewal_left_out},
@@ -12,33 +15,70 @@ use crate::{
     telemetry,
 };
 
-/// The renewals of one batch. They do not keep the leases in memory, because a guard may be dropped before the store
-/// has answered.
-pub(super) struct Renewals {
-    requests: Vec<RenewRequest>,
-    leases: Vec<(LeaseNumber, Weak<LeaseState>)>,
+/// The leases of a batch. They are not kept in memory, because a guard may be dropped before the store has answered.
+type Leases = Vec<(LeaseNumber, Weak<LeaseState>)>;
+
+/// The outcomes of a batch. Its drop passes them to the schedule, also if the call is dropped with its runtime.
+struct BatchReport {
+    batch: BatchId,
+    outcomes: Vec<(LeaseNumber, RenewalOutcome)>,
+    task: Weak<RenewalTask>,
 }
 
-impl Renewals {
-    pub(super) fn of(leases: &[Arc<LeaseState>]) -> Self {
-        Self {
-            requests: leases.iter().map(|lease| lease.begin_renewal()).collect(),
-            leases: leases
-                .iter()
-                .map(|lease| (lease.number(), Arc::downgrade(lease)))
-                .collect(),
+impl Drop for BatchReport {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.upgrade() {
+            task.answered(self.batch, &self.outcomes);
         }
+    }
+}
+
+impl RenewalTask {
+    /// Sends a batch, without the leases that need no renewal.
+    pub(super) fn send(self: &Arc<Self>, batch: Batch<Weak<LeaseState>>) {
+        let (mut requests, mut leases, mut over) = (Vec::new(), Leases::new(), Vec::new());
+        let mut outcomes = Vec::new();
+        for (number, of) in batch.leases {
+            match of.upgrade() {
+                // The holder has renewed the lease by a call of its own, and it is live until its maximum hold is over.
+                Some(lease) if lease.is_kept_alive() && lease.reaches_end() => {
+                    outcomes.push((number, RenewalOutcome::Final(lease.deadline())));
+                }
+                Some(lease) if lease.is_kept_alive() => {
+                    requests.push(lease.begin_renewal());
+                    leases.push((number, of));
+                }
+                lost => {
+                    over.extend(lost);
+                    outcomes.push((number, RenewalOutcome::Lost));
+                }
+            }
+        }
+        let report = BatchReport {
+            batch: batch.id,
+            outcomes,
+            task: Arc::downgrade(self),
+        };
+        if requests.is_empty() {
+            drop(report);
+        } else {
+            let sent = requests.len();
+            // A runtime that is ending drops the work.
+            let _ = runtime::spawn(renew(self.store.clone(), requests, leases, report));
+            telemetry::renewals_sent(sent, batch.lag);
+        }
+        over.iter().for_each(|lease| lease.check_loss());
     }
 }
 
 /// Renews the leases in one call, and applies each answer to its lease. A lease that was dropped meanwhile counts as
 /// lost. A subscriber that panics in the event of one lease loses the outcome of no other.
-pub(super) async fn renew(
-    store: &dyn Store,
-    renewals: Renewals,
-    outcomes: &mut Vec<(LeaseNumber, RenewalOutcome)>,
+async fn renew(
+    store: Arc<dyn Store>,
+    requests: Vec<RenewRequest>,
+    leases: Leases,
+    mut report: BatchReport,
 ) {
-    let Renewals { requests, leases } = renewals;
     let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
     // A call counts once, however many of its renewals have failed.
@@ -50,22 +90,21 @@ pub(super) async fn renew(
         telemetry::store_failed("renew", None, error);
     }
     let mut answers = answers.map(Vec::into_iter);
-    telemetry::for_each(
-        leases,
-        |(number, lease): (LeaseNumber, Weak<LeaseState>)| {
-            let answer = match &mut answers {
-                Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
-                Err(error) => Err(error.clone()),
-            };
-            let outcome = lease
-                .upgrade()
-                .map(|lease| match lease.apply_renewal(sent, answer) {
-                    Ok(()) if lease.reaches_end() => RenewalOutcome::Final(lease.deadline()),
-                    Ok(()) => RenewalOutcome::Renewed(lease.deadline()),
-                    Err(Error::Lost { .. }) => RenewalOutcome::Lost,
-                    Err(_) => RenewalOutcome::Failed,
-                });
-            outcomes.push((number, outcome.unwrap_or(RenewalOutcome::Lost)));
-        },
-    );
+    telemetry::for_each(leases, |(number, lease)| {
+        let answer = match &mut answers {
+            Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
+            Err(error) => Err(error.clone()),
+        };
+        let renewed = lease
+            .upgrade()
+            .map(|it| (it.apply_renewal(sent, answer), it));
+        let outcome = match renewed {
+            Some((Ok(()), lease)) if lease.reaches_end() => RenewalOutcome::Final(lease.deadline()),
+            Some((Ok(()), lease)) => RenewalOutcome::Renewed(lease.deadline()),
+            Some((Err(Error::Lost { .. }), _)) | None => RenewalOutcome::Lost,
+            // A renewal without an outcome counts as failed.
+            Some((Err(_), _)) => return,
+        };
+        report.outcomes.push((number, outcome));
+    });
 }

@@ -27,11 +27,9 @@ mod batches;
 mod outcomes;
 #[cfg(test)]
 mod overload_tests;
-mod ready;
 mod send_window;
 #[cfg(test)]
 mod tests;
-mod under_way;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -40,16 +38,14 @@ use std::{
 
 use tokio::time::Instant;
 
-pub(crate) use self::under_way::BatchId;
-use self::{
-    ready::ReadyLeases,
-    send_window::SendWindow,
-    under_way::{Batches, InFlightBatch},
-};
+use self::send_window::SendWindow;
 use crate::{
     lease_state::{LeaseNumber, timing},
     telemetry::KeptLeases,
 };
+
+/// The number of a batch. A batch that is sent later has a greater one.
+pub(crate) type BatchId = u64;
 
 /// The leases that are kept alive. `T` is what the caller gets back for each lease.
 #[derive(Debug)]
@@ -58,10 +54,14 @@ pub(crate) struct Schedule<T> {
     /// The leases that are renewed later, by the time when they are due. Also the final leases, by their deadline, at
     /// which their loss is reported.
     planned: BTreeSet<(Instant, LeaseNumber)>,
-    ready: ReadyLeases,
+    /// The leases that are due and wait until a batch may be sent, by their deadline. There may be thousands.
+    ready: BTreeSet<(Instant, LeaseNumber)>,
+    /// The same leases by their ttl.
+    ready_by_ttl: BTreeSet<(Duration, LeaseNumber)>,
     /// The parts of unanswered batches that are to be sent once more.
     repeats: VecDeque<Vec<LeaseNumber>>,
-    under_way: Batches,
+    /// The batches that were sent and not answered, in the order in which they were sent.
+    under_way: BTreeMap<BatchId, InFlightBatch>,
     last_batch: BatchId,
     window: SendWindow,
 }
@@ -88,6 +88,37 @@ enum RenewalState {
     Final,
 }
 
+/// A batch that was sent.
+#[derive(Debug)]
+struct InFlightBatch {
+    leases: Vec<LeaseNumber>,
+    sent: Instant,
+    /// The shortest ttl among the leases.
+    ttl: Duration,
+    is_repeat: bool,
+    /// Whether the batch was not answered in time, so that its leases are sent once more.
+    is_overdue: bool,
+    /// How many batches were sent after this one and have ended.
+    overtaken: u32,
+}
+
+impl InFlightBatch {
+    fn overdue_at(&self) -> Instant {
+        self.sent + timing::response_timeout(self.ttl)
+    }
+
+    /// When the batch no longer counts as under way, even if it was not answered.
+    fn forgotten_at(&self) -> Instant {
+        self.sent + self.ttl
+    }
+
+    /// Until when a lease of this ttl that is due waits for the answer. A batch of leases with a long ttl may be
+    /// answered later, but a lease with a short ttl cannot wait for that.
+    fn waited_for_until(&self, ttl: Duration) -> Instant {
+        self.sent + timing::response_timeout(self.ttl.min(ttl))
+    }
+}
+
 /// The work that is due now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Due<T> {
@@ -108,15 +139,13 @@ pub(crate) struct Batch<T> {
     pub(crate) lag: Duration,
 }
 
-/// The outcome of a renewal.
+/// The outcome of a renewal that has not failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewalOutcome {
     /// The lease is live until this deadline.
     Renewed(Instant),
     /// The lease is live until this deadline, which no renewal can extend.
     Final(Instant),
-    /// The renewal may be tried again.
-    Failed,
     /// The lease is lost.
     Lost,
 }
@@ -126,10 +155,11 @@ impl<T: Clone> Schedule<T> {
         Self {
             leases: BTreeMap::new(),
             planned: BTreeSet::new(),
-            ready: ReadyLeases::default(),
+            ready: BTreeSet::new(),
+            ready_by_ttl: BTreeSet::new(),
             repeats: VecDeque::new(),
-            under_way: Batches::new(),
-            last_batch: BatchId::default(),
+            under_way: BTreeMap::new(),
+            last_batch: 0,
             window: SendWindow::new(),
         }
     }
@@ -165,32 +195,29 @@ impl<T: Clone> Schedule<T> {
     pub(crate) fn remove(&mut self, id: LeaseNumber) -> Option<T> {
         let entry = self.leases.remove(&id)?;
         self.planned.remove(&(entry.due, id));
-        self.ready.remove(entry.deadline, id, entry.ttl);
+        self.ready.remove(&(entry.deadline, id));
+        self.ready_by_ttl.remove(&(entry.ttl, id));
         Some(entry.lease)
     }
 
     /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
-        if self.may_send_first(now) || self.next_repeat(now).is_some() {
+        if self.next_first(now).is_some() || self.next_repeat(now).is_some() {
             return Some(now);
         }
         let batches = self.under_way.values();
-        let slots = self.shortest_waiting().into_iter().flat_map(|ttl| {
-            let until = move |batch: &InFlightBatch| batch.waited_for_until(ttl);
-            batches.clone().map(until)
+        let slots = self.shortest_waiting().and_then(|ttl| {
+            let slots = batches.clone().map(|batch| batch.waited_for_until(ttl));
+            slots.filter(|at| *at > now).min()
         });
-        let slots = slots.filter(|at| *at > now).min();
-        let changes = batches.map(|batch| {
-            if batch.is_overdue {
-                batch.forgotten_at()
-            } else {
-                batch.overdue_at()
-            }
+        let changes = batches.map(|batch| match batch.is_overdue {
+            true => batch.forgotten_at(),
+            false => batch.overdue_at(),
         });
         let late = self.late_at().filter(|at| *at > now);
         [
             self.planned.first().map(|(due, _)| *due),
-            self.ready.first().map(|(deadline, _)| deadline),
+            self.ready.first().map(|(deadline, _)| *deadline),
             changes.min(),
             slots,
             late,
@@ -212,10 +239,8 @@ impl<T: Clone> Schedule<T> {
 
     /// How long the lease that is sent next has been due. Zero if no lease waits.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
-        let first = self.ready.first().and_then(|(_, id)| self.leases.get(&id));
-        first.map_or(Duration::ZERO, |entry| {
-            now.saturating_duration_since(entry.due)
-        })
+        let due = self.waiting().next().map_or(now, |entry| entry.due);
+        now.saturating_duration_since(due)
     }
 
     /// Counts the leases. This reads every lease.
@@ -230,15 +255,18 @@ impl<T: Clone> Schedule<T> {
 
     /// The leases that are due, wait until a batch may be sent, and have less than a third of their ttl left.
     pub(crate) fn at_risk_and_waiting(&self, now: Instant) -> impl Iterator<Item = &T> {
-        let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(&id));
-        waiting
+        self.waiting()
             .filter(move |entry| entry.is_at_risk(now))
             .map(|entry| &entry.lease)
     }
 
+    /// The leases that are ready, the nearest deadline first.
+    fn waiting(&self) -> impl Iterator<Item = &ScheduledLease<T>> {
+        self.ready.iter().filter_map(|(_, id)| self.leases.get(id))
+    }
+
     fn late_at(&self) -> Option<Instant> {
-        let (_, id) = self.ready.first()?;
-        let entry = self.leases.get(&id)?;
+        let entry = self.waiting().next()?;
         Some(entry.due + timing::slack(entry.ttl))
     }
 
@@ -246,19 +274,18 @@ impl<T: Clone> Schedule<T> {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
         };
-        match entry.state {
-            RenewalState::Planned | RenewalState::Final => {
-                self.planned.remove(&(entry.due, id));
-            }
-            RenewalState::Ready => {
-                self.ready.remove(entry.deadline, id, entry.ttl);
-            }
-            RenewalState::Sent(_) | RenewalState::Repeat => {}
-        }
+        self.planned.remove(&(entry.due, id));
+        self.ready.remove(&(entry.deadline, id));
+        self.ready_by_ttl.remove(&(entry.ttl, id));
         (entry.state, entry.due) = (state, due);
         match state {
-            RenewalState::Planned | RenewalState::Final => drop(self.planned.insert((due, id))),
-            RenewalState::Ready => self.ready.insert(entry.deadline, id, entry.ttl),
+            RenewalState::Planned | RenewalState::Final => {
+                self.planned.insert((due, id));
+            }
+            RenewalState::Ready => {
+                self.ready.insert((entry.deadline, id));
+                self.ready_by_ttl.insert((entry.ttl, id));
+            }
             RenewalState::Sent(_) | RenewalState::Repeat => {}
         }
     }

@@ -1,47 +1,138 @@
 //! `RenewalTask`: renews leases.
 
-use std::sync::{Arc, Weak};
+use std::{
+    mem,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use super::{
-    inbox::RenewalInbox,
-    overload::Overload,
-    requests::{self, renew},
-    schedule::{Batch, BatchId, Due, RenewalOutcome},
+    overload::{Findings, Overload},
+    schedule::{Batch, BatchId, Due, RenewalOutcome, Schedule},
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
     model::Error,
-    runtime::{self, timers::Look},
+    random,
+    runtime::{
+        lifecycle::Lifecycle,
+        timers::{Look, Timers},
+    },
     store::Store,
     telemetry,
 };
 
-/// The task. It never waits for an answer of the store, so a request that hangs does not delay other leases.
-pub(super) struct RenewalTask {
+/// How late the task may note that leases have come or gone. It only counts them then.
+const COUNTED_AFTER: Duration = Duration::from_secs(1);
+
+/// The renewals of a client, and the task that sends them. The task ends when the client drops this. It never waits for
+/// an answer of the store, so a request that hangs does not delay other leases.
+///
+/// A change of the work never waits for I/O or a task, and never panics, so that the drop of a guard can make a change,
+/// with or without a runtime. While the mutex is held, no lease is dropped and no code of the application is called
+/// that could lock it again.
+pub(crate) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
-    pub(super) inbox: Arc<RenewalInbox>,
-    pub(super) overload: Mutex<Overload>,
+    work: Mutex<RenewalWork>,
+    timers: Timers,
+    /// Whether renewals are late.
+    late: watch::Sender<bool>,
+}
+
+struct RenewalWork {
+    schedule: Schedule<Weak<LeaseState>>,
+    overload: Overload,
+    /// When the task has to look at the work, whatever the schedule says.
+    look_at: Option<Instant>,
 }
 
 impl RenewalTask {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        let work = RenewalWork {
+            schedule: Schedule::new(),
+            overload: Overload::default(),
+            look_at: None,
+        };
+        Arc::new(Self {
+            store,
+            work: Mutex::new(work),
+            timers: Timers::default(),
+            late: watch::Sender::new(false),
+        })
+    }
+
+    /// Whether renewals are late.
+    pub(crate) fn late(&self) -> watch::Receiver<bool> {
+        self.late.subscribe()
+    }
+
+    /// Starts the task on the runtime of the client, unless it was started before.
+    pub(crate) fn ensure_running(self: &Arc<Self>, lifecycle: &Lifecycle) {
+        let task = Arc::downgrade(self);
+        let look = move || task.upgrade().map(|task| task.look());
+        self.timers.ensure_running(lifecycle, look);
+    }
+
+    /// Waits while renewals are late, for `limit` at most. Returns whether they were late at all.
+    pub(crate) async fn wait_while_late(&self, limit: Duration) -> bool {
+        let mut late = self.late();
+        if !*late.borrow_and_update() {
+            return false;
+        }
+        // This fails if the limit has passed.
+        let _ = timeout(limit, late.wait_for(|late| !late)).await;
+        true
+    }
+
+    /// Keeps a lease alive until it is lost or given up.
+    pub(crate) fn keep(&self, lease: &Arc<LeaseState>) {
+        lease.keep(true);
+        let now = Instant::now();
+        self.change(now + COUNTED_AFTER, |work| work.plan(lease, now));
+    }
+
+    /// Ends the renewals of a lease, because it is given up.
+    pub(crate) fn forget(&self, lease: LeaseNumber) {
+        let look_at = Instant::now() + COUNTED_AFTER;
+        self.change(look_at, |work| drop(work.schedule.remove(lease)));
+    }
+
+    /// Applies the outcomes of a batch.
+    pub(super) fn answered(&self, batch: BatchId, outcomes: &[(LeaseNumber, RenewalOutcome)]) {
+        let (now, chance) = (Instant::now(), random::fraction());
+        self.change(now, |work| {
+            work.schedule.answered(batch, outcomes, now, chance);
+        });
+    }
+
+    /// Changes the work, and has the task look at it at this instant, or when something is due before.
+    fn change(&self, look_at: Instant, change: impl FnOnce(&mut RenewalWork)) {
+        let mut work = self.work.lock();
+        change(&mut work);
+        work.look_at = Some(work.look_at.map_or(look_at, |known| known.min(look_at)));
+        work.due().into_iter().for_each(|at| self.timers.arm(at));
+    }
+
     /// Does what is due now, and says when the next look is due. If a subscriber of the application panics in an event,
     /// what was due was sent before.
-    pub(super) fn look(&self) -> Look {
+    fn look(self: &Arc<Self>) -> Look {
         let now = Instant::now();
-        let due = self.inbox.with(|work| work.take_due(now));
+        let due = self.work.lock().take_due(now);
         self.renew(due, now);
-        let findings = self
-            .inbox
-            .with(|work| self.overload.lock().update(&work.schedule, now));
-        findings.report();
-        self.inbox.plan()
+        let findings = self.work.lock().look_for_overload(now);
+        findings.report(&self.late);
+        let work = self.work.lock();
+        self.timers.plan(work.due())
     }
 
     /// Does what is due. A subscriber that panics in the event of one lease keeps no other from it.
-    fn renew(&self, due: Due<Weak<LeaseState>>, now: Instant) {
+    fn renew(self: &Arc<Self>, due: Due<Weak<LeaseState>>, now: Instant) {
         let overdue = due.overdue.iter().filter_map(Weak::upgrade);
         let expired = due.expired.iter().filter_map(Weak::upgrade);
         let steps = overdue.map(Step::Overdue).chain(expired.map(Step::Expired));
@@ -54,54 +145,43 @@ impl RenewalTask {
                     operation: "renew",
                     limit: timing::response_timeout(lease.ttl()),
                 };
-                if !std::mem::replace(&mut is_reported, true) {
+                if !mem::replace(&mut is_reported, true) {
                     telemetry::store_failed("renew", None, &error);
                 }
                 lease.failed(error);
             }
             // If the lease is still live, the holder has renewed it by a call of its own, which the schedule does not
             // know.
-            Step::Expired(lease) if lease.is_kept_alive() => {
-                self.inbox.with(|work| work.plan(&lease, now));
-            }
+            Step::Expired(lease) if lease.is_kept_alive() => self.work.lock().plan(&lease, now),
             Step::Expired(lease) => lease.check_loss(),
             Step::Send(batch) => self.send(batch),
         });
     }
+}
 
-    fn send(&self, batch: Batch<Weak<LeaseState>>) {
-        let (mut leases, mut over) = (Vec::with_capacity(batch.leases.len()), Vec::new());
-        let mut outcomes = Vec::new();
-        for (number, lease) in batch.leases {
-            match lease.upgrade() {
-                // The holder has renewed the lease by a call of its own, and it is live until its maximum hold is over.
-                Some(lease) if lease.is_kept_alive() && lease.reaches_end() => {
-                    outcomes.push((number, RenewalOutcome::Final(lease.deadline())));
-                }
-                Some(lease) if lease.is_kept_alive() => leases.push(lease),
-                lost => {
-                    over.extend(lost);
-                    outcomes.push((number, RenewalOutcome::Lost));
-                }
-            }
-        }
-        let mut answered = BatchReport {
-            batch: batch.id,
-            outcomes,
-            inbox: self.inbox.clone(),
-        };
-        if leases.is_empty() {
-            drop(answered);
-        } else {
-            let renewals = requests::Renewals::of(&leases);
-            let store = self.store.clone();
-            // A runtime that is ending drops the work.
-            let _ = runtime::spawn(async move {
-                renew(&*store, renewals, &mut answered.outcomes).await;
-            });
-            telemetry::renewals_sent(leases.len(), batch.lag);
-        }
-        over.iter().for_each(|lease| lease.check_loss());
+impl RenewalWork {
+    /// Takes the renewals that are due now.
+    fn take_due(&mut self, now: Instant) -> Due<Weak<LeaseState>> {
+        self.look_at = None;
+        self.schedule.take_due(now)
+    }
+
+    fn look_for_overload(&mut self, now: Instant) -> Findings {
+        self.overload.update(&self.schedule, now)
+    }
+
+    /// When the task has to look at the work next. `None` if it has nothing to do.
+    fn due(&self) -> Option<Instant> {
+        let scheduled = self.schedule.next(Instant::now());
+        scheduled.into_iter().chain(self.look_at).min()
+    }
+
+    /// Plans the renewals of a lease.
+    fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
+        let (number, ttl) = (lease.number(), lease.ttl());
+        let (due, deadline) = (lease.next_renewal(now), lease.deadline());
+        self.schedule
+            .insert(number, Arc::downgrade(lease), ttl, due, deadline);
     }
 }
 
@@ -113,22 +193,9 @@ enum Step {
     Send(Batch<Weak<LeaseState>>),
 }
 
-/// Passes the outcomes of a batch to the schedule when it is dropped, also if the call is dropped with its runtime.
-struct BatchReport {
-    batch: BatchId,
-    outcomes: Vec<(LeaseNumber, RenewalOutcome)>,
-    inbox: Arc<RenewalInbox>,
-}
-
-impl Drop for BatchReport {
-    fn drop(&mut self) {
-        self.inbox.answered(self.batch, &self.outcomes);
-    }
-}
-
 impl Drop for RenewalTask {
     fn drop(&mut self) {
-        // Nobody looks any more, and the handle has gone.
-        self.inbox.timers.end();
+        // Nobody looks any more, and the client has gone.
+        self.timers.end();
     }
 }

@@ -1,13 +1,8 @@
 //! The outcomes of a batch: when each of its leases is renewed next.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-use super::{
-    RenewalOutcome, RenewalState, Schedule,
-    under_way::{BatchId, InFlightBatch},
-};
+use super::{BatchId, InFlightBatch, RenewalOutcome, RenewalState, Schedule};
 use crate::{
     lease_state::{LeaseNumber, timing},
     retry,
@@ -27,15 +22,17 @@ impl<T: Clone> Schedule<T> {
         chance: f64,
     ) {
         let answered = self.under_way.remove(&batch);
+        let leases = answered.iter().flat_map(|answered| &answered.leases);
+        let first_deadline = leases
+            .filter_map(|id| Some(self.leases.get(id)?.deadline))
+            .min();
         let sent = answered.as_ref().map_or(now, |answered| answered.sent);
-        let left = answered
-            .as_ref()
-            .map_or(Duration::ZERO, |batch| self.shortest_left(batch, now));
         for (id, outcome) in outcomes {
             match *outcome {
                 RenewalOutcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
-                RenewalOutcome::Final(deadline) => self.wait_for_end(*id, deadline),
-                RenewalOutcome::Failed => self.failed(batch, *id, (now, left), chance),
+                RenewalOutcome::Final(deadline) => {
+                    self.extend(*id, RenewalState::Final, deadline, deadline);
+                }
                 RenewalOutcome::Lost => drop(self.remove(*id)),
             }
         }
@@ -46,16 +43,18 @@ impl<T: Clone> Schedule<T> {
         for (_, earlier) in self.under_way.range_mut(..batch) {
             earlier.overtaken += 1;
         }
+        // The leases that have failed stay together, so they share the time that is left for the first of them.
+        let left = first_deadline.unwrap_or(now).saturating_duration_since(now);
         for id in answered.leases {
-            self.failed(batch, id, (now, left), chance);
+            if let Some(entry) = self.leases.get_mut(&id)
+                && entry.state == RenewalState::Sent(batch)
+            {
+                let longest = timing::max_retry_pause(entry.ttl, left);
+                let pause = retry::pause(entry.errors, longest, chance);
+                entry.errors = entry.errors.saturating_add(1);
+                self.set_state(id, RenewalState::Planned, now + pause);
+            }
         }
-    }
-
-    /// How much is left until the first lease of this batch is lost.
-    fn shortest_left(&self, batch: &InFlightBatch, now: Instant) -> Duration {
-        let entries = batch.leases.iter().filter_map(|id| self.leases.get(id));
-        let first = entries.map(|entry| entry.deadline).min();
-        first.map_or(Duration::ZERO, |first| first.saturating_duration_since(now))
     }
 
     fn measure(
@@ -64,12 +63,11 @@ impl<T: Clone> Schedule<T> {
         outcomes: &[(LeaseNumber, RenewalOutcome)],
         now: Instant,
     ) {
-        let elapsed = now.saturating_duration_since(batch.sent);
-        let answered = |(_, outcome): &(_, RenewalOutcome)| *outcome != RenewalOutcome::Failed;
         if batch.is_overdue {
             // This batch already shrank the window when it became overdue.
+            let elapsed = now.saturating_duration_since(batch.sent);
             self.window.observe(elapsed);
-        } else if outcomes.iter().any(answered) {
+        } else if !outcomes.is_empty() {
             // An error says nothing about how many leases the store can renew.
             let (leases, target) = (batch.leases.len(), timing::slack(batch.ttl));
             self.window.answered(leases, batch.sent, now, target);
@@ -78,49 +76,23 @@ impl<T: Clone> Schedule<T> {
 
     /// Plans the next renewal, counted from the instant at which this one was sent.
     fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
-        let spread = self.leases.len() > self.window.size();
-        let Some(entry) = self.leases.get_mut(&id) else {
+        let Some(entry) = self.leases.get(&id) else {
             return;
         };
-        self.ready.remove(entry.deadline, id, entry.ttl);
-        entry.deadline = entry.deadline.max(deadline);
-        entry.errors = 0;
+        let deadline = entry.deadline.max(deadline);
         let period = timing::renewal_period(entry.ttl);
-        let earlier = if spread {
-            (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0))
-        } else {
-            Duration::ZERO
-        };
-        self.set_state(id, RenewalState::Planned, sent + period - earlier);
+        let mut due = sent + period;
+        if self.leases.len() > self.window.size() {
+            due -= (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0));
+        }
+        self.extend(id, RenewalState::Planned, due, deadline);
     }
 
-    /// Makes a lease final: it is not renewed any more, and stays in the schedule until its deadline.
-    fn wait_for_end(&mut self, id: LeaseNumber, deadline: Instant) {
-        let Some(entry) = self.leases.get_mut(&id) else {
-            return;
-        };
-        self.ready.remove(entry.deadline, id, entry.ttl);
-        entry.deadline = deadline;
-        entry.errors = 0;
-        self.set_state(id, RenewalState::Final, deadline);
-    }
-
-    /// Plans the next try of a renewal that has failed, after a pause. `left` is how much is left until the first lease
-    /// of the batch is lost: the leases of a batch stay together.
-    fn failed(
-        &mut self,
-        batch: BatchId,
-        id: LeaseNumber,
-        (now, left): (Instant, Duration),
-        chance: f64,
-    ) {
-        if let Some(entry) = self.leases.get_mut(&id)
-            && entry.state == RenewalState::Sent(batch)
-        {
-            let longest = timing::max_retry_pause(entry.ttl, left);
-            let pause = retry::pause(entry.errors, longest, chance);
-            entry.errors = entry.errors.saturating_add(1);
-            self.set_state(id, RenewalState::Planned, now + pause);
+    /// Records that a lease is live until this deadline.
+    fn extend(&mut self, id: LeaseNumber, state: RenewalState, due: Instant, deadline: Instant) {
+        self.set_state(id, state, due);
+        if let Some(entry) = self.leases.get_mut(&id) {
+            (entry.deadline, entry.errors) = (deadline, 0);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{under_way::*, *};
+use super::{batches::*, *};
 
 const MARGIN: Duration = Duration::from_millis(100);
 const MILLISECOND: Duration = Duration::from_millis(1);

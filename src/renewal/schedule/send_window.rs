@@ -70,7 +70,7 @@ impl SendWindow {
         let elapsed = now.saturating_duration_since(sent);
         self.observe(elapsed);
         if elapsed > target {
-            self.shrink(leases, sent, now);
+            self.unanswered(leases, sent, now);
         } else if elapsed < target / 2 && leases >= self.size() {
             self.window = (self.window + leases).min(MOST_UNDER_WAY * MAX_RENEWALS);
         }
@@ -84,12 +84,8 @@ impl SendWindow {
         self.mean = (self.mean * 7 + elapsed) / 8;
     }
 
-    /// Records that a batch of `leases` leases was not answered in time.
+    /// Records that a batch of `leases` leases was not answered in time, and shrinks the window.
     pub(super) fn unanswered(&mut self, leases: usize, sent: Instant, now: Instant) {
-        self.shrink(leases, sent, now);
-    }
-
-    fn shrink(&mut self, leases: usize, sent: Instant, now: Instant) {
         // A batch that was sent before the window last shrank is late for the same reason, and does not shrink it
         // again.
         let known = self.shrunk.is_some_and(|at| sent < at);
