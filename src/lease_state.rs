@@ -3,12 +3,11 @@
 //!
 //! - `validity.rs` says until when a holder may count on the lease, `status.rs` adds how it ended and what telemetry
 //!   was told, and the lease holds its status in a channel (`tokio::sync::watch`). Both are pure.
-//! - This file changes the status by the answers of the store, and reports a loss. `end.rs` ends the lease.
-//! - `waits.rs` waits for a loss, for guards, cancellation tokens and `with`.
+//! - This file changes the status by the answers of the store. `end.rs` ends the lease, reports its loss, and waits for
+//!   it, for guards, cancellation tokens and `with`.
 //! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
 //! - `backing.rs` ties the guard of a task to the lease in the store that it is under (`src/key/holding.rs`).
-//! - `timing.rs` has the times of renewals as parts of the ttl, `holds.rs` the minimum and the maximum hold,
-//!   and `number.rs` the number of a lease in this process.
+//! - `timing.rs` has the times of renewals as parts of the ttl.
 //!
 //! Invariants:
 //!
@@ -21,15 +20,15 @@ mod backing;
 mod conversions;
 mod convert;
 mod end;
-mod holds;
-mod number;
 mod status;
 pub(crate) mod timing;
 mod validity;
-mod waits;
 
 use std::{
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -42,12 +41,11 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
     conversions::{Opposites, Unanswered},
-    number::LeaseNumber,
     status::{EndReason, Ended, EndedBefore},
 };
 use self::{
-    status::Status,
-    validity::{Validity, deadline, granted_at},
+    status::{ReleaseTerms, Status},
+    validity::{deadline, granted_at},
 };
 use crate::{
     messages::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest},
@@ -88,7 +86,7 @@ pub(crate) struct LeaseState {
     /// The guards under the lease, if it is one in the store.
     guards: parking_lot::Mutex<Vec<Weak<LeaseState>>>,
     /// The call that converts the lease has this lock.
-    converting: Mutex<()>,
+    pub(crate) converting: Mutex<()>,
     /// The parent of all cancellation tokens of the lease. The first call that needs a token sets it.
     pub(crate) token: OnceLock<CancellationToken>,
 }
@@ -98,19 +96,20 @@ impl LeaseState {
     /// already expired in this process.
     pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: SentAt) -> Option<Self> {
         let until = deadline(sent.instant, grant, terms.request.ttl, terms.clock_margin);
-        let (validity, mode) = (Validity::until(until), terms.request.access.mode());
-        let status = Status::new(validity, mode, grant.fence, sent.suspended);
+        let status = Status::new(
+            until,
+            terms.request.access.mode(),
+            grant.fence,
+            sent.suspended,
+        );
         let since = Instant::now();
-        let counted = status.counted(since, suspension::total());
-        if !status.validity.is_live(counted) {
-            return None;
-        }
         let at = GrantTimes {
             acquired_at: grant.acquired_at,
             granted_at: granted_at(sent.instant, grant),
             since,
         };
-        Some(Self::with(LeaseNumber::next(), terms, (status, at), None))
+        let state = Self::with(LeaseNumber::next(), terms, (status, at), None);
+        state.is_live(since).then_some(state)
     }
 
     fn with(
@@ -131,12 +130,8 @@ impl LeaseState {
         }
     }
 
-    pub(crate) fn request(&self) -> &AcquireRequest {
+    pub(crate) fn request(&self) -> &Arc<AcquireRequest> {
         &self.terms.request
-    }
-
-    pub(crate) fn shared_request(&self) -> Arc<AcquireRequest> {
-        self.terms.request.clone()
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -178,22 +173,15 @@ impl LeaseState {
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
-        fence == state.fence || state.conversions.upgrade_is_unanswered()
+        fence == state.fence || state.conversions.upgrades > 0
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
-        self.is_live_after(now, suspension::total())
-    }
-
-    /// Whether it is live, if the machine was suspended for this long in all.
-    fn is_live_after(&self, now: Instant, suspended: Duration) -> bool {
-        let is_live = self.read(now, suspended, Validity::is_live);
-        let backing = self.backing.as_ref();
-        is_live && backing.is_none_or(|it| it.is_live_after(now, suspended))
+        !self.remaining(now).is_zero()
     }
 
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
-        let loss = self.read(now, suspension::total(), Validity::loss);
+        let loss = self.state.borrow().loss(now, suspension::total());
         loss.or_else(|| self.backing.as_ref()?.loss(now))
     }
 
@@ -203,35 +191,16 @@ impl LeaseState {
 
     /// How long its holder may count on it, if the machine was suspended for this long in all.
     pub(crate) fn remaining_after(&self, now: Instant, suspended: Duration) -> Duration {
-        let remaining = self.read(now, suspended, Validity::remaining);
-        match &self.backing {
-            None => remaining,
-            Some(backing) => remaining.min(backing.remaining_after(now, suspended)),
-        }
+        let own = self.state.borrow().remaining(now, suspended);
+        let backing = self.backing.as_ref();
+        backing.map_or(own, |it| own.min(it.remaining_after(now, suspended)))
     }
 
     /// The instant at which the lease is lost, if the machine is not suspended any more until then.
     pub(crate) fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        let deadline = self.read(now, suspension::total(), |validity, counted| {
-            let deadline = validity.deadline();
-            deadline.checked_sub(counted - now).unwrap_or(deadline)
-        });
-        match &self.backing {
-            None => deadline,
-            Some(backing) => deadline.min(backing.deadline()),
-        }
-    }
-
-    /// Reads its own validity, with this instant on a clock that has gone on during suspensions.
-    fn read<T>(
-        &self,
-        now: Instant,
-        suspended: Duration,
-        read: impl FnOnce(&Validity, Instant) -> T,
-    ) -> T {
-        let state = self.state.borrow();
-        read(&state.validity, state.counted(now, suspended))
+        let own = self.state.borrow().deadline(suspension::total());
+        let backing = self.backing.as_ref();
+        backing.map_or(own, |it| own.min(it.deadline()))
     }
 
     /// The fields of the spans and events of this lease.
@@ -255,7 +224,7 @@ impl LeaseState {
     pub(crate) fn begin_renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let state = self.state.borrow();
-        let is_unchanged = state.mode == Mode::Exclusive && state.conversions.no_upgrade_was_sent();
+        let is_unchanged = state.mode == Mode::Exclusive && !state.conversions.upgraded;
         if self.terms.asked_once && is_unchanged {
             request.known(KnownGrant {
                 fence: state.fence,
@@ -297,14 +266,6 @@ impl LeaseState {
         now + left.saturating_sub(timing::left_when_due(self.ttl()))
     }
 
-    /// How much time a lease that is kept alive has left when it counts as at risk although no renewal failed: half of
-    /// what it has left when its renewal is due. `None` if the lease is not kept alive. Without a clock margin, a lease
-    /// with a ttl of 30 s is renewed when it has 20 s left, and is at risk when it has 10 s left.
-    fn unrenewed(&self, state: &Status) -> Option<Duration> {
-        let left = timing::left_when_due(self.ttl()).saturating_sub(self.terms.clock_margin);
-        state.is_kept.then_some(left / 2)
-    }
-
     /// Changes the status without waking the tasks that wait for a change of it.
     fn set(&self, change: impl FnOnce(&mut Status)) {
         self.state.send_if_modified(|state| {
@@ -317,7 +278,7 @@ impl LeaseState {
     /// of an earlier renewal that failed stays.
     pub(crate) fn record_delay(&self, why: impl FnOnce() -> Error) {
         self.set(|state| {
-            if state.validity.is_well() {
+            if state.validity.trouble.is_none() {
                 state.validity.failed(why(), Instant::now());
             }
         });
@@ -347,10 +308,8 @@ impl LeaseState {
                 // Answers may arrive in another order than their requests were sent.
                 state.suspended = state.suspended.max(sent.suspended);
             }
-            (loss, risk) = (
-                state.take_unreported_loss(state.validity.loss(now)),
-                state.take_unreported_risk(self.ttl(), now),
-            );
+            loss = state.take_unreported_loss(state.validity.loss(now));
+            risk = state.take_unreported_risk(self.ttl(), now);
         });
         match &outcome {
             Ok(()) => telemetry::renewed(self.fields(), left),
@@ -375,55 +334,62 @@ impl LeaseState {
         now: Instant,
     ) -> Result<(), Error> {
         let lost = |reason| Err(self.lost_error(reason));
-        let is_own = match &answer {
-            Ok(RenewAnswer::Renewed(grant)) => state.is_own_renewal(grant.fence),
-            _ => true,
-        };
-        let validity = &mut state.validity;
         match answer {
-            Ok(RenewAnswer::Renewed(_)) if !is_own => {
-                lost(validity.lose(LossReason::TakenOver, now))
-            }
-            Ok(RenewAnswer::Renewed(grant)) => {
+            Ok(RenewAnswer::Renewed(grant)) if state.is_own_renewal(grant.fence) => {
                 let until = deadline(sent.instant, &grant, self.ttl(), self.terms.clock_margin);
-                validity.renewed(until, now).or_else(lost)
+                state.validity.renewed(until, now).or_else(lost)
             }
-            Ok(RenewAnswer::Expired) => lost(validity.lose(LossReason::Expired, now)),
-            Ok(RenewAnswer::TakenOver) => lost(validity.lose(LossReason::TakenOver, now)),
+            Ok(RenewAnswer::Expired) => lost(state.validity.lose(LossReason::Expired, now)),
+            Ok(RenewAnswer::Renewed(_) | RenewAnswer::TakenOver) => {
+                lost(state.validity.lose(LossReason::TakenOver, now))
+            }
             Err(error) => {
-                validity.failed(error.clone(), now);
+                state.validity.failed(error.clone(), now);
                 Err(error)
             }
         }
     }
 
-    /// Reports the loss of the lease to telemetry, if the lease is lost and its loss was not reported before.
-    pub(crate) fn check_loss(&self) {
-        let mut loss = self.loss(Instant::now());
-        self.set(|state| loss = state.take_unreported_loss(loss.take()));
-        self.report_loss(loss);
+    /// What the release of the lease depends on.
+    pub(crate) fn release_terms(&self) -> ReleaseTerms {
+        self.state.borrow().release
     }
 
-    fn report_loss(&self, loss: Option<LossReason>) {
-        let Some(reason) = loss else {
-            return;
-        };
-        if self.is_guard() {
-            telemetry::lost(self.fields(), &reason);
-        } else {
-            self.check_guards();
+    /// Changes what the release of the lease depends on.
+    pub(crate) fn set_release_terms(&self, change: impl FnOnce(&mut ReleaseTerms)) {
+        self.set(|state| change(&mut state.release));
+    }
+
+    /// When the lease was granted, on the clock of this process.
+    pub(crate) fn granted_at(&self) -> Instant {
+        self.granted.granted_at
+    }
+
+    /// Sets the maximum hold that the caller requested, counted from `from`. This is called when the caller gets the
+    /// lease.
+    pub(crate) fn set_max_hold(&self, max_hold: Option<Duration>, from: Instant) {
+        // If an `Instant` cannot express the end, the lease has no maximum hold.
+        if let Some(end) = max_hold.and_then(|time| from.checked_add(time)) {
+            self.state
+                .send_modify(|state| state.validity.limit(end, Instant::now()));
         }
     }
 
-    /// Records that the lease is lost, by the answer of the server. Returns the first reason of the loss.
-    pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
-        let (mut first, mut loss) = (reason.clone(), None);
-        self.state.send_modify(|state| {
-            let now = Instant::now();
-            first = state.validity.lose(reason, now);
-            loss = state.take_unreported_loss(state.validity.loss(now));
-        });
-        self.report_loss(loss);
-        first
+    /// When the maximum hold is over. `None` if the lease has none.
+    pub(crate) fn max_hold_deadline(&self) -> Option<Instant> {
+        self.state.borrow().validity.end
+    }
+}
+
+/// The number of a [`LeaseState`]. The lease id cannot be used for that: a ticket can be resumed
+/// twice, and then two states have the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LeaseNumber(u64);
+
+impl LeaseNumber {
+    /// A number that no other state of this process has.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -67,7 +67,7 @@ impl Keys {
             };
             let (mode, fence) = lease.mode_and_fence();
             let of = (behind, fence, true);
-            let guard = LeaseState::guard(of, lease.shared_request(), number, now);
+            let guard = LeaseState::guard(of, lease.request().clone(), number, now);
             guard.converted_to(mode, fence);
             Ok(Some(guard))
         });

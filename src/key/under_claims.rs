@@ -144,7 +144,7 @@ impl KeyState {
         guard: LeaseNumber,
         now: Instant,
     ) -> Option<Arc<LeaseState>> {
-        let request = lease.shared_request();
+        let request = lease.request().clone();
         let grant = Grant {
             fence: lease.fence(),
             acquired_at: lease.acquired_at(),

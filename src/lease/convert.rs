@@ -146,7 +146,7 @@ impl Lease {
         let limit = || self.keys.call_timeout().min(self.remaining());
         // A call whose future is not polled any more delays the others for no longer than a request would. After that
         // they go on beside it: what it has sent counts as unanswered.
-        let _one_at_a_time = timeout(limit(), stored.lock_conversions()).await;
+        let _one_at_a_time = timeout(limit(), stored.converting.lock()).await;
         let mut tries = Tries::default();
         let mut opposites = Opposites::default();
         let mut wakes_readers = None;

@@ -65,7 +65,7 @@ struct Hold {
 /// What may still be carried out for the lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Unclear {
-    conversions: Option<Unanswered<bool>>,
+    conversions: Option<Unanswered>,
     /// Whether it is an acquire request. The release is then repeated.
     acquire: bool,
 }
@@ -99,6 +99,9 @@ impl Ticket {
         let state = guard.stored();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (request, release) = (state.request(), state.release_terms());
+        let max_hold = guard
+            .max_hold_deadline()
+            .map(|end| end.saturating_duration_since(state.granted_at()));
         let (mode, fence, unanswered) = state.mode_and_conversions();
         Self {
             key: request.key.clone(),
@@ -114,7 +117,7 @@ impl Ticket {
             ttl_ms: millis(request.ttl),
             hold: Hold {
                 min_ms: release.min_hold.map(millis),
-                max_ms: guard.max_hold_from(state.granted_at()).map(millis),
+                max_ms: max_hold.map(millis),
             },
             unclear: Unclear {
                 conversions: (unanswered != Unanswered::default()).then_some(unanswered),

@@ -14,7 +14,7 @@ use std::{
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{GrantTerms, GrantTimes, LeaseNumber, LeaseState, status::Status, validity::Validity};
+use super::{GrantTerms, LeaseNumber, LeaseState, status::Status};
 use crate::{
     messages::AcquireRequest,
     model::{Fence, Held, Holder, Mode, after},
@@ -35,21 +35,12 @@ impl LeaseState {
             clock_margin: Duration::ZERO,
             asked_once: true,
         };
-        let at = if is_first {
-            let since = now;
-            GrantTimes {
-                since,
-                ..lease.granted
-            }
-        } else {
-            GrantTimes {
-                acquired_at: lease.server_time(now),
-                granted_at: now,
-                since: now,
-            }
-        };
-        let (validity, mode) = (Validity::until(until), terms.request.access.mode());
-        let status = Status::new(validity, mode, fence, Duration::MAX);
+        let mut at = lease.granted;
+        at.since = now;
+        if !is_first {
+            (at.acquired_at, at.granted_at) = (lease.server_time(now), now);
+        }
+        let status = Status::new(until, terms.request.access.mode(), fence, Duration::MAX);
         let guard = Arc::new(Self::with(number, terms, (status, at), Some(lease.clone())));
         let mut guards = lease.guards.lock();
         guards.retain(|guard| guard.strong_count() > 0);
@@ -256,7 +247,7 @@ mod tests {
         let now = Instant::now();
         let at_grant = 100 * SECOND;
         let backing = stored(10 * SECOND, now, at_grant);
-        let live = |total| backing.is_live_after(now + 3 * SECOND, total);
+        let live = |total| !backing.remaining_after(now + 3 * SECOND, total).is_zero();
         assert!(live(at_grant) && live(at_grant + 6 * SECOND));
         assert!(!live(at_grant + 7 * SECOND));
     }
@@ -266,7 +257,7 @@ mod tests {
         let now = Instant::now();
         let total = suspension::total();
         let backing = stored(10 * SECOND, now, total);
-        let live = |at: Duration, total| backing.is_live_after(now + at, total);
+        let live = |at: Duration, total| !backing.remaining_after(now + at, total).is_zero();
         assert!(live(3 * SECOND, total + 6 * SECOND));
         let sent = SentAt {
             instant: now + 3 * SECOND,

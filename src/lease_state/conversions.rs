@@ -12,35 +12,27 @@ use crate::model::{Conversion, Fence, Mode};
 /// The conversions that were sent for one lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Conversions {
-    /// How many of each kind name the present fence and have no answer.
-    unanswered: Unanswered<u32>,
+    /// How many upgrades name the present fence and have no answer. Each may have given the lease another fence, or may
+    /// still do so.
+    pub(super) upgrades: u32,
+    /// How many downgrades name the present fence and have no answer.
+    pub(super) downgrades: u32,
     /// Whether any upgrade was sent, of whatever fence.
-    upgraded: bool,
+    pub(super) upgraded: bool,
 }
 
-/// What is said of upgrades and of downgrades without an answer.
+/// Which kinds of conversions have no answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Unanswered<T> {
-    pub(crate) upgrades: T,
-    pub(crate) downgrades: T,
+pub(crate) struct Unanswered {
+    pub(crate) upgrades: bool,
+    pub(crate) downgrades: bool,
 }
 
 impl Conversions {
-    /// Those of a lease that another process has converted.
-    pub(super) fn of_another_process(unanswered: Unanswered<bool>) -> Self {
-        Self {
-            unanswered: Unanswered {
-                upgrades: unanswered.upgrades.into(),
-                downgrades: unanswered.downgrades.into(),
-            },
-            upgraded: unanswered.upgrades,
-        }
-    }
-
     fn unanswered_of(&mut self, conversion: Conversion) -> &mut u32 {
         match conversion {
-            Conversion::Upgrade => &mut self.unanswered.upgrades,
-            Conversion::Downgrade => &mut self.unanswered.downgrades,
+            Conversion::Upgrade => &mut self.upgrades,
+            Conversion::Downgrade => &mut self.downgrades,
         }
     }
 
@@ -58,32 +50,15 @@ impl Conversions {
 
     /// Records that the lease has another fence. The conversions that name an earlier one change nothing any more.
     pub(super) fn fence_changed(&mut self) {
-        self.unanswered = Unanswered::default();
-    }
-
-    pub(super) fn no_upgrade_was_sent(&self) -> bool {
-        !self.upgraded
-    }
-
-    /// Whether an upgrade without an answer may have given the lease another fence, or may still do so.
-    pub(super) fn upgrade_is_unanswered(&self) -> bool {
-        self.unanswered.upgrades > 0
-    }
-
-    /// Which kinds have no answer.
-    pub(super) fn unanswered(&self) -> Unanswered<bool> {
-        Unanswered {
-            upgrades: self.unanswered.upgrades > 0,
-            downgrades: self.unanswered.downgrades > 0,
-        }
+        (self.upgrades, self.downgrades) = (0, 0);
     }
 
     /// Whether a greater fence in an answer can be that of an upgrade of this lease without an answer. `mode` is the
     /// last known one of the lease.
     pub(super) fn explains_greater_fence(&self, mode: Mode) -> bool {
         // An upgrade changes an exclusive lease only after a downgrade.
-        let was_shared = mode == Mode::Shared || self.unanswered.downgrades > 0;
-        was_shared && self.upgrade_is_unanswered()
+        let was_shared = mode == Mode::Shared || self.downgrades > 0;
+        was_shared && self.upgrades > 0
     }
 
     /// Whether the opposite conversion is sent before the wanted one: it has no answer, and could still undo the wanted
@@ -97,8 +72,8 @@ impl Conversions {
     ) -> bool {
         let is_needed = match wanted {
             // The mode does not tell whether one of the downgrades was carried out.
-            Conversion::Upgrade => self.unanswered.downgrades > 0,
-            Conversion::Downgrade => self.unanswered.upgrades > 0 && mode == Mode::Shared,
+            Conversion::Upgrade => self.downgrades > 0,
+            Conversion::Downgrade => self.upgrades > 0 && mode == Mode::Shared,
         };
         is_needed && sent.last_for != Some(fence) && sent.times < Opposites::MOST
     }
@@ -165,7 +140,7 @@ mod tests {
         );
         conversions.fence_changed();
         assert_eq!(opposite_comes_first(&conversions), [false; 4]);
-        assert!(!conversions.no_upgrade_was_sent());
+        assert!(conversions.upgraded);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The conversions of a lease, as their requests are sent and answered.
 
-use tokio::sync::MutexGuard;
-
 use super::{
     LeaseState,
     conversions::{Conversions, Opposites, Unanswered},
@@ -12,11 +10,6 @@ use crate::{
 };
 
 impl LeaseState {
-    /// Waits until no other call converts the lease. None does until the guard is dropped.
-    pub(crate) async fn lock_conversions(&self) -> MutexGuard<'_, ()> {
-        self.converting.lock().await
-    }
-
     /// The request to send next, so that the lease gets the mode of the wanted conversion and keeps it, and whether it
     /// is the opposite conversion. `sent` are the opposite ones that were carried out before.
     pub(crate) fn next_conversion(
@@ -28,17 +21,17 @@ impl LeaseState {
         let (conversions, fence) = (state.conversions, state.fence);
         let is_opposite = conversions.opposite_comes_first(wanted, state.mode, fence, sent);
         drop(state);
-        let conversion = if is_opposite {
-            wanted.opposite()
-        } else {
-            wanted
+        let request = ConvertRequest {
+            key: self.key().clone(),
+            lease: self.id(),
+            conversion: if is_opposite {
+                wanted.opposite()
+            } else {
+                wanted
+            },
+            fence: Some(fence),
         };
-        let (key, lease) = (self.key().clone(), self.id());
-        let request = match conversion {
-            Conversion::Upgrade => ConvertRequest::upgrade(key, lease),
-            Conversion::Downgrade => ConvertRequest::downgrade(key, lease),
-        };
-        (request.of_fence(fence), is_opposite)
+        (request, is_opposite)
     }
 
     /// Whether, after the wanted conversion was carried out, an opposite one without an answer may still undo it.
@@ -49,19 +42,27 @@ impl LeaseState {
     }
 
     /// The mode and the fence, and which conversions have no answer.
-    pub(crate) fn mode_and_conversions(&self) -> (Mode, Fence, Unanswered<bool>) {
+    pub(crate) fn mode_and_conversions(&self) -> (Mode, Fence, Unanswered) {
         let state = self.state.borrow();
-        (state.mode, state.fence, state.conversions.unanswered())
+        let unanswered = Unanswered {
+            upgrades: state.conversions.upgrades > 0,
+            downgrades: state.conversions.downgrades > 0,
+        };
+        (state.mode, state.fence, unanswered)
     }
 
     /// Records which conversions another process has sent without an answer, when the lease had this fence.
-    pub(crate) fn set_unanswered(&self, fence: Fence, unanswered: Unanswered<bool>) {
+    pub(crate) fn set_unanswered(&self, fence: Fence, unanswered: Unanswered) {
         self.set(|state| {
             if state.fence > fence && unanswered.upgrades {
                 // One of the upgrades was carried out. Nothing names the fence that it has given.
                 state.mode = Mode::Exclusive;
             } else if state.fence == fence {
-                state.conversions = Conversions::of_another_process(unanswered);
+                state.conversions = Conversions {
+                    upgrades: unanswered.upgrades.into(),
+                    downgrades: unanswered.downgrades.into(),
+                    upgraded: unanswered.upgrades,
+                };
                 if unanswered.downgrades {
                     // It may be shared already.
                     state.mode = Mode::Shared;
@@ -121,6 +122,6 @@ impl LeaseState {
 
     /// Whether an upgrade without an answer may still make the lease exclusive.
     pub(crate) fn may_be_upgraded(&self) -> bool {
-        self.state.borrow().conversions.upgrade_is_unanswered()
+        self.state.borrow().conversions.upgrades > 0
     }
 }

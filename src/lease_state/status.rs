@@ -81,9 +81,9 @@ enum Reported {
 }
 
 impl Status {
-    pub(super) fn new(validity: Validity, mode: Mode, fence: Fence, suspended: Duration) -> Self {
+    pub(super) fn new(until: Instant, mode: Mode, fence: Fence, suspended: Duration) -> Self {
         Self {
-            validity,
+            validity: Validity::until(until),
             mode,
             fence,
             conversions: Conversions::default(),
@@ -97,8 +97,24 @@ impl Status {
 
     /// This instant on a clock that has gone on during the suspensions since the last renewal. `total` is how long the
     /// machine was suspended in all.
-    pub(super) fn counted(&self, now: Instant, total: Duration) -> Instant {
+    fn counted(&self, now: Instant, total: Duration) -> Instant {
         now + total.saturating_sub(self.suspended)
+    }
+
+    /// Why the lease is lost at this instant. `None` while it is live.
+    pub(super) fn loss(&self, now: Instant, total: Duration) -> Option<LossReason> {
+        self.validity.loss(self.counted(now, total))
+    }
+
+    /// How long the holder may still count on the lease.
+    pub(super) fn remaining(&self, now: Instant, total: Duration) -> Duration {
+        self.validity.remaining(self.counted(now, total))
+    }
+
+    /// The instant at which the lease is lost, if the machine is not suspended any more until then.
+    pub(super) fn deadline(&self, total: Duration) -> Instant {
+        let (deadline, suspended) = (self.validity.deadline, total.saturating_sub(self.suspended));
+        deadline.checked_sub(suspended).unwrap_or(deadline)
     }
 
     /// Ends the lease if it was over at this instant, with the suspensions: a renewal that the server has carried out
@@ -114,12 +130,10 @@ impl Status {
     /// the one of this lease. And after an upgrade, the answer to a renewal that was carried out before the upgrade has
     /// a smaller fence.
     pub(super) fn is_own_renewal(&self, fence: Fence) -> bool {
-        if self.conversions.no_upgrade_was_sent() {
-            fence == self.fence
-        } else if self.conversions.upgrade_is_unanswered() {
-            true
+        if self.conversions.upgraded {
+            self.conversions.upgrades > 0 || fence <= self.fence
         } else {
-            fence <= self.fence
+            fence == self.fence
         }
     }
 
@@ -144,11 +158,8 @@ impl Status {
     /// Returns whether the lease is at risk because a renewal failed, if that was not reported yet, and marks it as
     /// reported.
     pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
-        let risk = self
-            .validity
-            .renewal_risk(ttl, None)
-            .is_some_and(|at| at <= now);
-        let is_new = risk
+        let risk = self.validity.renewal_risk(ttl, None);
+        let is_new = risk.is_some_and(|at| at <= now)
             && self.reported == Reported::Nothing
             && self.validity.is_live(now)
             && !self.has_ended;
@@ -170,7 +181,7 @@ mod tests {
 
         let [less, own, more] = [6, 7, 8].map(Fence::new);
         let until = Instant::now() + Duration::from_secs(1);
-        let mut status = Status::new(Validity::until(until), Mode::Shared, own, Duration::ZERO);
+        let mut status = Status::new(until, Mode::Shared, own, Duration::ZERO);
         let is_own = |status: &Status| [less, own, more].map(|fence| status.is_own_renewal(fence));
         assert_eq!(is_own(&status), [false, true, false]);
         status.conversions.sent(Downgrade);

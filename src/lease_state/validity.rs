@@ -49,13 +49,13 @@ pub(crate) fn deadline(
 #[derive(Clone, Debug)]
 pub(crate) struct Validity {
     /// Not later than `end`.
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// When the maximum hold is over, if the lease has one. No renewal moves the deadline past it.
-    end: Option<Instant>,
+    pub(super) end: Option<Instant>,
     lost: Option<LossReason>,
     /// The last error of a renewal, if no renewal succeeded since. Or the reason why a renewal that is due was not
     /// sent.
-    trouble: Option<Error>,
+    pub(super) trouble: Option<Error>,
 }
 
 impl Validity {
@@ -66,15 +66,6 @@ impl Validity {
             lost: None,
             trouble: None,
         }
-    }
-
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    /// When the maximum hold is over. `None` if the lease has none.
-    pub(crate) fn end(&self) -> Option<Instant> {
-        self.end
     }
 
     /// Sets when the maximum hold is over. A lease that is already lost keeps the reason of its loss.
@@ -160,11 +151,6 @@ impl Validity {
     /// Moves the deadline to this instant, unless it is earlier already.
     pub(crate) fn shorten(&mut self, deadline: Instant) {
         self.deadline = self.deadline.min(deadline);
-    }
-
-    /// Whether no renewal failed since the last one that succeeded.
-    pub(crate) fn is_well(&self) -> bool {
-        self.trouble.is_none()
     }
 
     /// Records that a renewal failed. After a loss this does not change the reason of the loss.
@@ -255,7 +241,7 @@ mod tests {
         let mut validity = Validity::until(start + SECOND);
         validity.renewed(start + 3 * SECOND, start).unwrap();
         validity.renewed(start + 2 * SECOND, start).unwrap();
-        assert_eq!(validity.deadline(), start + 3 * SECOND);
+        assert_eq!(validity.deadline, start + 3 * SECOND);
     }
 
     #[test]
@@ -305,12 +291,12 @@ mod tests {
         let end = start + 5 * SECOND;
         let mut validity = Validity::until(start + 3 * SECOND);
         validity.limit(end, start);
-        assert_eq!(validity.deadline(), start + 3 * SECOND);
+        assert_eq!(validity.deadline, start + 3 * SECOND);
         assert!(!validity.reaches_end());
         validity.renewed(start + 4 * SECOND, start).unwrap();
         assert!(!validity.reaches_end());
         validity.renewed(start + 9 * SECOND, start).unwrap();
-        assert_eq!((validity.deadline(), validity.end()), (end, Some(end)));
+        assert_eq!((validity.deadline, validity.end), (end, Some(end)));
         assert!(validity.reaches_end() && validity.is_live(end - SECOND));
         // Neither a renewal that fails now nor one that succeeds too late changes the reason.
         validity.failed(Error::NoRuntime, end - SECOND);
