@@ -107,9 +107,13 @@ impl InFlightBatch {
         self.sent + timing::response_timeout(self.ttl)
     }
 
-    /// When the batch no longer counts as under way, even if it was not answered.
-    fn forgotten_at(&self) -> Instant {
-        self.sent + self.ttl
+    /// When the batch is overdue, or else when it no longer counts as under way, even if it was not answered.
+    fn changes_at(&self) -> Instant {
+        if self.is_overdue {
+            self.sent + self.ttl
+        } else {
+            self.overdue_at()
+        }
     }
 
     /// Until when a lease of this ttl that is due waits for the answer. A batch of leases with a long ttl may be
@@ -119,19 +123,18 @@ impl InFlightBatch {
     }
 }
 
-/// The work that is due now.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Due<T> {
-    /// The batches to send.
-    pub(crate) batches: Vec<Batch<T>>,
-    /// The leases whose last renewal was not answered in time.
-    pub(crate) overdue: Vec<T>,
-    /// The leases whose deadline has passed. They are not in the schedule any more.
-    pub(crate) expired: Vec<T>,
+/// What is due now.
+#[derive(Debug)]
+pub(crate) enum Due<T> {
+    /// The last renewal of this lease was not answered in time.
+    Overdue(T),
+    /// The deadline of this lease has passed. It is not in the schedule any more.
+    Expired(T),
+    Send(Batch<T>),
 }
 
 /// Leases that are renewed together.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Batch<T> {
     pub(crate) id: BatchId,
     pub(crate) leases: Vec<(LeaseNumber, T)>,
@@ -210,10 +213,7 @@ impl<T: Clone> Schedule<T> {
             let slots = batches.clone().map(|batch| batch.waited_for_until(ttl));
             slots.filter(|at| *at > now).min()
         });
-        let changes = batches.map(|batch| match batch.is_overdue {
-            true => batch.forgotten_at(),
-            false => batch.overdue_at(),
-        });
+        let changes = batches.map(InFlightBatch::changes_at);
         let late = self.late_at().filter(|at| *at > now);
         [
             self.planned.first().map(|(due, _)| *due),

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     overload::{Findings, Overload},
-    schedule::{Batch, BatchId, Due, RenewalOutcome, Schedule},
+    schedule::{BatchId, Due, RenewalOutcome, Schedule},
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
@@ -132,14 +132,13 @@ impl RenewalTask {
     }
 
     /// Does what is due. A subscriber that panics in the event of one lease keeps no other from it.
-    fn renew(self: &Arc<Self>, due: Due<Weak<LeaseState>>, now: Instant) {
-        let overdue = due.overdue.iter().filter_map(Weak::upgrade);
-        let expired = due.expired.iter().filter_map(Weak::upgrade);
-        let steps = overdue.map(Step::Overdue).chain(expired.map(Step::Expired));
-        let steps = steps.chain(due.batches.into_iter().map(Step::Send));
+    fn renew(self: &Arc<Self>, due: Vec<Due<Weak<LeaseState>>>, now: Instant) {
         let mut is_reported = false;
-        telemetry::for_each(steps, |step| match step {
-            Step::Overdue(lease) => {
+        telemetry::for_each(due, |due| match due {
+            Due::Overdue(lease) => {
+                let Some(lease) = lease.upgrade() else {
+                    return;
+                };
                 let error = Error::TimedOut {
                     store: self.store.name(),
                     operation: "renew",
@@ -150,18 +149,21 @@ impl RenewalTask {
                 }
                 lease.failed(error);
             }
-            // If the lease is still live, the holder has renewed it by a call of its own, which the schedule does not
-            // know.
-            Step::Expired(lease) if lease.is_kept_alive() => self.work.lock().plan(&lease, now),
-            Step::Expired(lease) => lease.check_loss(),
-            Step::Send(batch) => self.send(batch),
+            Due::Expired(lease) => match lease.upgrade() {
+                // The lease is still live, so the holder has renewed it by a call of its own, which the schedule does
+                // not know.
+                Some(lease) if lease.is_kept_alive() => self.work.lock().plan(&lease, now),
+                Some(lease) => lease.check_loss(),
+                None => {}
+            },
+            Due::Send(batch) => self.send(batch),
         });
     }
 }
 
 impl RenewalWork {
     /// Takes the renewals that are due now.
-    fn take_due(&mut self, now: Instant) -> Due<Weak<LeaseState>> {
+    fn take_due(&mut self, now: Instant) -> Vec<Due<Weak<LeaseState>>> {
         self.look_at = None;
         self.schedule.take_due(now)
     }
@@ -183,14 +185,6 @@ impl RenewalWork {
         self.schedule
             .insert(number, Arc::downgrade(lease), ttl, due, deadline);
     }
-}
-
-/// What is due.
-enum Step {
-    /// A renewal was not answered in time.
-    Overdue(Arc<LeaseState>),
-    Expired(Arc<LeaseState>),
-    Send(Batch<Weak<LeaseState>>),
 }
 
 impl Drop for RenewalTask {

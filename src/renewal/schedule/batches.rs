@@ -23,13 +23,9 @@ pub(super) const MOST_UNANSWERED: usize = 24;
 const OVERTAKEN: u32 = 2;
 
 impl<T: Clone> Schedule<T> {
-    /// Takes the work that is due now, and counts its batches as sent now.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Due<T> {
-        let mut due = Due {
-            batches: Vec::new(),
-            overdue: self.split_overdue(now),
-            expired: Vec::new(),
-        };
+    /// Takes the work that is due now, the batches last, and counts them as sent now.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Due<T>> {
+        let mut due = self.split_overdue(now);
         while let Some((at, id)) = self.planned.first().copied()
             && at <= now
         {
@@ -38,17 +34,17 @@ impl<T: Clone> Schedule<T> {
         while let Some((deadline, id)) = self.ready.first().copied()
             && deadline <= now
         {
-            due.expired.extend(self.remove(id));
+            due.extend(self.remove(id).map(Due::Expired));
         }
-        self.expire_repeats(now, &mut due.expired);
+        self.expire_repeats(now, &mut due);
         while let Some(batch) = self.take_next_batch(now) {
-            due.batches.push(batch);
+            due.push(Due::Send(batch));
         }
         due
     }
 
     /// Splits the batches that were not answered in time, and returns their leases.
-    fn split_overdue(&mut self, now: Instant) -> Vec<T> {
+    fn split_overdue(&mut self, now: Instant) -> Vec<Due<T>> {
         let mut overdue = Vec::new();
         for (id, batch) in &mut self.under_way {
             if batch.is_overdue || now < batch.overdue_at() {
@@ -60,7 +56,7 @@ impl<T: Clone> Schedule<T> {
             again.retain(|lease| match self.leases.get_mut(lease) {
                 Some(entry) if entry.state == RenewalState::Sent(*id) => {
                     entry.state = RenewalState::Repeat;
-                    overdue.push(entry.lease.clone());
+                    overdue.push(Due::Overdue(entry.lease.clone()));
                     true
                 }
                 _ => false,
@@ -70,18 +66,18 @@ impl<T: Clone> Schedule<T> {
         }
         // A batch on a connection that broke unnoticed must not count as under way for ever.
         self.under_way
-            .retain(|_, batch| !batch.is_overdue || now < batch.forgotten_at());
+            .retain(|_, batch| !batch.is_overdue || now < batch.changes_at());
         overdue
     }
 
     /// Removes leases from the parts that are to be sent once more: those that were answered or removed since, and
-    /// those whose deadline has passed. The latter are added to `expired`.
-    fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
+    /// those whose deadline has passed. The latter are added to `due`.
+    fn expire_repeats(&mut self, now: Instant, due: &mut Vec<Due<T>>) {
         let mut repeats = mem::take(&mut self.repeats);
         for part in &mut repeats {
             part.retain(|id| match self.leases.get(id) {
                 Some(entry) if entry.state == RenewalState::Repeat && entry.deadline <= now => {
-                    expired.extend(self.remove(*id));
+                    due.extend(self.remove(*id).map(Due::Expired));
                     false
                 }
                 Some(entry) => entry.state == RenewalState::Repeat,

@@ -105,7 +105,8 @@ fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time:
             chance = (chance + 0.37) % 1.0;
             schedule.answered(key.1, &outcomes, now, chance);
         }
-        for batch in schedule.take_due(now).batches {
+        for due in schedule.take_due(now) {
+            let Due::Send(batch) = due else { continue };
             let ids: Vec<_> = batch.leases.iter().map(|(id, _)| *id).collect();
             seen.commands += 1;
             seen.renewals += ids.len();

@@ -24,6 +24,26 @@ fn insert(schedule: &mut Schedule<usize>, number: usize, now: Instant) {
     schedule.insert(LeaseNumber::next(), number, TTL, now + TTL / 3, now + TTL);
 }
 
+/// What was due.
+#[derive(Debug, Default)]
+struct Taken {
+    batches: Vec<Batch<usize>>,
+    overdue: Vec<usize>,
+    expired: Vec<usize>,
+}
+
+fn take(schedule: &mut Schedule<usize>, now: Instant) -> Taken {
+    let mut taken = Taken::default();
+    for due in schedule.take_due(now) {
+        match due {
+            Due::Overdue(lease) => taken.overdue.push(lease),
+            Due::Expired(lease) => taken.expired.push(lease),
+            Due::Send(batch) => taken.batches.push(batch),
+        }
+    }
+    taken
+}
+
 /// Answers all renewals of a batch.
 fn renew(schedule: &mut Schedule<usize>, batch: &Batch<usize>, now: Instant) {
     let renewed = |(id, _): &(LeaseNumber, usize)| (*id, RenewalOutcome::Renewed(now + TTL));
@@ -31,7 +51,7 @@ fn renew(schedule: &mut Schedule<usize>, batch: &Batch<usize>, now: Instant) {
     schedule.answered(batch.id, &outcomes, now, CHANCE);
 }
 
-fn sizes(due: &Due<usize>) -> Vec<usize> {
+fn sizes(due: &Taken) -> Vec<usize> {
     due.batches.iter().map(|batch| batch.leases.len()).collect()
 }
 
@@ -40,7 +60,7 @@ fn sizes(due: &Due<usize>) -> Vec<usize> {
 fn round(schedule: &mut Schedule<usize>, now: Instant, hanging: &[usize]) -> Vec<usize> {
     let mut sent = Vec::new();
     loop {
-        let due = schedule.take_due(now);
+        let due = take(schedule, now);
         if due.batches.is_empty() {
             return sent;
         }
@@ -60,10 +80,10 @@ fn a_lease_is_due_at_a_third_of_its_ttl() {
     let start = Instant::now();
     let mut schedule = with(1, start);
     assert_eq!(schedule.next(start), Some(start + TTL / 3));
-    let early = schedule.take_due(start + TTL / 3 - SECOND);
+    let early = take(&mut schedule, start + TTL / 3 - SECOND);
     assert!(early.batches.is_empty());
     let now = start + TTL / 3;
-    let due = schedule.take_due(now);
+    let due = take(&mut schedule, now);
     assert_eq!(sizes(&due), [1]);
     assert!(due.overdue.is_empty() && due.expired.is_empty());
     assert_eq!(due.batches[0].lag, Duration::ZERO);
@@ -78,11 +98,11 @@ fn ten_thousand_leases_go_in_ten_batches_a_few_at_a_time() {
     let start = Instant::now();
     let mut schedule = with(10_000, start);
     let now = start + TTL / 3;
-    let due = schedule.take_due(now);
+    let due = take(&mut schedule, now);
     assert_eq!(sizes(&due), [MAX_RENEWALS; 4]);
-    assert!(schedule.take_due(now).batches.is_empty(), "no place");
+    assert!(take(&mut schedule, now).batches.is_empty(), "no place");
     renew(&mut schedule, &due.batches[0], now);
-    assert_eq!(sizes(&schedule.take_due(now)), [MAX_RENEWALS]);
+    assert_eq!(sizes(&take(&mut schedule, now)), [MAX_RENEWALS]);
     let mut schedule = with(10_000, start);
     assert_eq!(round(&mut schedule, now, &[]), [MAX_RENEWALS; 10]);
     assert_eq!(schedule.load(now), load(10_000, 0, 0));
@@ -124,7 +144,7 @@ fn batches_that_were_sent_together_drift_apart() {
     let mut chance = 0.0;
     while now < start + TTL * 5 {
         now = schedule.next(now).unwrap();
-        for batch in schedule.take_due(now).batches {
+        for batch in take(&mut schedule, now).batches {
             at.push(now);
             let renewed =
                 |(id, _): &(LeaseNumber, usize)| (*id, RenewalOutcome::Renewed(now + TTL));
@@ -145,21 +165,21 @@ fn what_is_not_answered_is_split_and_sent_once_more() {
     let start = Instant::now();
     let mut schedule = with(200, start);
     let mut now = start + TTL / 3;
-    let first = schedule.take_due(now);
+    let first = take(&mut schedule, now);
     assert_eq!(sizes(&first), [200]);
     assert_eq!(schedule.next(now), Some(now + TTL / 6));
     now += TTL / 6;
-    let due = schedule.take_due(now);
+    let due = take(&mut schedule, now);
     assert_eq!(sizes(&due), [20; REPEATS], "as many as have a place");
     assert_eq!(due.overdue.len(), 200);
     // Without an answer no more batches are sent.
-    assert!(schedule.take_due(now + SECOND).batches.is_empty());
+    assert!(take(&mut schedule, now + SECOND).batches.is_empty());
     // The first batch is answered after all, so nothing is left to do.
     renew(&mut schedule, &first.batches[0], now + SECOND);
     for batch in &due.batches {
         renew(&mut schedule, batch, now + SECOND);
     }
-    assert!(schedule.take_due(now + 2 * SECOND).batches.is_empty());
+    assert!(take(&mut schedule, now + 2 * SECOND).batches.is_empty());
 }
 
 /// Runs until all leases are renewed, except those that hang. Returns the sizes of the batches at each time.
@@ -215,7 +235,7 @@ fn what_failed_is_tried_again_soon_and_then_less_often() {
     let mut now = start + TTL / 3;
     let mut pauses = Vec::new();
     for _ in 0..12 {
-        let due = schedule.take_due(now);
+        let due = take(&mut schedule, now);
         assert_eq!(sizes(&due), [10], "errors do not split a batch");
         schedule.answered(due.batches[0].id, &[], now, 1.0);
         let next = schedule.next(now).unwrap();
@@ -228,7 +248,7 @@ fn what_failed_is_tried_again_soon_and_then_less_often() {
     assert_eq!(pauses[..3], [10, 20, 40]);
     assert!(pauses.is_sorted(), "{pauses:?}");
     // The call was dropped with its runtime, without an outcome.
-    let due = schedule.take_due(now);
+    let due = take(&mut schedule, now);
     schedule.answered(due.batches[0].id, &[], now, 1.0);
     assert!(schedule.next(now).is_some_and(|next| next > now));
 }
@@ -244,7 +264,7 @@ fn what_failed_together_is_tried_again_together() {
     }
     let mut now = start + TTL / 3;
     while now < start + TTL {
-        let due = schedule.take_due(now);
+        let due = take(&mut schedule, now);
         assert_eq!(sizes(&due), [10], "after {:?}", now - start);
         schedule.answered(due.batches[0].id, &[], now, 1.0);
         now = schedule.next(now).unwrap();
@@ -257,7 +277,7 @@ fn a_lease_with_a_short_ttl_does_not_take_long_ones_along() {
     let mut schedule = with(100, start);
     let due = start + SECOND / 3;
     schedule.insert(LeaseNumber::next(), 100, SECOND, due, start + SECOND);
-    assert_eq!(sizes(&schedule.take_due(due)), [1]);
+    assert_eq!(sizes(&take(&mut schedule, due)), [1]);
 }
 
 #[test]
@@ -266,23 +286,35 @@ fn the_nearest_deadline_goes_first_and_what_cannot_be_in_time_goes_last() {
     let mut schedule = Schedule::new();
     for number in 0..3 {
         let deadline = start + SECOND * (3 - number);
-        schedule.insert(LeaseNumber::next(), number, SECOND * 3, start, deadline);
+        schedule.insert(
+            LeaseNumber::next(),
+            number as usize,
+            SECOND * 3,
+            start,
+            deadline,
+        );
     }
     let mut order = Vec::new();
     schedule.window.observe(Duration::ZERO);
-    let taken = schedule.take_due(start);
+    let taken = take(&mut schedule, start);
     order.extend(taken.batches[0].leases.iter().map(|(_, number)| *number));
     assert_eq!(order, [2, 1, 0]);
 
     let mut schedule = Schedule::new();
     for number in 0..3 {
         let deadline = start + SECOND * (3 - number);
-        schedule.insert(LeaseNumber::next(), number, SECOND * 3, start, deadline);
+        schedule.insert(
+            LeaseNumber::next(),
+            number as usize,
+            SECOND * 3,
+            start,
+            deadline,
+        );
     }
     for _ in 0..100 {
         schedule.window.observe(SECOND * 3 / 2);
     }
-    let taken = schedule.take_due(start);
+    let taken = take(&mut schedule, start);
     let order: Vec<_> = taken.batches[0].leases.iter().map(|(_, it)| *it).collect();
     assert_eq!(order, [1, 0, 2]);
 }
@@ -292,7 +324,7 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
     let start = Instant::now();
     let mut schedule = with(5_000, start);
     let now = start + TTL / 3;
-    let sent = schedule.take_due(now);
+    let sent = take(&mut schedule, now);
     assert_eq!(sizes(&sent), [MAX_RENEWALS; 4]);
     assert_eq!(schedule.load(now), load(5_000, 1_000, 0));
     let late = now + timing::slack(TTL);
@@ -302,7 +334,7 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
     let (mut now, mut expired) = (now, Vec::new());
     while let Some(next) = schedule.next(now) {
         now = next;
-        expired.extend(schedule.take_due(now).expired);
+        expired.extend(take(&mut schedule, now).expired);
         assert!(now < start + TTL * 3, "{:?}", schedule.load(now));
     }
     assert_eq!(expired.len(), 5_000);
@@ -314,7 +346,7 @@ fn a_lease_that_reaches_its_end_is_not_renewed_and_is_given_back_there() {
     let start = Instant::now();
     let mut schedule = with(2, start);
     let now = start + TTL / 3;
-    let batch = schedule.take_due(now).batches.remove(0);
+    let batch = take(&mut schedule, now).batches.remove(0);
     let end = now + TTL;
     let [(ending, lease), (other, _)] = batch.leases[..] else {
         panic!("{batch:?}");
@@ -328,15 +360,15 @@ fn a_lease_that_reaches_its_end_is_not_renewed_and_is_given_back_there() {
     // It is not renewed in a batch with others, and it is not at risk.
     insert(&mut schedule, 7, end - TTL / 3 - SECOND);
     let near = end - SECOND;
-    assert_eq!(sizes(&schedule.take_due(near)), [1]);
+    assert_eq!(sizes(&take(&mut schedule, near)), [1]);
     assert_eq!(schedule.load(near), load(2, 0, 0));
-    assert_eq!(schedule.take_due(end).expired, [lease]);
+    assert_eq!(take(&mut schedule, end).expired, [lease]);
 
     // A lease that has reached its end before it was kept.
     let number = LeaseNumber::next();
     schedule.insert(number, 8, TTL, end + SECOND, end + SECOND);
     assert_eq!(schedule.load(end), load(2, 0, 0));
-    assert_eq!(schedule.take_due(end + SECOND).expired, [8]);
+    assert_eq!(take(&mut schedule, end + SECOND).expired, [8]);
 }
 
 /// The process was suspended for longer than the ttl of the short lease, and the call was dropped with its runtime.
@@ -347,7 +379,7 @@ fn a_batch_that_is_forgotten_leaves_no_live_lease_behind() {
     let brief = LeaseNumber::next();
     schedule.insert(brief, 10, TTL / 2, start + TTL / 3, start + TTL);
     let now = start + TTL / 3;
-    let due = schedule.take_due(now);
+    let due = take(&mut schedule, now);
     let sent: Vec<_> = due.batches.iter().map(|batch| batch.id).collect();
     assert_eq!(sizes(&due), [11], "the control");
     let mut now = now + TTL / 2 + SECOND;
@@ -374,7 +406,7 @@ fn a_store_that_never_answers_leaves_nothing_behind() {
     let (mut now, mut expired, mut most) = (start, 0, 0);
     while let Some(next) = schedule.next(now) {
         now = now.max(next);
-        expired += schedule.take_due(now).expired.len();
+        expired += take(&mut schedule, now).expired.len();
         most = most.max(schedule.under_way.len());
         assert!(now < start + TTL * 4, "{:?}", schedule.load(now));
     }
@@ -388,7 +420,7 @@ fn a_short_lease_does_not_hurry_long_ones() {
     let mut schedule = with(100, start);
     let now = start + TTL / 3;
     schedule.insert(LeaseNumber::next(), 100, SECOND, now, now + SECOND);
-    let mut sizes = sizes(&schedule.take_due(now));
+    let mut sizes = sizes(&take(&mut schedule, now));
     sizes.sort_unstable();
     assert_eq!(sizes, [1, 100]);
 }
@@ -402,14 +434,14 @@ fn a_lease_with_a_short_ttl_does_not_wait_for_those_with_long_ones() {
     for (number, ttl) in [(0, 10 * minute), (1, 30 * minute)] {
         schedule.insert(LeaseNumber::next(), number, ttl, start, start + ttl);
     }
-    assert_eq!(sizes(&schedule.take_due(start)), [1, 1]);
+    assert_eq!(sizes(&take(&mut schedule, start)), [1, 1]);
     insert(&mut schedule, 2, start);
     let due = start + TTL / 3;
-    assert_eq!(sizes(&schedule.take_due(due)), [1]);
+    assert_eq!(sizes(&take(&mut schedule, due)), [1]);
     // That one hangs too, and is sent again.
     let overdue = due + response_timeout(TTL);
     assert!(schedule.next(due).is_some_and(|next| next <= overdue));
-    assert_eq!(sizes(&schedule.take_due(overdue)), [1]);
+    assert_eq!(sizes(&take(&mut schedule, overdue)), [1]);
 }
 
 #[test]
@@ -419,13 +451,13 @@ fn a_repeat_with_a_short_ttl_does_not_wait_for_those_with_long_ones() {
     for number in 0..2 * REPEATS {
         schedule.insert(LeaseNumber::next(), number, ttl, start, start + ttl);
     }
-    assert_eq!(sizes(&schedule.take_due(start)), [2 * REPEATS]);
+    assert_eq!(sizes(&take(&mut schedule, start)), [2 * REPEATS]);
     let overdue = start + response_timeout(ttl);
-    assert_eq!(sizes(&schedule.take_due(overdue)), [1; REPEATS]);
+    assert_eq!(sizes(&take(&mut schedule, overdue)), [1; REPEATS]);
     insert(&mut schedule, 100, overdue);
     let due = overdue + TTL / 3;
-    assert_eq!(sizes(&schedule.take_due(due)), [1]);
-    let again = schedule.take_due(due + response_timeout(TTL));
+    assert_eq!(sizes(&take(&mut schedule, due)), [1]);
+    let again = take(&mut schedule, due + response_timeout(TTL));
     let sent = again.batches.iter().flat_map(|batch| &batch.leases);
     assert_eq!(sent.map(|(_, number)| *number).collect::<Vec<_>>(), [100]);
 }
@@ -440,19 +472,19 @@ fn a_repeat_that_may_be_sent_does_not_wait_for_one_that_may_not() {
     }
     let later = start + ttl / 2 + SECOND;
     schedule.insert(LeaseNumber::next(), 100, TTL / 3, start, later);
-    assert_eq!(sizes(&schedule.take_due(start)), [REPEATS + 1, 1]);
+    assert_eq!(sizes(&take(&mut schedule, start)), [REPEATS + 1, 1]);
     let overdue = start + response_timeout(ttl);
-    let numbers = |due: &Due<usize>| {
+    let numbers = |due: &Taken| {
         let sent = due.batches.iter().flat_map(|batch| &batch.leases);
         sent.map(|(_, number)| *number).collect::<Vec<_>>()
     };
     // The short one is overdue first, and its repeat hangs too.
     assert_eq!(
-        numbers(&schedule.take_due(start + response_timeout(TTL / 3))),
+        numbers(&take(&mut schedule, start + response_timeout(TTL / 3))),
         [100]
     );
-    let sent = schedule.take_due(overdue);
+    let sent = take(&mut schedule, overdue);
     assert!(sent.batches.len() >= REPEATS - 1, "{sent:?}");
     let later = overdue + response_timeout(TTL / 3);
-    assert!(numbers(&schedule.take_due(later)).contains(&100));
+    assert!(numbers(&take(&mut schedule, later)).contains(&100));
 }
