@@ -96,12 +96,8 @@ impl LeaseState {
     /// already expired in this process.
     pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: SentAt) -> Option<Self> {
         let until = deadline(sent.instant, grant, terms.request.ttl, terms.clock_margin);
-        let status = Status::new(
-            until,
-            terms.request.access.mode(),
-            grant.fence,
-            sent.suspended,
-        );
+        let mode = terms.request.access.mode();
+        let status = Status::new(until, mode, grant.fence, sent.suspended);
         let since = Instant::now();
         let at = GrantTimes {
             acquired_at: grant.acquired_at,
@@ -381,8 +377,8 @@ impl LeaseState {
     }
 }
 
-/// The number of a [`LeaseState`]. The lease id cannot be used for that: a ticket can be resumed
-/// twice, and then two states have the same id.
+/// The number of a [`LeaseState`]. The lease id cannot be used for that: a ticket can be resumed twice, and then two states
+/// have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeaseNumber(u64);
 

@@ -140,10 +140,8 @@ impl Status {
     /// Returns the loss of the lease if it was not reported yet, and marks it as reported. After the end of the lease no
     /// loss is reported.
     pub(super) fn take_unreported_loss(&mut self, loss: Option<LossReason>) -> Option<LossReason> {
-        if self.reported == Reported::Loss || self.has_ended {
-            return None;
-        }
-        let loss = loss?;
+        let is_new = self.reported != Reported::Loss && !self.has_ended;
+        let loss = loss.filter(|_| is_new)?;
         self.reported = Reported::Loss;
         Some(loss)
     }

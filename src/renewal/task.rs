@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    overload::{Findings, Overload},
+    overload::Overload,
     schedule::{BatchId, Due, RenewalOutcome, Schedule},
 };
 use crate::{
@@ -125,7 +125,10 @@ impl RenewalTask {
         let now = Instant::now();
         let due = self.work.lock().take_due(now);
         self.renew(due, now);
-        let findings = self.work.lock().look_for_overload(now);
+        let findings = {
+            let work = &mut *self.work.lock();
+            work.overload.update(&work.schedule, now)
+        };
         findings.report(&self.late);
         let work = self.work.lock();
         self.timers.plan(work.due())
@@ -166,10 +169,6 @@ impl RenewalWork {
     fn take_due(&mut self, now: Instant) -> Vec<Due<Weak<LeaseState>>> {
         self.look_at = None;
         self.schedule.take_due(now)
-    }
-
-    fn look_for_overload(&mut self, now: Instant) -> Findings {
-        self.overload.update(&self.schedule, now)
     }
 
     /// When the task has to look at the work next. `None` if it has nothing to do.
