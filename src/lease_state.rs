@@ -221,14 +221,13 @@ impl LeaseState {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let state = self.state.borrow();
         let is_unchanged = state.mode == Mode::Exclusive && !state.conversions.upgraded;
-        if self.terms.asked_once && is_unchanged {
-            request.known(KnownGrant {
-                fence: state.fence,
-                acquired_at: self.granted.acquired_at,
-            })
-        } else {
-            request
+        if !self.terms.asked_once || !is_unchanged {
+            return request;
         }
+        request.known(KnownGrant {
+            fence: state.fence,
+            acquired_at: self.granted.acquired_at,
+        })
     }
 
     /// Whether the lease is kept alive, is live, and was not given up. Only such a lease is renewed.

@@ -67,10 +67,7 @@ impl LeaseState {
 
     /// The lease in the store: the one behind this one if this one was granted from memory.
     pub(crate) fn stored(self: &Arc<Self>) -> &Arc<Self> {
-        match &self.backing {
-            None => self,
-            Some(backing) => backing,
-        }
+        self.backing.as_ref().unwrap_or(self)
     }
 
     /// Whether this is a guard, under a lease in the store.
@@ -101,10 +98,8 @@ impl LeaseState {
 
     /// The time of the server at this instant, as far as this process can tell it.
     pub(crate) fn server_time(&self, now: Instant) -> DateTime<Utc> {
-        after(
-            self.granted.acquired_at,
-            now.saturating_duration_since(self.granted.granted_at),
-        )
+        let since = now.saturating_duration_since(self.granted.granted_at);
+        after(self.granted.acquired_at, since)
     }
 
     /// The lease as an answer of the store would show it. `at` is the time of the server now.

@@ -60,13 +60,10 @@ impl LeaseState {
     }
 
     pub(super) fn report_loss(&self, loss: Option<LossReason>) {
-        let Some(reason) = loss else {
-            return;
-        };
-        if self.is_guard() {
-            telemetry::lost(self.fields(), &reason);
-        } else {
-            self.check_guards();
+        match loss {
+            Some(reason) if self.is_guard() => telemetry::lost(self.fields(), &reason),
+            Some(_) => self.check_guards(),
+            None => {}
         }
     }
 

@@ -81,20 +81,14 @@ async fn renew(
 ) {
     let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
+    let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
     // A call counts once, however many of its renewals have failed.
-    let error = match &answers {
-        Ok(answers) => answers.iter().find_map(|answer| answer.as_ref().err()),
-        Err(error) => Some(error),
-    };
-    if let Some(error) = error {
+    if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
         telemetry::store_failed("renew", None, error);
     }
-    let mut answers = answers.map(Vec::into_iter);
+    let mut answers = answers.into_iter();
     telemetry::for_each(leases, |(number, lease)| {
-        let answer = match &mut answers {
-            Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
-            Err(error) => Err(error.clone()),
-        };
+        let answer = answers.next().unwrap_or_else(|| Err(renewal_left_out()));
         let renewed = lease
             .upgrade()
             .map(|it| (it.apply_renewal(sent, answer), it));
