@@ -39,7 +39,7 @@ impl<T: Clone> Schedule<T> {
         let Some(answered) = answered else {
             return;
         };
-        self.measure(&answered, outcomes, now);
+        self.measure(&answered, !outcomes.is_empty(), now);
         for (_, earlier) in self.under_way.range_mut(..batch) {
             earlier.overtaken += 1;
         }
@@ -57,17 +57,12 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    fn measure(
-        &mut self,
-        batch: &InFlightBatch,
-        outcomes: &[(LeaseNumber, RenewalOutcome)],
-        now: Instant,
-    ) {
+    fn measure(&mut self, batch: &InFlightBatch, has_outcomes: bool, now: Instant) {
         if batch.is_overdue {
             // This batch already shrank the window when it became overdue.
             let elapsed = now.saturating_duration_since(batch.sent);
             self.window.observe(elapsed);
-        } else if !outcomes.is_empty() {
+        } else if has_outcomes {
             // An error says nothing about how many leases the store can renew.
             let (leases, target) = (batch.leases.len(), timing::slack(batch.ttl));
             self.window.answered(leases, batch.sent, now, target);
