@@ -58,7 +58,7 @@ use crate::{
 };
 
 pub(crate) struct Coalescer {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     max_concurrent: usize,
     /// Whether renewals are late. While they are, fewer acquires and releases are sent.
     late: watch::Receiver<bool>,
@@ -90,11 +90,6 @@ enum Route {
 }
 
 impl Coalescer {
-    /// The name of the store.
-    pub(crate) fn store_name(&self) -> String {
-        self.store.name()
-    }
-
     pub(crate) fn new(
         store: Arc<dyn Store>,
         late: watch::Receiver<bool>,

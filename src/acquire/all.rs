@@ -128,8 +128,8 @@ impl AcquireAll {
             options.wait_policy = WaitPolicy::None;
             start::acquire(options, Ok(key.clone()))
         });
-        let releaser = &self.options.context.keys.releaser;
-        let answers = releaser.send_together(join_all(asked)).await;
+        let coalescer = &self.options.context.keys.releaser.coalescer;
+        let answers = coalescer.send_together(join_all(asked)).await;
         let (mut leases, mut fatal) = (Vec::new(), None);
         for answer in answers {
             match answer {

@@ -73,8 +73,9 @@ pub(crate) struct PlannedRelease {
     pub(crate) request: ReleaseRequest,
     /// Until when a failover may undo the release; `None` if it never may.
     pub(crate) undoable_until: Option<Instant>,
-    /// Whether an earlier request for the same release failed. This one is then sent alone.
-    pub(crate) is_repeated: bool,
+    /// Whether the request must not go in a batch: an earlier request for the same release failed, or the release writes
+    /// a done tick, which no batch can do.
+    pub(crate) is_single: bool,
 }
 
 impl PlannedRelease {
@@ -101,12 +102,11 @@ impl QueuedRequest {
         }
     }
 
-    /// Whether the request must not go in a batch: an earlier request failed, or the release writes a done tick, which
-    /// no batch can do.
+    /// Whether the request must not go in a batch.
     pub(super) fn is_single(&self) -> bool {
         match self {
             Self::Acquire(request) => request.earlier == Earlier::Unclear,
-            Self::Release(release) => release.is_repeated || release.request.done_tick().is_some(),
+            Self::Release(release) => release.is_single,
         }
     }
 

@@ -86,7 +86,11 @@ impl Keys {
             });
             let renewals = RenewalTask::new(store.clone());
             let coalescer = Coalescer::new(store.clone(), renewals.late(), lifecycle.clone());
-            let releaser = Releaser::new(coalescer, call_timeout, Arc::new(released));
+            let releaser = Releaser {
+                coalescer,
+                call_timeout,
+                on_released: Arc::new(released),
+            };
             Self {
                 renewals,
                 store,
@@ -129,7 +133,7 @@ impl Keys {
 
     /// How long one call may take.
     pub(crate) fn call_timeout(&self) -> Duration {
-        self.releaser.call_timeout()
+        self.releaser.call_timeout
     }
 
     /// Whether tasks of this process wait for the key.

@@ -50,7 +50,7 @@ impl Keys {
             suspended: suspension::total(),
             is_over: false,
         };
-        let asked = self.releaser.coalescer().acquire(message);
+        let asked = self.releaser.coalescer.acquire(message);
         let work = async move {
             let (at, answered) = asked.answer.await;
             sent.answered(at, answered);
@@ -73,7 +73,7 @@ impl Keys {
             return;
         };
         let job = ReleaseJob::of_nobody(claim, maybe_in_flight);
-        let done = TellOnDrop(keys, job.key.clone(), Some(Event::Settled(job.lease)));
+        let done = TellOnDrop(keys, claim.key.clone(), Some(Event::Settled(claim.lease)));
         let releaser = self.releaser.clone();
         self.lifecycle.spawn(async move {
             let mut calls = InFlight::default();

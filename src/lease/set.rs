@@ -111,7 +111,7 @@ impl LeaseSet {
         };
         let releaser = first.keys.releaser.clone();
         let releases = join_all(self.leases.into_iter().map(Lease::release));
-        let outcomes = releaser.send_together(releases).await;
+        let outcomes = releaser.coalescer.send_together(releases).await;
         outcomes.into_iter().collect()
     }
 

@@ -11,6 +11,7 @@ use crate::{
     messages::{BatchAnswer, BatchRequest},
     runtime,
     store::Store,
+    telemetry,
 };
 
 /// How many releases go in one batch.
@@ -37,37 +38,30 @@ pub(crate) async fn release_all(
         release_singly(pending);
     }
     stream::iter(together)
+        .chunks(TOGETHER)
         .for_each_concurrent(BATCHES, async |batch| {
             release_together(&store, &releaser, batch).await;
         })
         .await;
 }
 
-/// Returns the batches, which contain at most one lease of each key, and the leases that are released singly.
-fn separate(
-    all: Vec<PendingRelease>,
-) -> (Vec<Vec<(PendingRelease, ReleaseJob)>>, Vec<PendingRelease>) {
+/// Returns the leases that go in batches, at most one of each key, and those that are released singly.
+fn separate(all: Vec<PendingRelease>) -> (Vec<(PendingRelease, ReleaseJob)>, Vec<PendingRelease>) {
     let (mut together, mut singly) = (Vec::new(), Vec::new());
     let mut keys = HashSet::new();
     for pending in all {
-        let job = pending.job();
+        let job = ReleaseJob::of(&pending.state);
         // If a late acquire request may be granted the lease again, the lease has to be released more than once.
-        if !job.maybe_in_flight && keys.insert(job.key.clone()) {
+        if !job.maybe_in_flight && keys.insert(pending.state.key().clone()) {
             together.push((pending, job))
         } else {
             singly.push(pending)
         }
     }
     if together.len() < LEAST {
-        singly.extend(together.into_iter().map(|(pending, _)| pending));
-        return (Vec::new(), singly);
+        singly.extend(together.drain(..).map(|(pending, _)| pending));
     }
-    let mut batches = Vec::new();
-    let mut left = together.into_iter().peekable();
-    while left.peek().is_some() {
-        batches.push(left.by_ref().take(TOGETHER).collect());
-    }
-    (batches, singly)
+    (together, singly)
 }
 
 async fn release_together(
@@ -76,18 +70,17 @@ async fn release_together(
     batch: Vec<(PendingRelease, ReleaseJob)>,
 ) {
     let now = Instant::now();
-    let request = |(_, job): &(PendingRelease, ReleaseJob)| {
-        BatchRequest::Release(job.first_request().at(now))
-    };
-    let requests: Vec<_> = batch.iter().map(request).collect();
+    let requests = batch.iter().map(|(_, job)| job.first.at(now));
+    let requests: Vec<_> = requests.map(BatchRequest::Release).collect();
     let asked = store.clone();
     let sent = async move { runtime::caught(asked.batch(&requests)).await };
-    let limit = releaser.call_timeout();
-    let answers = runtime::call("release", limit, || store.name(), sent).await;
+    let answers = runtime::call("release", releaser.call_timeout, || store.name(), sent).await;
     let mut answers = answers.unwrap_or_default().into_iter();
     for (pending, job) in batch {
         match answers.next() {
-            Some(Ok(BatchAnswer::Release(answer))) => releaser.confirmed(&job, answer),
+            Some(Ok(BatchAnswer::Release(answer))) => {
+                telemetry::released(job.fields(false), answer.into());
+            }
             // The release may have been carried out although it failed. It is tried again like any other release.
             _ => release_singly(pending),
         }

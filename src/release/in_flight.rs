@@ -23,17 +23,14 @@ use crate::{
 pub(crate) struct InFlight {
     /// There are few, mostly one, so all of them are polled each time. `FuturesUnordered` would have the task polled
     /// twice for each answer (futures 0.3.34), and would wake a second thread for that.
-    running: Vec<Call<ReleaseAnswer>>,
+    ///
+    /// A request that is added begins with the next wait for an answer.
+    pub(super) running: Vec<Call<ReleaseAnswer>>,
     /// The answers that came while the release waited for something else.
     answered: Vec<TimedAnswer<ReleaseAnswer>>,
 }
 
 impl InFlight {
-    /// Adds a request. It begins with the next wait for an answer.
-    pub(super) fn start(&mut self, call: Call<ReleaseAnswer>) {
-        self.running.push(call);
-    }
-
     /// Withdraws the requests that were not sent yet.
     pub(super) fn withdraw_unsent(&mut self) {
         let is_withdrawn = |call: &Call<_>| call.queued.as_ref().is_some_and(Queued::withdraw);
@@ -61,13 +58,11 @@ impl InFlight {
     ///
     /// Cancel safe, like all waits of this type except [`finish`](InFlight::finish): the requests stay here.
     pub(super) async fn next(&mut self, limit: Duration) -> Option<TimedAnswer<ReleaseAnswer>> {
-        match self.answered.pop() {
-            Some(answer) => Some(answer),
-            None => timeout(limit, next_of(&mut self.running))
-                .await
-                .ok()
-                .flatten(),
+        if let Some(answer) = self.answered.pop() {
+            return Some(answer);
         }
+        let next = timeout(limit, next_of(&mut self.running)).await;
+        next.ok().flatten()
     }
 
     /// Waits for `other`, and polls the requests meanwhile.

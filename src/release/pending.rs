@@ -17,7 +17,7 @@ use crate::lease_state::LeaseState;
 
 /// A release that is due. It is dropped when it is done or given up, and a close waits until then.
 pub(crate) struct PendingRelease {
-    state: Arc<LeaseState>,
+    pub(super) state: Arc<LeaseState>,
     releaser: Releaser,
     /// Whether it was told that the release was answered.
     is_told: bool,
@@ -36,11 +36,6 @@ impl PendingRelease {
             is_told: false,
             _at_work: at_work,
         }
-    }
-
-    /// The job for the requests of this release.
-    pub(super) fn job(&self) -> ReleaseJob {
-        ReleaseJob::of(&self.state)
     }
 
     /// Releases the lease without a caller that waits for the outcome. Calls that are still under way after that run to
@@ -74,7 +69,7 @@ impl PendingRelease {
     /// Releases the lease, and sends the outcome to the caller if one waits. Calls that are still under way after that
     /// are left in `calls`.
     async fn release(&mut self, reply: Option<ReleaseReply>, calls: &mut InFlight) {
-        let job = self.job();
+        let job = ReleaseJob::of(&self.state);
         let releasing = self.releaser.release_until_confirmed(&job, reply, calls);
         self.is_told = releasing.await;
     }
@@ -84,8 +79,7 @@ impl Drop for PendingRelease {
     fn drop(&mut self) {
         // The release is done or given up, or was dropped with its runtime.
         if !self.is_told {
-            self.releaser
-                .tell_released(self.state.key(), self.state.id());
+            (self.releaser.on_released)(self.state.key(), self.state.id());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `Releaser`: repeats the release of a lease until the store confirms it, for a caller that waits or in the
 //! background.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use futures::future::OptionFuture;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
@@ -28,54 +29,17 @@ pub(crate) struct Released {
 
 pub(crate) type ReleaseReply = oneshot::Sender<Result<Released, Error>>;
 
-/// Who is told that the release of a lease was answered, or given up.
-pub(crate) type OnReleased = Arc<dyn Fn(&Key, LeaseId) + Send + Sync>;
-
 #[derive(Clone)]
 pub(crate) struct Releaser {
-    coalescer: Arc<Coalescer>,
-    call_timeout: Duration,
-    on_released: OnReleased,
+    /// What sends the requests.
+    pub(crate) coalescer: Arc<Coalescer>,
+    /// How long one call may take.
+    pub(crate) call_timeout: Duration,
+    /// Who is told that the release of a lease was answered, or given up.
+    pub(crate) on_released: Arc<dyn Fn(&Key, LeaseId) + Send + Sync>,
 }
 
 impl Releaser {
-    pub(crate) fn new(
-        coalescer: Arc<Coalescer>,
-        call_timeout: Duration,
-        on_released: OnReleased,
-    ) -> Self {
-        Self {
-            coalescer,
-            call_timeout,
-            on_released,
-        }
-    }
-
-    /// What sends the requests.
-    pub(crate) fn coalescer(&self) -> &Arc<Coalescer> {
-        &self.coalescer
-    }
-
-    /// How long one call may take.
-    pub(crate) fn call_timeout(&self) -> Duration {
-        self.call_timeout
-    }
-
-    /// Runs this work. The releases that its first poll submits are sent in one batch.
-    pub(crate) async fn send_together<T>(&self, work: impl Future<Output = T>) -> T {
-        self.coalescer.send_together(work).await
-    }
-
-    /// Tells that the release of a lease was answered, or given up.
-    pub(super) fn tell_released(&self, key: &Key, lease: LeaseId) {
-        (self.on_released)(key, lease);
-    }
-
-    /// Reports that a lease was released in a batch, without a caller that waits for the outcome.
-    pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
-        telemetry::released(job.fields(false), answer);
-    }
-
     /// Releases a lease. Tries again until the lease is released, its ttl is over, or an error says that a retry cannot
     /// help. If an acquire request for the lease may be [in flight](ReleaseJob::maybe_in_flight), it is released once
     /// more when no such request can arrive any more.
@@ -86,89 +50,40 @@ impl Releaser {
     pub(crate) async fn release_until_confirmed(
         &self,
         job: &ReleaseJob,
-        mut reply: Option<ReleaseReply>,
+        reply: Option<ReleaseReply>,
         calls: &mut InFlight,
     ) -> bool {
-        let mut progress = Progress::begin(job, reply.is_some());
+        let mut progress = Progress {
+            releaser: self,
+            job,
+            expired: Instant::now().checked_add(job.ttl),
+            first_answer: None,
+            tries: Tries::default(),
+            unclear: false,
+            pauses: 0,
+            has_caller: reply.is_some(),
+            reply,
+        };
         loop {
             // The caller may have dropped its future.
-            reply = reply.filter(|reply| !reply.is_closed());
-            let request = progress.next_request(job);
-            let pause = match self.send(request, reply.as_mut(), calls).await {
+            progress.reply.take_if(|reply| reply.is_closed());
+            let request = match progress.pauses {
+                0 => job.first.clone(),
+                _ => job.repeated_request(progress.first_answer.is_some()),
+            };
+            let pause = match self.send(request, progress.reply.as_mut(), calls).await {
                 Ok((sent, answer)) => {
                     // A request that is not answered may have been carried out before this one.
                     progress.unclear |= !calls.is_empty();
-                    let unclear = progress.unclear;
-                    let is_first = progress.first_answer.is_none();
-                    let first = *progress.first_answer.get_or_insert(Instant::now());
-                    let told = reply.take();
-                    let of = (is_first, progress.has_caller);
-                    self.answered(job, Released { answer, unclear }, told, of);
-                    // This may be the late answer to an earlier request, after which an acquire request may have been
-                    // carried out. So the request that was answered counts, and not the last one.
-                    let settled = sent.saturating_duration_since(first) >= self.call_timeout;
-                    // An acquire request that reaches the server later may be granted the same lease again.
-                    if !job.maybe_in_flight || settled {
-                        return true;
-                    }
-                    // The next release is the last one, if it is answered.
-                    (first + self.call_timeout).saturating_duration_since(Instant::now())
+                    progress.answered(sent, answer)
                 }
-                Err(error) => match self.failed(job, &mut progress, &mut reply, &error) {
-                    Some(pause) => pause,
-                    None => return progress.first_answer.is_some(),
-                },
+                Err(error) => progress.failed(&error),
+            };
+            let Some(pause) = pause else {
+                return progress.first_answer.is_some();
             };
             calls.drive_while(sleep(pause)).await;
             progress.pauses += 1;
-        }
-    }
-
-    /// Tells of a failed try. Returns the pause before the next one; `None` if there is none.
-    fn failed(
-        &self,
-        job: &ReleaseJob,
-        progress: &mut Progress,
-        reply: &mut Option<ReleaseReply>,
-        error: &Error,
-    ) -> Option<Duration> {
-        // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
-        if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {
-            let about = (&job.key, job.lease);
-            telemetry::store_failed("release", Some(about), error);
-        }
-        progress.unclear |= error.is_ambiguous();
-        let over = progress.is_over() || !error.is_retryable();
-        let mut pause = retry::pause(progress.pauses, retry::BACKGROUND, random::fraction());
-        match progress.tries.pause_after(error) {
-            Some(short) if reply.is_some() && !over => pause = short,
-            _ => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
-        }
-        if over {
-            telemetry::release_failed(job.fields(progress.has_caller), error);
-            return None;
-        }
-        Some(pause)
-    }
-
-    /// Tells of an answer to a release.
-    fn answered(
-        &self,
-        job: &ReleaseJob,
-        released: Released,
-        reply: Option<ReleaseReply>,
-        (is_first, has_caller): (bool, bool),
-    ) {
-        let answer = released.answer;
-        if is_first || answer == ReleaseAnswer::Released {
-            self.tell_released(&job.key, job.lease);
-        }
-        if is_first {
-            telemetry::released(job.fields(has_caller), answer);
-        }
-        if let Some(reply) = reply {
-            // This fails if the caller has dropped its future meanwhile.
-            let _ = reply.send(Ok(released));
         }
     }
 
@@ -181,20 +96,15 @@ impl Releaser {
         calls: &mut InFlight,
     ) -> Result<(Instant, ReleaseAnswer), Error> {
         let again = PlannedRelease {
-            is_repeated: true,
+            is_single: true,
             ..request.clone()
         };
-        calls.start(self.coalescer.release(request));
-        let caller_leaves = async {
-            match reply {
-                // If the caller drops its future, the release is tried again in the background, after a short pause.
-                Some(reply) => reply.closed().await,
-                None => pending().await,
-            }
-        };
+        calls.running.push(self.coalescer.release(request));
+        let caller_leaves = OptionFuture::from(reply.map(ReleaseReply::closed));
         let answer = tokio::select! {
             answer = self.next_answer(again, calls) => answer,
-            () = caller_leaves => None,
+            // If the caller drops its future, the release is tried again in the background, after a short pause.
+            Some(()) = caller_leaves => None,
         };
         // A request that waits to be sent is dropped, because the next try sends the same request.
         calls.withdraw_unsent();
@@ -220,7 +130,7 @@ impl Releaser {
                 let about = (&again.request.key, again.request.lease);
                 let late = self.timed_out(retry::OVERDUE);
                 telemetry::store_failed("release", Some(about), &late);
-                calls.start(self.coalescer.release(again));
+                calls.running.push(self.coalescer.release(again));
             }
             let next = match &again {
                 // It may be sent in a batch later.
@@ -236,15 +146,17 @@ impl Releaser {
 
     fn timed_out(&self, limit: Duration) -> Error {
         Error::TimedOut {
-            store: self.coalescer.store_name(),
+            store: self.coalescer.store.name(),
             operation: "release",
             limit,
         }
     }
 }
 
-/// How far the release of a lease has come.
-struct Progress {
+/// The release of a lease, and how far it has come.
+struct Progress<'a> {
+    releaser: &'a Releaser,
+    job: &'a ReleaseJob,
     /// When the lease has expired on the server, because no renewal is sent any more. An error after this instant ends
     /// the release.
     expired: Option<Instant>,
@@ -256,30 +168,57 @@ struct Progress {
     /// Whether an earlier try may have been carried out although its answer was lost.
     unclear: bool,
     pauses: u32,
+    /// Whether a caller waited for the outcome at the beginning.
     has_caller: bool,
+    /// The caller, while it waits.
+    reply: Option<ReleaseReply>,
 }
 
-impl Progress {
-    fn begin(job: &ReleaseJob, has_caller: bool) -> Self {
-        Self {
-            expired: Instant::now().checked_add(job.ttl),
-            first_answer: None,
-            tries: Tries::default(),
-            unclear: false,
-            pauses: 0,
-            has_caller,
+impl Progress<'_> {
+    /// Tells of an answer to the request that was sent after this instant. Returns the pause before the next request;
+    /// `None` if there is none.
+    fn answered(&mut self, sent: Instant, answer: ReleaseAnswer) -> Option<Duration> {
+        let (job, call_timeout) = (self.job, self.releaser.call_timeout);
+        let is_first = self.first_answer.is_none();
+        let first = *self.first_answer.get_or_insert(Instant::now());
+        if is_first || answer == ReleaseAnswer::Released {
+            let (key, lease) = job.lease();
+            (self.releaser.on_released)(key, lease);
         }
+        if is_first {
+            telemetry::released(job.fields(self.has_caller), answer.into());
+        }
+        if let Some(reply) = self.reply.take() {
+            let unclear = self.unclear;
+            // This fails if the caller has dropped its future meanwhile.
+            let _ = reply.send(Ok(Released { answer, unclear }));
+        }
+        // This may be the late answer to an earlier request, after which an acquire request may have been carried out.
+        // So the request that was answered counts, and not the last one.
+        let settled = sent.saturating_duration_since(first) >= call_timeout;
+        // An acquire request that reaches the server later may be granted the same lease again. The next release is the
+        // last one, if it is answered.
+        let again = job.maybe_in_flight && !settled;
+        again.then(|| (first + call_timeout).saturating_duration_since(Instant::now()))
     }
 
-    fn next_request(&self, job: &ReleaseJob) -> PlannedRelease {
-        if self.pauses == 0 {
-            job.first_request()
-        } else {
-            job.repeated_request(self.first_answer.is_some())
+    /// Tells of a failed try. Returns the pause before the next one; `None` if there is none.
+    fn failed(&mut self, error: &Error) -> Option<Duration> {
+        // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
+        if !self.reply.as_ref().is_some_and(ReleaseReply::is_closed) {
+            telemetry::store_failed("release", Some(self.job.lease()), error);
         }
-    }
-
-    fn is_over(&self) -> bool {
-        self.expired.is_none_or(|at| Instant::now() >= at)
+        self.unclear |= error.is_ambiguous();
+        let is_expired = self.expired.is_none_or(|at| Instant::now() >= at);
+        let over = is_expired || !error.is_retryable();
+        let mut pause = retry::pause(self.pauses, retry::BACKGROUND, random::fraction());
+        match self.tries.pause_after(error) {
+            Some(short) if self.reply.is_some() && !over => pause = short,
+            _ => drop(self.reply.take().map(|it| it.send(Err(error.clone())))),
+        }
+        if over {
+            telemetry::release_failed(self.job.fields(self.has_caller), error);
+        }
+        (!over).then_some(pause)
     }
 }
