@@ -21,7 +21,7 @@
 //!
 //! - `submit.rs` has what operations call.
 //! - `queue.rs` has the requests that wait, and `policy.rs` decides how many of them are sent now. Both are pure.
-//! - `request.rs` is a request, and what its operation has of it.
+//! - `request.rs` has what is sent, and how.
 //!
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
@@ -37,22 +37,25 @@ mod submit;
 
 use std::sync::{Arc, OnceLock};
 
-use futures::{FutureExt, future};
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
 use parking_lot::Mutex;
 use tokio::{
     sync::{oneshot, watch},
     time::{Instant, timeout},
 };
 
-pub(crate) use self::request::{Call, HowSent, PlannedRelease, Queued, TimedAnswer};
+pub(crate) use self::request::{HowSent, PlannedRelease, TimedAnswer};
 use self::{
     policy::{HANGS, LEAST_BATCH, Limits, Next},
-    queue::{RECENT, SendQueue},
+    queue::{Class, RECENT, SendQueue},
     request::QueuedRequest,
 };
 use crate::{
     messages::{BatchAnswer, BatchAnswers, BatchRequest},
-    model::{Cause, Error},
+    model::{Error, Key},
     runtime::{self, lifecycle::Lifecycle},
     store::Store,
 };
@@ -64,6 +67,33 @@ pub(crate) struct Coalescer {
     late: watch::Receiver<bool>,
     queue: Mutex<SendQueue<Unsent>>,
     lifecycle: Arc<Lifecycle>,
+}
+
+/// A request that was submitted. It begins when its answer is first polled.
+pub(crate) struct Call<T> {
+    pub(crate) answer: BoxFuture<'static, TimedAnswer<T>>,
+    /// `None` if the request is sent at once, and alone.
+    pub(crate) queued: Option<Queued>,
+}
+
+/// A request that waits until it is sent, or has waited.
+pub(crate) struct Queued {
+    coalescer: Arc<Coalescer>,
+    number: u64,
+    sent: Arc<OnceLock<HowSent>>,
+}
+
+impl Queued {
+    /// Withdraws the request, if it was not sent yet. Returns whether it was withdrawn: its answer is then an error that
+    /// says nothing.
+    #[must_use]
+    pub(crate) fn withdraw(&self) -> bool {
+        self.coalescer.queue.lock().withdraw(self.number)
+    }
+
+    pub(crate) fn how_sent(&self) -> HowSent {
+        self.sent.get().copied().unwrap_or(HowSent::NotYet)
+    }
 }
 
 /// A request that waits for a slot.
@@ -123,38 +153,42 @@ impl Coalescer {
         }
     }
 
-    /// Takes a slot for a request, or puts the request last in the queue.
-    fn route(self: &Arc<Self>, request: impl FnOnce() -> QueuedRequest) -> Route {
+    /// Takes a slot for a request, or puts the request last in the queue. `class` is that of a request which waits from
+    /// this instant on.
+    fn route(
+        self: &Arc<Self>,
+        key: &Key,
+        class: impl FnOnce(Instant) -> Class,
+        request: impl FnOnce() -> QueuedRequest,
+    ) -> Route {
         if self.max_concurrent == usize::MAX {
             return Route::Now(None);
         }
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let load = queue.update_load(now);
-        let is_quiet = load.waiting == 0 && load.recent_batches == 0 && !queue.is_gathering();
+        let is_quiet = load.waiting == 0 && load.recent_batches == 0 && queue.gathering == 0;
         if is_quiet && load.singles < self.limits().max_concurrent {
             return Route::Now(Some(self.permit(&mut queue, now, 1)));
         }
         let (reply, dispatch) = oneshot::channel();
         let sent = Arc::<OnceLock<HowSent>>::default();
-        let request = request();
-        let key = request.key().clone();
-        let class = request.class(now, self.store.has_cheap_undoable_releases());
-        let is_single = request.is_single();
         let unsent = Unsent {
-            request,
+            request: request(),
             reply,
             sent: sent.clone(),
         };
-        let number = queue.push(key, is_single, class, unsent);
-        let is_gathering = queue.is_gathering();
+        let number = queue.push(key.clone(), class(now), unsent);
+        let is_gathering = queue.gathering > 0;
         drop(queue);
         if !is_gathering {
             self.dispatch();
         }
-        let coalescer = self.clone();
-        let withdraw = move || coalescer.queue.lock().withdraw(number);
-        let queued = Queued::new(withdraw, sent);
+        let queued = Queued {
+            coalescer: self.clone(),
+            number,
+            sent,
+        };
         Route::Later(queued, dispatch)
     }
 
@@ -164,7 +198,11 @@ impl Coalescer {
         now: Instant,
         requests: usize,
     ) -> InFlightPermit {
-        InFlightPermit::new(self.clone(), queue.sent(requests, now))
+        InFlightPermit {
+            coalescer: self.clone(),
+            number: queue.sent(requests, now),
+            answered: None,
+        }
     }
 
     fn limits(&self) -> Limits {
@@ -204,16 +242,16 @@ impl Coalescer {
             Next::Alone(number) => queue.take_first(number),
             Next::Together | Next::Wait => queue.take_unbatchable(load.next_unbatchable(limits)),
         };
-        let permits: Vec<_> = alone
-            .iter()
-            .map(|_| self.permit(&mut queue, now, 1))
+        let alone = alone.into_iter();
+        let alone: Vec<_> = alone
+            .map(|unsent| (unsent, self.permit(&mut queue, now, 1)))
             .collect();
         let sending = (!batch.is_empty()).then(|| {
             let permit = self.permit(&mut queue, now, batch.len());
             self.clone().send_batch(batch, permit)
         });
         drop(queue);
-        for (unsent, permit) in alone.into_iter().zip(permits) {
+        for (unsent, permit) in alone {
             let _ = unsent.sent.set(HowSent::Alone);
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
@@ -274,54 +312,31 @@ fn send_alone<A>(
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
-    end: SendEnd,
-}
-
-/// How what has a slot ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SendEnd {
-    /// It has not ended: the permit is dropped with the runtime of the request.
-    None,
-    Failed,
-    Answered,
+    /// Whether what has the slot was answered, or has failed. `None` if it has not ended: the permit is dropped with the
+    /// runtime of the request.
+    answered: Option<bool>,
 }
 
 impl InFlightPermit {
-    /// The slot of the request or batch with this number.
-    fn new(coalescer: Arc<Coalescer>, number: u64) -> Self {
-        Self {
-            coalescer,
-            number,
-            end: SendEnd::None,
-        }
-    }
-
     /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
     /// slot.
     fn end(mut self, answered: bool) {
-        self.end = if answered {
-            SendEnd::Answered
-        } else {
-            SendEnd::Failed
-        };
+        self.answered = Some(answered);
     }
 }
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let answered = self.end == SendEnd::Answered;
+        let answered = self.answered == Some(true);
         self.coalescer.queue.lock().ended(self.number, answered);
         // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
         // requests look for a slot themselves.
-        if self.end != SendEnd::None {
+        if self.answered.is_some() {
             self.coalescer.dispatch();
         }
     }
 }
 
 fn mismatched() -> Error {
-    Error::Interrupted {
-        store: "the store",
-        source: Cause::text("its answers to a batch do not match the requests"),
-    }
+    runtime::interrupted("its answers to a batch do not match the requests")
 }

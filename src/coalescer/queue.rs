@@ -5,12 +5,12 @@
 //! - A request or a batch has its slot from the moment when it is sent until it ends. If one that was sent later is
 //!   answered first, the earlier one hangs by itself, in a transaction for example. It then loses its slot after
 //!   [`HANGS`]. An early error proves nothing, because an overloaded server refuses requests unread.
-//! - The waiting requests stand in the order in which they came: in one list those that may go in a batch, and in
-//!   another one those that must not.
+//! - The waiting requests stand in the order of their numbers, in which they came: in one map those that may go in a
+//!   batch, and in another one those that must not.
 //! - A batch has at most one request for each key: the first one that waits.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeMap, HashSet},
     time::Duration,
 };
 
@@ -31,8 +31,8 @@ const MAX_SCANNED: usize = 4 * LARGEST;
 /// The requests of a client. `W` is what is sent for a waiting request.
 pub(super) struct SendQueue<W> {
     under_way: Vec<InFlightSend>,
-    batchable: VecDeque<Queued<W>>,
-    unbatchable: VecDeque<Queued<W>>,
+    batchable: BTreeMap<u64, Waiting<W>>,
+    unbatchable: BTreeMap<u64, Waiting<W>>,
     /// When a request or a batch was last sent.
     sent: Option<Instant>,
     next: u64,
@@ -40,7 +40,7 @@ pub(super) struct SendQueue<W> {
     peak: usize,
     /// How many sets are submitting their requests now. Until they have, requests wait, so that those of a set are sent
     /// together.
-    gathering: usize,
+    pub(super) gathering: usize,
 }
 
 /// A single request or a batch that was sent and has not ended.
@@ -52,9 +52,11 @@ struct InFlightSend {
     is_overtaken: bool,
 }
 
-/// The durability that a request asks for. A batch has requests of one class only.
+/// Whether a request may go in a batch, and the durability that it asks for. A batch has requests of one class only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
+    /// It must not go in a batch.
+    Alone,
     /// Acquires, and releases that a failover must not undo. If the store gains nothing from separate batches for the
     /// other class, every request is in this one.
     Durable,
@@ -62,8 +64,7 @@ pub(super) enum Class {
     Undoable,
 }
 
-struct Queued<W> {
-    number: u64,
+struct Waiting<W> {
     key: Key,
     class: Class,
     to_send: W,
@@ -73,8 +74,8 @@ impl<W> SendQueue<W> {
     pub(super) fn new() -> Self {
         Self {
             under_way: Vec::new(),
-            batchable: VecDeque::new(),
-            unbatchable: VecDeque::new(),
+            batchable: BTreeMap::new(),
+            unbatchable: BTreeMap::new(),
             sent: None,
             next: 0,
             peak: 0,
@@ -112,80 +113,48 @@ impl<W> SendQueue<W> {
         load
     }
 
-    /// Adds a request at the end of the queue, and returns its number. `is_single` says that it must not go in a batch.
-    pub(super) fn push(&mut self, key: Key, is_single: bool, class: Class, to_send: W) -> u64 {
+    /// Adds a request at the end of the queue, and returns its number.
+    pub(super) fn push(&mut self, key: Key, class: Class, to_send: W) -> u64 {
         let number = self.assign_number();
-        let waiting = if is_single {
-            &mut self.unbatchable
-        } else {
-            &mut self.batchable
+        let waiting = match class {
+            Class::Alone => &mut self.unbatchable,
+            Class::Durable | Class::Undoable => &mut self.batchable,
         };
-        waiting.push_back(Queued {
-            number,
+        let request = Waiting {
             key,
             class,
             to_send,
-        });
+        };
+        waiting.insert(number, request);
         number
-    }
-
-    /// Records that a set begins to submit its requests.
-    pub(super) fn begin_to_gather(&mut self) {
-        self.gathering += 1;
-    }
-
-    /// Records that a set has submitted its requests.
-    pub(super) fn end_gathering(&mut self) {
-        self.gathering -= 1;
-    }
-
-    /// Whether a set is submitting its requests.
-    pub(super) fn is_gathering(&self) -> bool {
-        self.gathering > 0
     }
 
     /// Withdraws a waiting request. Returns whether it was still waiting.
     pub(super) fn withdraw(&mut self, number: u64) -> bool {
-        let mut was_waiting = false;
-        for waiting in [&mut self.batchable, &mut self.unbatchable] {
-            let before = waiting.len();
-            waiting.retain(|waiting| waiting.number != number);
-            was_waiting |= waiting.len() < before;
-        }
-        was_waiting
+        !self.take(&[number]).is_empty()
     }
 
     /// Drops the waiting requests for which `keep` returns `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(&W) -> bool) {
         for waiting in [&mut self.batchable, &mut self.unbatchable] {
-            waiting.retain(|waiting| keep(&waiting.to_send));
+            waiting.retain(|_, waiting| keep(&waiting.to_send));
         }
     }
 
     /// Takes the first waiting requests out of the queue, at most `most` of them.
     pub(super) fn take_first(&mut self, most: usize) -> Vec<W> {
-        let first = |waiting: &VecDeque<Queued<W>>| waiting.front().map(|it| it.number);
-        let mut taken = Vec::new();
-        while taken.len() < most {
-            let next = match (first(&self.batchable), first(&self.unbatchable)) {
-                (Some(batchable), Some(unbatchable)) if unbatchable < batchable => {
-                    self.unbatchable.pop_front()
-                }
-                (Some(_), _) => self.batchable.pop_front(),
-                (None, _) => self.unbatchable.pop_front(),
-            };
-            match next {
-                Some(next) => taken.push(next.to_send),
-                None => break,
-            }
-        }
-        taken
+        let (batchable, unbatchable) = (self.batchable.keys(), self.unbatchable.keys());
+        let first = batchable.take(most).chain(unbatchable.take(most));
+        let mut first: Vec<_> = first.copied().collect();
+        first.sort_unstable();
+        first.truncate(most);
+        self.take(&first)
     }
 
     /// Takes the first of the waiting requests that must not go in a batch out of the queue, at most `most` of them.
     pub(super) fn take_unbatchable(&mut self, most: usize) -> Vec<W> {
-        let first = self.unbatchable.drain(..most.min(self.unbatchable.len()));
-        first.map(|waiting| waiting.to_send).collect()
+        let first: Vec<_> = self.unbatchable.keys().take(most).copied().collect();
+        self.take(&first)
     }
 
     /// Takes the requests of the next batch out of the queue: of those that may go in a batch, the first ones that have
@@ -193,34 +162,28 @@ impl<W> SendQueue<W> {
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
-        let class = self.batchable.front()?.class;
-        let scanned = self.batchable.len().min(MAX_SCANNED);
-        let (mut batch, mut left) = (Vec::new(), Vec::new());
+        let (_, first) = self.batchable.first_key_value()?;
         let mut keys = HashSet::new();
-        for waiting in self.batchable.drain(..scanned) {
-            let goes =
-                batch.len() < LARGEST && waiting.class == class && keys.insert(waiting.key.clone());
-            if goes {
-                batch.push(waiting)
-            } else {
-                left.push(waiting)
-            }
-        }
-        let few = batch.len() < least;
-        if few {
-            left.append(&mut batch);
-            left.sort_by_key(|waiting| waiting.number);
-        }
-        left.into_iter()
-            .rev()
-            .for_each(|waiting| self.batchable.push_front(waiting));
-        if few {
+        let scanned = self.batchable.iter().take(MAX_SCANNED);
+        let fitting = scanned.filter(|(_, it)| it.class == first.class && keys.insert(&it.key));
+        let batch: Vec<_> = fitting.take(LARGEST).map(|(number, _)| *number).collect();
+        if batch.len() < least {
             return None;
         }
         // There may be fewer requests by now. So this number shrinks with each batch, and `update_load` raises it
         // again.
         self.peak -= self.peak / 8;
-        Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
+        Some(self.take(&batch))
+    }
+
+    /// Takes those of these requests that wait out of the queue.
+    fn take(&mut self, numbers: &[u64]) -> Vec<W> {
+        let mut remove = |number| {
+            let batchable = self.batchable.remove(number);
+            batchable.or_else(|| self.unbatchable.remove(number))
+        };
+        let taken = numbers.iter().filter_map(|number| remove(number));
+        taken.map(|waiting| waiting.to_send).collect()
     }
 
     /// Counts a single request, or a batch of this many, as sent now, and returns its number.
@@ -309,10 +272,10 @@ mod tests {
     fn what_goes_together_is_of_many_keys() {
         let mut queue = SendQueue::new();
         for number in 0..LEAST_BATCH {
-            queue.push(key(number), false, Class::Durable, number);
+            queue.push(key(number), Class::Durable, number);
         }
-        queue.push(key(0), false, Class::Durable, 100);
-        queue.push(key(101), true, Class::Durable, 101);
+        queue.push(key(0), Class::Durable, 100);
+        queue.push(key(101), Class::Alone, 101);
         let batch: Vec<_> = (0..LEAST_BATCH).collect();
         assert_eq!(queue.take_batch(LEAST_BATCH), Some(batch));
         assert_eq!(queue.take_batch(LEAST_BATCH), None, "they are few");
@@ -323,8 +286,8 @@ mod tests {
     fn what_must_go_alone_is_taken_past_what_may_go_in_a_batch() {
         let mut queue = SendQueue::new();
         for number in 0..6 {
-            let is_single = number % 2 == 1;
-            queue.push(key(number), is_single, Class::Durable, number);
+            let class = [Class::Durable, Class::Alone][number % 2];
+            queue.push(key(number), class, number);
         }
         let load = queue.update_load(Instant::now());
         assert_eq!((load.waiting, load.unbatchable), (6, 3));
@@ -339,7 +302,7 @@ mod tests {
         let mut queue = SendQueue::new();
         for number in 0..LEAST_BATCH * 2 {
             let class = [Class::Undoable, Class::Durable][number % 2];
-            queue.push(key(number), false, class, number);
+            queue.push(key(number), class, number);
         }
         let every_second = |first: usize| (first..LEAST_BATCH * 2).step_by(2).collect::<Vec<_>>();
         assert_eq!(queue.take_batch(LEAST_BATCH), Some(every_second(0)));
@@ -350,7 +313,7 @@ mod tests {
     #[test]
     fn what_is_withdrawn_is_never_sent() {
         let mut queue = SendQueue::new();
-        let [first, second] = [1, 2].map(|it| queue.push(key(it), false, Class::Durable, it));
+        let [first, second] = [1, 2].map(|it| queue.push(key(it), Class::Durable, it));
         assert!(queue.withdraw(first) && !queue.withdraw(first));
         assert_eq!(queue.take_first(9), [2]);
         assert!(!queue.withdraw(second), "it was sent");

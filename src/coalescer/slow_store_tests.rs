@@ -36,7 +36,7 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
         while load.waiting < waiting {
             keys += 1;
             let key = Key::new(format!("key {keys}")).unwrap();
-            queue.push(key, false, Class::Durable, ());
+            queue.push(key, Class::Durable, ());
             load = queue.update_load(now);
         }
         match load.next(limits, LEAST_BATCH) {

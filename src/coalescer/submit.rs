@@ -6,11 +6,11 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::{
-    Call, Coalescer, Dispatch, PlannedRelease, Route, mismatched, request::QueuedRequest,
-    send_alone,
+    Call, Coalescer, Dispatch, PlannedRelease, Route, mismatched, queue::Class,
+    request::QueuedRequest, send_alone,
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest, BatchAnswer, ReleaseAnswer},
+    messages::{AcquireAnswer, AcquireRequest, BatchAnswer, Earlier, ReleaseAnswer},
     model::Error,
     runtime,
 };
@@ -20,14 +20,14 @@ struct Gathering<'a>(&'a Coalescer);
 
 impl<'a> Gathering<'a> {
     fn begin(coalescer: &'a Coalescer) -> Self {
-        coalescer.queue.lock().begin_to_gather();
+        coalescer.queue.lock().gathering += 1;
         Self(coalescer)
     }
 }
 
 impl Drop for Gathering<'_> {
     fn drop(&mut self) {
-        self.0.queue.lock().end_gathering();
+        self.0.queue.lock().gathering -= 1;
     }
 }
 
@@ -35,7 +35,12 @@ impl Coalescer {
     /// Submits a request for a lease. A request whose lease an earlier one
     /// [may have been granted](crate::messages::Earlier::Unclear) is sent alone.
     pub(crate) fn acquire(self: &Arc<Self>, request: Arc<AcquireRequest>) -> Call<AcquireAnswer> {
-        let route = self.route(|| QueuedRequest::Acquire(request.clone()));
+        let class = |_| match request.earlier {
+            Earlier::Unclear => Class::Alone,
+            Earlier::None | Earlier::Refused => Class::Durable,
+        };
+        let queued = || QueuedRequest::Acquire(request.clone());
+        let route = self.route(&request.key, class, queued);
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
         self.send(route, alone, |answer| match answer {
@@ -46,7 +51,17 @@ impl Coalescer {
 
     /// Submits the release of a lease.
     pub(crate) fn release(self: &Arc<Self>, release: PlannedRelease) -> Call<ReleaseAnswer> {
-        let route = self.route(|| QueuedRequest::Release(release.clone()));
+        let class = |now| {
+            if release.is_single {
+                Class::Alone
+            } else if release.is_undoable(now) && self.store.has_cheap_undoable_releases() {
+                Class::Undoable
+            } else {
+                Class::Durable
+            }
+        };
+        let queued = || QueuedRequest::Release(release.clone());
+        let route = self.route(&release.request.key, class, queued);
         let store = self.store.clone();
         let alone = async move { store.release(&release.at(Instant::now())).await };
         self.send(route, alone, |answer| match answer {
@@ -59,16 +74,15 @@ impl Coalescer {
     /// however few they are.
     pub(crate) async fn send_together<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        let mut has_begun = false;
+        let mut is_first = true;
         poll_fn(|cx| {
-            if std::mem::replace(&mut has_begun, true) {
-                return work.as_mut().poll(cx);
-            }
-            let gathering = Gathering::begin(self);
+            let gathering = std::mem::take(&mut is_first).then(|| Gathering::begin(self));
             let polled = work.as_mut().poll(cx);
-            drop(gathering);
-            while self.dispatch_together(2) {}
-            self.dispatch();
+            if let Some(gathering) = gathering {
+                drop(gathering);
+                while self.dispatch_together(2) {}
+                self.dispatch();
+            }
             polled
         })
         .await

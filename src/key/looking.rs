@@ -14,8 +14,9 @@ use super::{effect::Event, keys::Keys};
 use crate::{
     lease_state::LeaseState,
     messages::{LookAnswer, LookRequest, MAX_RENEWALS, renewal_left_out},
-    model::{Cause, Error, Key, LeaseId},
+    model::{Error, Key, LeaseId},
     runtime::{
+        self,
         listener::{Listener, Opening, listen},
         suspension::SentAt,
     },
@@ -212,10 +213,8 @@ async fn look_at(keys: &Keys, leases: &[Arc<LeaseState>]) -> Result<Vec<LookAnsw
     if answers.len() == leases.len() {
         return Ok(answers);
     }
-    Err(Error::Interrupted {
-        store: "the store",
-        source: Cause::text("its answers to a look do not match the requests"),
-    })
+    let why = "its answers to a look do not match the requests";
+    Err(runtime::interrupted(why))
 }
 
 /// Renews leases that a look did not find: the answer tells whether, and why, they are gone.

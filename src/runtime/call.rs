@@ -70,16 +70,18 @@ pub(crate) fn no_outcome(error: &JoinError) -> Error {
 /// The error of an operation that panicked. It leaves out the message of the panic, which may contain anything, even a
 /// credential.
 pub(crate) fn panicked() -> Error {
-    Error::Interrupted {
-        store: "the store",
-        source: Cause::text("it panicked"),
-    }
+    interrupted("it panicked")
 }
 
 /// The error of an operation that was under way when its runtime ended.
 pub(crate) fn ended() -> Error {
+    interrupted("its runtime ended")
+}
+
+/// The error of an operation that the store may have carried out, and why that is not known.
+pub(crate) fn interrupted(why: &'static str) -> Error {
     Error::Interrupted {
         store: "the store",
-        source: Cause::text("its runtime ended"),
+        source: Cause::text(why),
     }
 }
