@@ -54,7 +54,7 @@ use self::{
     request::QueuedRequest,
 };
 use crate::{
-    messages::{BatchAnswer, BatchAnswers, BatchRequest},
+    messages::BatchAnswer,
     model::{Error, Key},
     runtime::{self, lifecycle::Lifecycle},
     store::Store,
@@ -145,10 +145,10 @@ impl Coalescer {
     ) -> Option<Dispatch> {
         let mut longest = RECENT;
         loop {
-            match timeout(longest, &mut reply).await {
-                Ok(dispatched) => return dispatched.ok(),
-                Err(_) => self.dispatch(),
+            if let Ok(dispatched) = timeout(longest, &mut reply).await {
+                return dispatched.ok();
             }
+            self.dispatch();
             longest = HANGS;
         }
     }
@@ -169,7 +169,7 @@ impl Coalescer {
         let load = queue.update_load(now);
         let is_quiet = load.waiting == 0 && load.recent_batches == 0 && queue.gathering == 0;
         if is_quiet && load.singles < self.limits().max_concurrent {
-            return Route::Now(Some(self.permit(&mut queue, now, 1)));
+            return Route::Now(Some(self.permit(queue.sent(1, now))));
         }
         let (reply, dispatch) = oneshot::channel();
         let sent = Arc::<OnceLock<HowSent>>::default();
@@ -192,15 +192,11 @@ impl Coalescer {
         Route::Later(queued, dispatch)
     }
 
-    fn permit(
-        self: &Arc<Self>,
-        queue: &mut SendQueue<Unsent>,
-        now: Instant,
-        requests: usize,
-    ) -> InFlightPermit {
+    /// The slot of the request or batch with this number.
+    fn permit(self: &Arc<Self>, number: u64) -> InFlightPermit {
         InFlightPermit {
             coalescer: self.clone(),
-            number: queue.sent(requests, now),
+            number,
             answered: None,
         }
     }
@@ -242,12 +238,10 @@ impl Coalescer {
             Next::Alone(number) => queue.take_first(number),
             Next::Together | Next::Wait => queue.take_unbatchable(load.next_unbatchable(limits)),
         };
-        let alone = alone.into_iter();
-        let alone: Vec<_> = alone
-            .map(|unsent| (unsent, self.permit(&mut queue, now, 1)))
-            .collect();
+        let with_permit = |unsent| (unsent, self.permit(queue.sent(1, now)));
+        let alone: Vec<_> = alone.into_iter().map(with_permit).collect();
         let sending = (!batch.is_empty()).then(|| {
-            let permit = self.permit(&mut queue, now, batch.len());
+            let permit = self.permit(queue.sent(batch.len(), now));
             self.clone().send_batch(batch, permit)
         });
         drop(queue);
@@ -275,18 +269,14 @@ impl Coalescer {
             requests.push(unsent.request.at(sent));
             replies.push(unsent.reply);
         }
-        let answers = self.ask(&requests).await;
-        permit.end(answers.iter().any(Result::is_ok));
-        for (reply, answer) in replies.into_iter().zip(answers) {
-            let _ = reply.send(Dispatch::Answer(sent, answer));
-        }
-    }
-
-    async fn ask(&self, requests: &[BatchRequest]) -> BatchAnswers {
-        match runtime::caught(self.store.batch(requests)).await {
+        let answers = match runtime::caught(self.store.batch(&requests)).await {
             Ok(answers) if answers.len() == requests.len() => answers,
             Ok(_) => vec![Err(mismatched()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],
+        };
+        permit.end(answers.iter().any(Result::is_ok));
+        for (reply, answer) in replies.into_iter().zip(answers) {
+            let _ = reply.send(Dispatch::Answer(sent, answer));
         }
     }
 }

@@ -70,12 +70,9 @@ pub(super) struct LoadSnapshot {
 impl LoadSnapshot {
     /// Which of the waiting requests are sent now. `least` requests are enough for a batch.
     pub(super) fn next(self, limits: Limits, least: usize) -> Next {
-        let Self {
-            waiting, batches, ..
-        } = self;
-        let batchable = waiting - self.unbatchable;
-        let are_enough = waiting >= self.peak / (BATCHES + 1);
-        let has_slot = batches == 0 || batches < limits.batches && are_enough;
+        let batchable = self.waiting - self.unbatchable;
+        let are_enough = self.waiting >= self.peak / (BATCHES + 1);
+        let has_slot = self.batches == 0 || self.batches < limits.batches && are_enough;
         if batchable >= least && (has_slot || self.is_stalled()) {
             return Next::Together;
         }
@@ -104,10 +101,8 @@ impl LoadSnapshot {
     /// store does not get more and more requests.
     fn is_stalled(self) -> bool {
         let too_many = (self.singles + self.batches).saturating_sub(MANY);
-        let times = u32::try_from(too_many)
-            .unwrap_or(u32::MAX)
-            .saturating_add(1);
-        self.not_sent_for >= HANGS.saturating_mul(times)
+        let more = u32::try_from(too_many).unwrap_or(u32::MAX);
+        self.not_sent_for >= HANGS.saturating_mul(more.saturating_add(1))
     }
 
     /// How many more requests may be sent alone.

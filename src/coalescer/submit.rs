@@ -94,29 +94,23 @@ impl Coalescer {
         alone: impl Future<Output = Result<A, Error>> + Send + 'static,
         read: fn(BatchAnswer) -> Option<A>,
     ) -> Call<A> {
-        let (queued, dispatch) = match route {
-            Route::Now(permit) => {
-                return Call {
-                    answer: send_alone(alone, permit).boxed(),
-                    queued: None,
+        let (answer, queued) = match route {
+            Route::Now(permit) => (send_alone(alone, permit).boxed(), None),
+            Route::Later(queued, dispatch) => {
+                let coalescer = self.clone();
+                let answer = async move {
+                    match coalescer.dispatched(dispatch).await {
+                        Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
+                        Some(Dispatch::Answer(sent, answer)) => {
+                            let read = |answer| read(answer).ok_or_else(mismatched);
+                            (sent, answer.and_then(read))
+                        }
+                        None => (Instant::now(), Err(runtime::ended())),
+                    }
                 };
-            }
-            Route::Later(queued, dispatch) => (queued, dispatch),
-        };
-        let coalescer = self.clone();
-        let answer = async move {
-            match coalescer.dispatched(dispatch).await {
-                Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
-                Some(Dispatch::Answer(sent, answer)) => {
-                    let read = |answer| read(answer).ok_or_else(mismatched);
-                    (sent, answer.and_then(read))
-                }
-                None => (Instant::now(), Err(runtime::ended())),
+                (answer.boxed(), Some(queued))
             }
         };
-        Call {
-            answer: answer.boxed(),
-            queued: Some(queued),
-        }
+        Call { answer, queued }
     }
 }
