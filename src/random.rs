@@ -48,9 +48,7 @@ pub(crate) mod seeded {
 
     /// Whether this thread has a seed.
     pub(crate) fn is_on() -> bool {
-        SEEDED
-            .try_with(|seeded| seeded.borrow().is_some())
-            .unwrap_or(false)
+        SEEDED.try_with(|seeded| seeded.borrow().is_some()) == Ok(true)
     }
 
     /// Takes something random. `None` if the thread has no seed.

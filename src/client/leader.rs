@@ -225,7 +225,7 @@ impl Leader {
 
     /// Sleeps for `pause`, or until the client closes.
     async fn pause(&self, pause: Duration) {
-        let closing = self.context.keys.lifecycle.closing();
+        let closing = &self.context.keys.lifecycle.closing;
         let _ = closing.run_until_cancelled(sleep(pause)).await;
     }
 }

@@ -25,7 +25,7 @@ impl Keys {
         match effect {
             Effect::Bind(claim) => {
                 if let Some(claim) = state.claim_mut(*claim) {
-                    claim.at_work = Some(self.lifecycle.register_operation());
+                    claim.at_work = Some(self.lifecycle.at_work.token());
                 }
                 return false;
             }

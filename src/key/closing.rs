@@ -17,7 +17,7 @@ use crate::{
 impl Keys {
     /// Ends all waits, releases all leases, and waits until all operations have ended.
     pub(crate) async fn close(&self) {
-        self.lifecycle.begin_to_close();
+        self.lifecycle.closing.cancel();
         let (pending, rest) = self.end_all();
         if !pending.is_empty() {
             let (store, releaser) = (self.store.clone(), self.releaser.clone());

@@ -278,7 +278,7 @@ impl Keys {
         now: Instant,
     ) -> Result<(PendingRelease, Ended), EndedBefore> {
         // A close waits until the token is dropped.
-        let at_work = self.lifecycle.register_operation();
+        let at_work = self.lifecycle.at_work.token();
         if lease.is_kept() {
             self.renewals.forget(lease.number());
         }

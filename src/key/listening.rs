@@ -25,7 +25,7 @@ impl Keys {
             let listener = FreedListener(self.this.clone());
             // Without a runtime the permit is dropped here, so that a later waiter can start a listener.
             self.lifecycle
-                .spawn(listen(listener, permit, self.lifecycle.closing().clone()));
+                .spawn(listen(listener, permit, self.lifecycle.closing.clone()));
         }
     }
 
@@ -68,11 +68,7 @@ impl Listener for FreedListener {
         self.0.upgrade().is_some_and(|keys| keys.needs_reports())
     }
 
-    fn opened(&self) {
-        self.ended();
-    }
-
-    fn ended(&self) {
+    fn missed(&self) {
         // A waiter that has no need of reports may pause for longer all the same while there are some.
         if let Some(keys) = self.0.upgrade() {
             keys.wake_all();

@@ -51,7 +51,7 @@ impl Keys {
         if let Some(permit) = self.streams.awaited.permit() {
             let listener = AwaitedListener(self.this.clone());
             self.lifecycle
-                .spawn(listen(listener, permit, self.lifecycle.closing().clone()));
+                .spawn(listen(listener, permit, self.lifecycle.closing.clone()));
         }
     }
 

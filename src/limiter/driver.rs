@@ -145,7 +145,7 @@ impl LimiterQueue {
         let context = &self.context;
         let (callers, come) = mpsc::unbounded_channel();
         let queue = PermitQueue::new(self.key.clone(), self.quota, context.call_timeout);
-        let closing = context.lifecycle.closing().clone();
+        let closing = context.lifecycle.closing.clone();
         let task = work(queue, come, context.store.clone(), closing);
         context.lifecycle.spawn(task);
         callers

@@ -13,10 +13,7 @@ use std::sync::{
 };
 
 use tokio::runtime::Handle;
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::outside;
 use crate::model::{Error, LossReason};
@@ -24,10 +21,12 @@ use crate::model::{Error, LossReason};
 /// The runtime of a client, whether the client is closing, and the operations that a close waits for.
 pub(crate) struct Lifecycle {
     home: OnceLock<Handle>,
-    closing: CancellationToken,
+    /// It is cancelled by the close, and by the end of the runtime. Operations that begin after this fail.
+    pub(crate) closing: CancellationToken,
     /// Whether the runtime has ended before a close.
     has_runtime_ended: AtomicBool,
-    at_work: TaskTracker,
+    /// Each operation has a token, and a [close](Lifecycle::finish) waits until all are dropped.
+    pub(crate) at_work: TaskTracker,
     /// Ends what the client has, because its runtime has ended.
     on_runtime_ended: Box<dyn Fn() + Send + Sync>,
 }
@@ -52,7 +51,11 @@ impl Lifecycle {
         let here = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         self.home.get_or_init(|| {
             let watch = EndsWithRuntime(Arc::downgrade(self));
-            here.spawn(watch.until(self.closing.clone()));
+            let closing = self.closing.clone();
+            here.spawn(async move {
+                closing.cancelled().await;
+                drop(watch);
+            });
             here
         });
         Ok(())
@@ -77,11 +80,6 @@ impl Lifecycle {
         if let Some(home) = self.home() {
             outside::spawn(home, work);
         }
-    }
-
-    /// The token that is cancelled by the close, and by the end of the runtime.
-    pub(crate) fn closing(&self) -> &CancellationToken {
-        &self.closing
     }
 
     /// Whether the client is closing or has closed, by a call or with its runtime.
@@ -111,28 +109,10 @@ impl Lifecycle {
         }
     }
 
-    /// The token of one more operation. A [close](Lifecycle::finish) waits until the token is dropped.
-    pub(crate) fn register_operation(&self) -> TaskTrackerToken {
-        self.at_work.token()
-    }
-
-    /// Begins the close. Operations that begin after this fail.
-    pub(crate) fn begin_to_close(&self) {
-        self.closing.cancel();
-    }
-
-    /// Waits until each operation has dropped its [token](Lifecycle::register_operation).
+    /// Waits until each operation has dropped its token.
     pub(crate) async fn finish(&self) {
         self.at_work.close();
         self.at_work.wait().await;
-    }
-
-    fn end_with_runtime(&self) {
-        if !self.is_closing() {
-            self.has_runtime_ended.store(true, Ordering::Release);
-            self.closing.cancel();
-            (self.on_runtime_ended)();
-        }
     }
 }
 
@@ -143,19 +123,17 @@ impl Drop for Lifecycle {
     }
 }
 
-/// The task that ends the client when it is dropped with its runtime.
+/// Ends the client when its task is dropped with the runtime.
 struct EndsWithRuntime(Weak<Lifecycle>);
-
-impl EndsWithRuntime {
-    async fn until(self, closing: CancellationToken) {
-        closing.cancelled().await;
-    }
-}
 
 impl Drop for EndsWithRuntime {
     fn drop(&mut self) {
-        if let Some(lifecycle) = self.0.upgrade() {
-            lifecycle.end_with_runtime();
+        if let Some(lifecycle) = self.0.upgrade()
+            && !lifecycle.is_closing()
+        {
+            lifecycle.has_runtime_ended.store(true, Ordering::Release);
+            lifecycle.closing.cancel();
+            (lifecycle.on_runtime_ended)();
         }
     }
 }

@@ -58,11 +58,9 @@ pub(crate) trait Listener: Send + Sync {
     /// Whether the client needs the keys now.
     fn is_needed(&self) -> bool;
 
-    /// Records that the stream is open. It does not have the keys from before.
-    fn opened(&self) {}
-
-    /// Records that the stream is closed because the client has not needed the keys. From now on, keys are missed.
-    fn ended(&self) {}
+    /// Records that keys are missed: those from before the stream was opened, or those from now on, because it is closed
+    /// when the client has not needed the keys.
+    fn missed(&self) {}
 
     /// Receives an item of the stream.
     fn receive(&self, keys: Vec<Self::Key>);
@@ -156,12 +154,12 @@ async fn listen_while_needed<L: Listener>(
             Ok(Some(mut keys)) => {
                 let opened = Instant::now();
                 permit.set(ListenerState::Open);
-                listener.opened();
+                listener.missed();
                 telemetry::listener_opened(L::STREAM);
                 let ended = read(listener, &mut keys, &mut note_whether_over).await;
                 permit.set(ListenerState::Closed);
-                let Ended::Broken(error) = ended else {
-                    return listener.ended();
+                let Err(error) = ended else {
+                    return listener.missed();
                 };
                 if opened.elapsed() >= LASTING {
                     failures = 0;
@@ -187,30 +185,24 @@ async fn listen_while_needed<L: Listener>(
     }
 }
 
-/// How the reading of a stream ends.
-enum Ended {
-    /// The stream broke, with this error if there was one.
-    Broken(Option<Error>),
-    NotNeeded,
-}
-
-/// Passes the keys of a stream to the listener, until the stream breaks or is not needed.
+/// Passes the keys of a stream to the listener, until they are not needed. Fails if the stream breaks, with its error if
+/// there is one.
 async fn read<L: Listener>(
     listener: &L,
     keys: &mut BoxStream<'static, Result<Vec<L::Key>, Error>>,
     is_over: &mut impl FnMut() -> bool,
-) -> Ended {
+) -> Result<(), Option<Error>> {
     loop {
         match timeout(SILENCE, keys.next()).await {
             Ok(Some(Ok(keys))) => listener.receive(keys),
             Ok(Some(Err(error))) => {
                 telemetry::store_failed(L::OPERATION, None, &error);
-                return Ended::Broken(Some(error));
+                return Err(Some(error));
             }
-            Ok(None) | Err(_) => return Ended::Broken(None),
+            Ok(None) | Err(_) => return Err(None),
         }
         if is_over() {
-            return Ended::NotNeeded;
+            return Ok(());
         }
     }
 }

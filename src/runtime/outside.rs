@@ -31,23 +31,18 @@ use tokio::{
 /// What the thread runs.
 type Job = Box<dyn FnOnce() + Send>;
 
-static OUTSIDE: Outside = Outside {
-    state: Mutex::new(OutsideState {
-        jobs: VecDeque::new(),
-        alarms: BTreeMap::new(),
-        last_alarm: 0,
-        has_thread: false,
-    }),
-    changed: Condvar::new(),
-};
-
 /// The work of the thread. The process has one thread, from the first work on.
-struct Outside {
-    state: Mutex<OutsideState>,
-    changed: Condvar,
-}
+static OUTSIDE: Mutex<Outside> = Mutex::new(Outside {
+    jobs: VecDeque::new(),
+    alarms: BTreeMap::new(),
+    last_alarm: 0,
+    has_thread: false,
+});
 
-struct OutsideState {
+/// Wakes the thread, because there is other work.
+static CHANGED: Condvar = Condvar::new();
+
+struct Outside {
     jobs: VecDeque<Job>,
     /// What is woken later, by its time and its number.
     alarms: BTreeMap<(std::time::Instant, u64), Arc<Notify>>,
@@ -70,7 +65,7 @@ pub(crate) fn spawn(runtime: &Handle, work: impl Future<Output = ()> + Send + 's
     let is_here = Handle::try_current().is_ok_and(|here| here.id() == runtime.id());
     if is_here && is_used_for(runtime) {
         let runtime = runtime.clone();
-        OUTSIDE.run(Box::new(move || drop(runtime.spawn(work))));
+        run(Box::new(move || drop(runtime.spawn(work))));
     } else {
         runtime.spawn(work);
     }
@@ -88,7 +83,7 @@ pub(crate) struct Alarm {
 impl Alarm {
     /// An alarm that is not set yet.
     pub(crate) fn new(wakes: Arc<Notify>) -> Self {
-        let mut state = OUTSIDE.state.lock();
+        let mut state = OUTSIDE.lock();
         state.last_alarm += 1;
         Self {
             number: state.last_alarm,
@@ -101,24 +96,24 @@ impl Alarm {
     /// it cannot be.
     #[must_use]
     pub(crate) fn set(&mut self, at: Option<Instant>) -> bool {
-        let mut state = OUTSIDE.state.lock();
+        let mut state = OUTSIDE.lock();
         self.unset(&mut state);
         let Some(at) = at else {
             return true;
         };
-        if !OUTSIDE.has_thread(&mut state) {
+        if !state.has_thread() {
             return false;
         }
         let key = (at.into_std(), self.number);
         state.alarms.insert(key, self.wakes.clone());
         self.at = Some(at);
         if state.alarms.first_key_value().map(|(first, _)| *first) == Some(key) {
-            OUTSIDE.changed.notify_one();
+            CHANGED.notify_one();
         }
         true
     }
 
-    fn unset(&mut self, state: &mut OutsideState) {
+    fn unset(&mut self, state: &mut Outside) {
         if let Some(at) = self.at.take() {
             state.alarms.remove(&(at.into_std(), self.number));
         }
@@ -127,58 +122,54 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        self.unset(&mut OUTSIDE.state.lock());
+        self.unset(&mut OUTSIDE.lock());
+    }
+}
+
+/// Runs a job on the thread. Without a thread, it runs here.
+fn run(job: Job) {
+    let mut state = OUTSIDE.lock();
+    if state.has_thread() {
+        state.jobs.push_back(job);
+        CHANGED.notify_one();
+    } else {
+        drop(state);
+        job();
+    }
+}
+
+/// What the thread does.
+fn work_off() {
+    let mut state = OUTSIDE.lock();
+    loop {
+        if let Some(job) = state.next(std::time::Instant::now()) {
+            // A job may drop work of the application, which may panic.
+            MutexGuard::unlocked(&mut state, || catch_unwind(AssertUnwindSafe(job)).ok());
+        } else if let Some((&(at, _), _)) = state.alarms.first_key_value() {
+            CHANGED.wait_until(&mut state, at);
+        } else {
+            CHANGED.wait(&mut state);
+        }
     }
 }
 
 impl Outside {
-    /// Runs a job on the thread. Without a thread, it runs here.
-    fn run(&'static self, job: Job) {
-        let mut state = self.state.lock();
-        if self.has_thread(&mut state) {
-            state.jobs.push_back(job);
-            self.changed.notify_one();
-        } else {
-            drop(state);
-            job();
-        }
-    }
-
     /// Whether the thread runs. Starts it at the first call. That fails if the process may have no more threads.
-    fn has_thread(&'static self, state: &mut OutsideState) -> bool {
-        if !state.has_thread {
+    fn has_thread(&mut self) -> bool {
+        if !self.has_thread {
             let thread = thread::Builder::new().name("leasehold".into());
-            state.has_thread = thread.spawn(move || self.work_off()).is_ok();
+            self.has_thread = thread.spawn(work_off).is_ok();
         }
-        state.has_thread
+        self.has_thread
     }
 
-    fn work_off(&self) {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(job) = state.next(std::time::Instant::now()) {
-                // A job may drop work of the application, which may panic.
-                MutexGuard::unlocked(&mut state, || catch_unwind(AssertUnwindSafe(job)).ok());
-            } else if let Some((&(at, _), _)) = state.alarms.first_key_value() {
-                self.changed.wait_until(&mut state, at);
-            } else {
-                self.changed.wait(&mut state);
-            }
-        }
-    }
-}
-
-impl OutsideState {
     /// What is to be run now.
     fn next(&mut self, now: std::time::Instant) -> Option<Job> {
         if let Some(job) = self.jobs.pop_front() {
             return Some(job);
         }
-        let first = self.alarms.first_entry()?;
-        if first.key().0 > now {
-            return None;
-        }
-        let wakes = first.remove();
+        let first = self.alarms.first_entry();
+        let wakes = first.filter(|first| first.key().0 <= now)?.remove();
         Some(Box::new(move || wakes.notify_one()))
     }
 }
@@ -212,10 +203,10 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_ends_nothing() {
-        OUTSIDE.run(Box::new(|| panic!("as it should")));
-        let (run, ran) = mpsc::channel();
-        OUTSIDE.run(Box::new(move || run.send(()).unwrap()));
-        ran.recv_timeout(PATIENCE).unwrap();
+        run(Box::new(|| panic!("as it should")));
+        let (tell, told) = mpsc::channel();
+        run(Box::new(move || tell.send(()).unwrap()));
+        told.recv_timeout(PATIENCE).unwrap();
     }
 
     #[test]

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
@@ -32,11 +32,8 @@ struct TimerState {
     alarm: Option<Alarm>,
 }
 
-/// What comes of a look.
-pub(crate) struct Look {
-    /// When the task has to wake by itself.
-    wakes: Option<Instant>,
-}
+/// What comes of a look: when the task has to wake by itself.
+pub(crate) struct Look(Option<Instant>);
 
 impl Timers {
     /// Starts the task on the runtime of the client, unless it was started before. `look` does what is due, and ends with
@@ -77,8 +74,7 @@ impl Timers {
         let mut state = self.state.lock();
         state.armed = next;
         let is_set = state.alarm.as_mut().is_some_and(|alarm| alarm.set(next));
-        let wakes = next.filter(|_| !is_set);
-        Look { wakes }
+        Look(next.filter(|_| !is_set))
     }
 
     /// Wakes the task, which ends if the handle has gone.
@@ -101,13 +97,10 @@ async fn run(changed: Arc<Notify>, look: impl Fn() -> Option<Look>) {
 
 /// Looks each time that it is due, until the handle has gone.
 async fn wait_and(look: &impl Fn() -> Option<Look>, changed: &Notify) {
-    while let Some(Look { wakes }) = look() {
+    while let Some(Look(wakes)) = look() {
         match wakes {
-            Some(at) => tokio::select! {
-                biased;
-                () = changed.notified() => {}
-                () = sleep_until(at) => {}
-            },
+            // It looks in any case, whether it was notified or the time has come.
+            Some(at) => drop(timeout_at(at, changed.notified()).await),
             None => changed.notified().await,
         }
     }

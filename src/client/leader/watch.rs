@@ -83,7 +83,7 @@ async fn follow(keys: Arc<Keys>, key: Key, leading: Publisher) {
     let leading = &leading.0;
     // If this future stops waiting for a read, the read goes on in a task of its own.
     tokio::select! {
-        () = keys.lifecycle.closing().cancelled() => {}
+        () = keys.lifecycle.closing.cancelled() => {}
         () = leading.closed() => {}
         () = read_on(&keys, &key, leading) => {}
     }
