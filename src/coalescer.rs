@@ -66,6 +66,9 @@ pub(crate) struct Coalescer {
     /// Whether renewals are late. While they are, fewer acquires and releases are sent.
     late: watch::Receiver<bool>,
     queue: Mutex<SendQueue<Unsent>>,
+    /// Each set that submits its requests at this moment has a clone. Until it is dropped, requests wait, so that those of
+    /// a set are sent together.
+    sets: Arc<()>,
     lifecycle: Arc<Lifecycle>,
 }
 
@@ -130,6 +133,7 @@ impl Coalescer {
             late,
             store,
             queue: Mutex::new(SendQueue::new()),
+            sets: Arc::default(),
             lifecycle,
         })
     }
@@ -167,7 +171,8 @@ impl Coalescer {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let load = queue.update_load(now);
-        let is_quiet = load.waiting == 0 && load.recent_batches == 0 && queue.gathering == 0;
+        let is_gathering = Arc::strong_count(&self.sets) > 1;
+        let is_quiet = load.waiting == 0 && load.recent_batches == 0 && !is_gathering;
         if is_quiet && load.singles < self.limits().max_concurrent {
             return Route::Now(Some(self.permit(queue.sent(1, now))));
         }
@@ -179,7 +184,6 @@ impl Coalescer {
             sent: sent.clone(),
         };
         let number = queue.push(key.clone(), class(now), unsent);
-        let is_gathering = queue.gathering > 0;
         drop(queue);
         if !is_gathering {
             self.dispatch();

@@ -38,9 +38,6 @@ pub(super) struct SendQueue<W> {
     next: u64,
     /// The greatest recent number of requests, under way and waiting together. It shrinks with each batch.
     peak: usize,
-    /// How many sets are submitting their requests now. Until they have, requests wait, so that those of a set are sent
-    /// together.
-    pub(super) gathering: usize,
 }
 
 /// A single request or a batch that was sent and has not ended.
@@ -79,7 +76,6 @@ impl<W> SendQueue<W> {
             sent: None,
             next: 0,
             peak: 0,
-            gathering: 0,
         }
     }
 
@@ -87,30 +83,19 @@ impl<W> SendQueue<W> {
     pub(super) fn update_load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
-        let (unbatchable, batchable) = (self.unbatchable.len(), self.batchable.len());
-        let waiting = batchable + unbatchable;
-        let mut load = LoadSnapshot {
+        let waiting = self.batchable.len() + self.unbatchable.len();
+        let requests = self.under_way.iter().map(|it| it.requests);
+        self.peak = self.peak.max(waiting + requests.sum::<usize>());
+        let batches = || self.under_way.iter().filter(|it| it.requests != 1);
+        LoadSnapshot {
             waiting,
-            unbatchable,
-            batches: 0,
-            recent_batches: 0,
-            singles: 0,
-            peak: waiting,
+            unbatchable: self.unbatchable.len(),
+            batches: batches().count(),
+            recent_batches: batches().filter(|it| now - it.since < RECENT).count(),
+            singles: self.under_way.len() - batches().count(),
+            peak: self.peak,
             not_sent_for: self.sent.map_or(Duration::ZERO, |sent| now - sent),
-        };
-        for it in &self.under_way {
-            load.peak += it.requests;
-            match it.requests {
-                1 => load.singles += 1,
-                _ => {
-                    load.batches += 1;
-                    load.recent_batches += usize::from(now - it.since < RECENT);
-                }
-            }
         }
-        self.peak = self.peak.max(load.peak);
-        load.peak = self.peak;
-        load
     }
 
     /// Adds a request at the end of the queue, and returns its number.

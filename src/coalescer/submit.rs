@@ -15,22 +15,6 @@ use crate::{
     runtime,
 };
 
-/// Marks the time in which a set submits its requests.
-struct Gathering<'a>(&'a Coalescer);
-
-impl<'a> Gathering<'a> {
-    fn begin(coalescer: &'a Coalescer) -> Self {
-        coalescer.queue.lock().gathering += 1;
-        Self(coalescer)
-    }
-}
-
-impl Drop for Gathering<'_> {
-    fn drop(&mut self) {
-        self.0.queue.lock().gathering -= 1;
-    }
-}
-
 impl Coalescer {
     /// Submits a request for a lease. A request whose lease an earlier one
     /// [may have been granted](crate::messages::Earlier::Unclear) is sent alone.
@@ -51,14 +35,11 @@ impl Coalescer {
 
     /// Submits the release of a lease.
     pub(crate) fn release(self: &Arc<Self>, release: PlannedRelease) -> Call<ReleaseAnswer> {
-        let class = |now| {
-            if release.is_single {
-                Class::Alone
-            } else if release.is_undoable(now) && self.store.has_cheap_undoable_releases() {
-                Class::Undoable
-            } else {
-                Class::Durable
-            }
+        let has_batches = || self.store.has_cheap_undoable_releases();
+        let class = |now| match release.is_single {
+            true => Class::Alone,
+            false if release.is_undoable(now) && has_batches() => Class::Undoable,
+            false => Class::Durable,
         };
         let queued = || QueuedRequest::Release(release.clone());
         let route = self.route(&release.request.key, class, queued);
@@ -76,10 +57,10 @@ impl Coalescer {
         let mut work = pin!(work);
         let mut is_first = true;
         poll_fn(|cx| {
-            let gathering = std::mem::take(&mut is_first).then(|| Gathering::begin(self));
+            let set = std::mem::take(&mut is_first).then(|| self.sets.clone());
             let polled = work.as_mut().poll(cx);
-            if let Some(gathering) = gathering {
-                drop(gathering);
+            if let Some(set) = set {
+                drop(set);
                 while self.dispatch_together(2) {}
                 self.dispatch();
             }

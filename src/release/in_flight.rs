@@ -1,13 +1,10 @@
 //! The requests of one release that are under way. There can be several, because a release that gets no answer in time is
 //! requested again, and each request runs to its end.
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{future::poll_fn, task::Poll, time::Duration};
 
-use futures::{
-    FutureExt,
-    future::{Either, select},
-};
-use tokio::time::{Instant, timeout};
+use futures::FutureExt;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::{
     coalescer::{Call, HowSent, Queued, TimedAnswer},
@@ -65,16 +62,13 @@ impl InFlight {
         next.ok().flatten()
     }
 
-    /// Waits for `other`, and polls the requests meanwhile.
-    pub(super) async fn drive_while<O>(&mut self, other: impl Future<Output = O>) -> O {
-        let mut other = pin!(other);
-        while !self.running.is_empty() {
-            match select(other.as_mut(), next_of(&mut self.running)).await {
-                Either::Left((output, _)) => return output,
-                Either::Right((answer, _)) => self.answered.extend(answer),
-            }
+    /// Pauses, and polls the requests meanwhile.
+    pub(super) async fn pause(&mut self, pause: Duration) {
+        let end = Instant::now() + pause;
+        while let Ok(Some(answer)) = timeout_at(end, next_of(&mut self.running)).await {
+            self.answered.push(answer);
         }
-        other.await
+        sleep_until(end).await;
     }
 
     /// Runs every request that was sent to its end. Not cancel safe: dropping the future drops the requests.

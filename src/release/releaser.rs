@@ -4,10 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::OptionFuture;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{in_flight::InFlight, job::ReleaseJob};
 use crate::{
@@ -82,7 +79,7 @@ impl Releaser {
             let Some(pause) = pause else {
                 return progress.first_answer.is_some();
             };
-            calls.drive_while(sleep(pause)).await;
+            calls.pause(pause).await;
             progress.pauses += 1;
         }
     }
