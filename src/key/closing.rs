@@ -20,8 +20,7 @@ impl Keys {
         self.lifecycle.closing.cancel();
         let (pending, rest) = self.end_all();
         if !pending.is_empty() {
-            let (store, releaser) = (self.store.clone(), self.releaser.clone());
-            let releases = release_all(store, releaser, pending);
+            let releases = release_all(self.releaser.clone(), pending);
             match Handle::try_current() {
                 // Its caller waits for them.
                 Ok(here) => drop(here.spawn(releases)),

@@ -1,7 +1,7 @@
 //! The releases of a client that closes, many in one call. The close waits until all are done, and does not report
 //! their outcomes.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use futures::{StreamExt, stream};
 use tokio::time::Instant;
@@ -9,9 +9,7 @@ use tokio::time::Instant;
 use super::{job::ReleaseJob, pending::PendingRelease, releaser::Releaser};
 use crate::{
     messages::{BatchAnswer, BatchRequest},
-    runtime,
-    store::Store,
-    telemetry,
+    runtime, telemetry,
 };
 
 /// How many releases go in one batch.
@@ -24,12 +22,8 @@ const LEAST: usize = 8;
 /// Releases these leases: in batches where possible, and each of the others in a request of its own.
 ///
 /// This returns when the batches are done. The single releases go on in tasks, which the close waits for.
-pub(crate) async fn release_all(
-    store: Arc<dyn Store>,
-    releaser: Releaser,
-    pending: Vec<PendingRelease>,
-) {
-    let (together, singly) = match store.max_concurrent() {
+pub(crate) async fn release_all(releaser: Releaser, pending: Vec<PendingRelease>) {
+    let (together, singly) = match releaser.coalescer.store.max_concurrent() {
         // A store without a limit gains nothing from a batch.
         usize::MAX => (Vec::new(), pending),
         _ => separate(pending),
@@ -40,7 +34,7 @@ pub(crate) async fn release_all(
     stream::iter(together)
         .chunks(TOGETHER)
         .for_each_concurrent(BATCHES, async |batch| {
-            release_together(&store, &releaser, batch).await;
+            release_together(&releaser, batch).await;
         })
         .await;
 }
@@ -64,11 +58,8 @@ fn separate(all: Vec<PendingRelease>) -> (Vec<(PendingRelease, ReleaseJob)>, Vec
     (together, singly)
 }
 
-async fn release_together(
-    store: &Arc<dyn Store>,
-    releaser: &Releaser,
-    batch: Vec<(PendingRelease, ReleaseJob)>,
-) {
+async fn release_together(releaser: &Releaser, batch: Vec<(PendingRelease, ReleaseJob)>) {
+    let store = &releaser.coalescer.store;
     let now = Instant::now();
     let requests = batch.iter().map(|(_, job)| job.first.at(now));
     let requests: Vec<_> = requests.map(BatchRequest::Release).collect();

@@ -29,8 +29,7 @@ pub(crate) async fn call<T: Send + 'static>(
 ) -> Result<T, Error> {
     let task = spawn(work)?;
     let outcome = match timeout(limit, task).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(error)) => Err(no_outcome(&error)),
+        Ok(ended) => ended.unwrap_or_else(|error| Err(no_outcome(&error))),
         Err(_) => Err(Error::TimedOut {
             store: name(),
             operation,

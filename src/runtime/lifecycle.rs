@@ -64,10 +64,9 @@ impl Lifecycle {
     /// Fails if the client is closing, or its runtime has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.is_closing() {
-            Err(self.why_closed())
-        } else {
-            Ok(())
+            return Err(self.why_closed());
         }
+        Ok(())
     }
 
     /// The runtime of the client. `None` before the first use.

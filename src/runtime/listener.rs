@@ -193,14 +193,11 @@ async fn read<L: Listener>(
     is_over: &mut impl FnMut() -> bool,
 ) -> Result<(), Option<Error>> {
     loop {
-        match timeout(SILENCE, keys.next()).await {
-            Ok(Some(Ok(keys))) => listener.receive(keys),
-            Ok(Some(Err(error))) => {
-                telemetry::store_failed(L::OPERATION, None, &error);
-                return Err(Some(error));
-            }
-            Ok(None) | Err(_) => return Err(None),
-        }
+        let Ok(Some(item)) = timeout(SILENCE, keys.next()).await else {
+            return Err(None);
+        };
+        let failed = |error: &Error| telemetry::store_failed(L::OPERATION, None, error);
+        listener.receive(item.inspect_err(failed).map_err(Some)?);
         if is_over() {
             return Ok(());
         }

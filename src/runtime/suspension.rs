@@ -7,9 +7,6 @@ use std::{
 
 use tokio::time::Instant;
 
-#[cfg(feature = "testing")]
-use crate::random;
-
 /// When a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentAt {
@@ -32,7 +29,7 @@ impl SentAt {
 pub(crate) fn total() -> Duration {
     // The two clocks of the machine are not read at the same moment, so each reading differs by nanoseconds.
     #[cfg(feature = "testing")]
-    if random::seeded::is_on() {
+    if crate::random::seeded::is_on() {
         return Duration::ZERO;
     }
     static GREATEST: AtomicU64 = AtomicU64::new(0);

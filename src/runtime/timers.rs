@@ -85,11 +85,8 @@ impl Timers {
 
 /// The task. A subscriber of the application that panics in an event does not end it.
 async fn run(changed: Arc<Notify>, look: impl Fn() -> Option<Look>) {
-    while AssertUnwindSafe(wait_and(&look, &changed))
-        .catch_unwind()
-        .await
-        .is_err()
-    {
+    let looks = || AssertUnwindSafe(wait_and(&look, &changed)).catch_unwind();
+    while looks().await.is_err() {
         // The subscriber may panic each time.
         sleep(PAUSE).await;
     }
