@@ -201,7 +201,6 @@ impl Coalescer {
         InFlightPermit {
             coalescer: self.clone(),
             number,
-            answered: None,
         }
     }
 
@@ -306,28 +305,22 @@ fn send_alone<A>(
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
-    /// Whether what has the slot was answered, or has failed. `None` if it has not ended: the permit is dropped with the
-    /// runtime of the request.
-    answered: Option<bool>,
 }
 
 impl InFlightPermit {
     /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
     /// slot.
-    fn end(mut self, answered: bool) {
-        self.answered = Some(answered);
+    fn end(self, answered: bool) {
+        self.coalescer.queue.lock().ended(self.number, answered);
+        self.coalescer.dispatch();
     }
 }
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let answered = self.answered == Some(true);
-        self.coalescer.queue.lock().ended(self.number, answered);
         // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
         // requests look for a slot themselves.
-        if self.answered.is_some() {
-            self.coalescer.dispatch();
-        }
+        self.coalescer.queue.lock().ended(self.number, false);
     }
 }
 

@@ -56,13 +56,11 @@ impl PendingRelease {
     ) {
         let mut calls = InFlight::default();
         let release = AssertUnwindSafe(self.release(Some(reply), &mut calls));
-        match release.catch_unwind().await {
-            Ok(()) => drop(self),
-            Err(panic) => {
-                again(self);
-                resume_unwind(panic);
-            }
+        if let Err(panic) = release.catch_unwind().await {
+            again(self);
+            resume_unwind(panic);
         }
+        drop(self);
         calls.finish().await;
     }
 
