@@ -38,6 +38,7 @@ impl ReleaseJob {
         let terms = state.release_terms();
         let request = ReleaseRequest::new(state.key().clone(), state.id());
         let mut request = with_kind(request, terms.done, terms.min_hold);
+        // An exclusive lease is likely to be the only holder of its key.
         request.likely_sole = mode == Mode::Exclusive;
         let is_plain = matches!(request.kind, ReleaseKind::Plain { .. });
         let may_be_undone = is_plain && !terms.maybe_in_flight && !terms.is_awaited;
@@ -57,7 +58,6 @@ impl ReleaseJob {
     /// still be on its way.
     pub(crate) fn of_nobody(claim: &AcquireRequest, maybe_in_flight: bool) -> Self {
         let mut request = ReleaseRequest::new(claim.key.clone(), claim.lease);
-        // It is then likely to be the only holder of its key.
         request.likely_sole = claim.access.mode() == Mode::Exclusive;
         Self {
             first: PlannedRelease {

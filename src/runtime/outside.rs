@@ -72,7 +72,6 @@ pub(crate) fn spawn(runtime: &Handle, work: impl Future<Output = ()> + Send + 's
 }
 
 /// Wakes a task from the thread, once for each time that it is set.
-#[derive(Debug)]
 pub(crate) struct Alarm {
     number: u64,
     wakes: Arc<Notify>,

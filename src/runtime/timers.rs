@@ -17,13 +17,13 @@ use super::{
 /// The pause after a panic.
 const PAUSE: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Timers {
     state: Mutex<TimerState>,
     changed: Arc<Notify>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct TimerState {
     is_running: bool,
     /// When the task looks next. While it looks, the time that has come. `None` if it waits for a change.
