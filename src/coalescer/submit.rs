@@ -35,10 +35,10 @@ impl Coalescer {
 
     /// Submits the release of a lease.
     pub(crate) fn release(self: &Arc<Self>, release: PlannedRelease) -> Call<ReleaseAnswer> {
-        let has_batches = || self.store.has_cheap_undoable_releases();
+        let are_cheap = || self.store.has_cheap_undoable_releases();
         let class = |now| match release.is_single {
             true => Class::Alone,
-            false if release.is_undoable(now) && has_batches() => Class::Undoable,
+            false if release.is_undoable(now) && are_cheap() => Class::Undoable,
             false => Class::Durable,
         };
         let queued = || QueuedRequest::Release(release.clone());
