@@ -70,7 +70,7 @@ async fn release_together(releaser: &Releaser, batch: Vec<(PendingRelease, Relea
     for (pending, job) in batch {
         match answers.next() {
             Some(Ok(BatchAnswer::Release(answer))) => {
-                telemetry::released(job.fields(false), answer.into());
+                telemetry::released(job.fields(false), answer);
             }
             // The release may have been carried out although it failed. It is tried again like any other release.
             _ => release_singly(pending),

@@ -183,7 +183,7 @@ impl Progress<'_> {
             (self.releaser.on_released)(key, lease);
         }
         if is_first {
-            telemetry::released(job.fields(self.has_caller), answer.into());
+            telemetry::released(job.fields(self.has_caller), answer);
         }
         if let Some(reply) = self.reply.take() {
             let unclear = self.unclear;
