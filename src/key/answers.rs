@@ -10,7 +10,6 @@ use super::{
     claim::{Claim, Phase, RequestNo},
     effect::{Answer, Effect, Report},
     holding::{Grant, Holding, Terms},
-    line::Standing,
     place::Wakes,
     state::{Effects, KeyState},
     want::{FromMemory, Wait, Want},
@@ -130,7 +129,7 @@ impl KeyState {
             return self.line.end_wait();
         };
         let mode = first.want.access().mode();
-        let standing = standing(&first.want, Some(&held));
+        let comes_first = first.want.is_barging() || first.want.has_own_holder(&held);
         let is_over = first.want.is_over(now);
         // The one that asked may not be the first any more.
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
@@ -149,8 +148,9 @@ impl KeyState {
             (false, true) => Wakes::ByStore,
             (false, false) => Wakes::None,
         };
-        let (line, asked) = (&mut self.line, (standing, mode, was_in_turn));
-        let news = line.refused(held.clone(), asked, wakes, now);
+        let news = self
+            .line
+            .refused(held.clone(), (comes_first, mode, was_in_turn), wakes, now);
         out.extend(news.map(|news| Effect::Report(Report::Place(news))));
         if is_over {
             return self.refuse(no, Refusal::Held(held), out);
@@ -264,9 +264,10 @@ impl KeyState {
             return self.wake(now);
         };
         let mode = first.want.access().mode();
-        let standing = standing(&first.want, self.line.last.held());
-        let comes_next = self.line.comes_next(next, mode, standing);
-        if standing == Standing::BeforeAll || comes_next && !self.has_own_lease() {
+        let last = self.line.last.held();
+        let comes_first =
+            first.want.is_barging() || last.is_some_and(|held| first.want.has_own_holder(held));
+        if comes_first || self.line.comes_next(next, mode) && !self.has_own_lease() {
             self.wake(now);
         }
     }
@@ -309,14 +310,5 @@ impl Answer {
             Self::Failed(error) | Self::Overdue(error) => error.leaves_doubt(),
             _ => false,
         }
-    }
-}
-
-/// How a request of this task stands to the processes that wait, if it was refused with this answer, or is not answered.
-fn standing(want: &Want, held: Option<&Held>) -> Standing {
-    if want.is_barging() || held.is_some_and(|held| want.has_own_holder(held)) {
-        Standing::BeforeAll
-    } else {
-        Standing::InTurn
     }
 }

@@ -148,7 +148,7 @@ impl KeyState {
         let turn = Turn::InTurn(self.line.place.in_turn(claim));
         // If no process is ahead, the request goes when the key is about to be free, so it is not likely to be refused.
         // If the place is due to be written again, a read alone is not enough.
-        let last = self.line.last.held().filter(|_| !self.line.place.is_due());
+        let last = self.line.last.held().filter(|_| !self.line.place.is_due);
         let likely_held = last.is_some_and(|held| held.turns_ahead() > 0);
         self.send(claim, (turn, likely_held), (no, is_alone), now, out);
     }

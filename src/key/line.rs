@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{
     last_answer::LastAnswer,
     pace::{self, Ahead},
-    place::{OwnPlace, PlaceNews, Refusal, Wakes},
+    place::{OwnPlace, PlaceNews, Wakes},
 };
 use crate::{
     model::{Error, Held, LeaseId, Mode},
@@ -63,15 +63,6 @@ struct Freed {
     releases: usize,
     /// How many processes come next before this one, as the last report said that named this one.
     ahead: Option<usize>,
-}
-
-/// How a request that was refused stands to the processes that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It comes in turn, in the place of its process.
-    InTurn,
-    /// It comes before all of them: its owner has the key already, or it barges.
-    BeforeAll,
 }
 
 impl Line {
@@ -145,17 +136,12 @@ impl Line {
     }
 
     /// Records that the store reported that the key became free. `next` are the processes that come next, if the store
-    /// names them. Returns whether the first waiter asks now: all processes would ask at the same moment otherwise, and
-    /// be refused.
+    /// names them. Returns whether the first waiter, which waits in turn, asks now: all processes would ask at the same
+    /// moment otherwise, and be refused.
     ///
     /// Of the processes that wait for permits, the store names all that are next to each other in the queue. As many of
     /// them send a request as there is room for after this release and those before it.
-    pub(super) fn comes_next(
-        &mut self,
-        next: Option<&[LeaseId]>,
-        mode: Mode,
-        standing: Standing,
-    ) -> bool {
+    pub(super) fn comes_next(&mut self, next: Option<&[LeaseId]>, mode: Mode) -> bool {
         // How many processes come next before this one, if it is among them.
         let own = next.and_then(|next| next.iter().position(|next| Some(*next) == self.claim));
         let is_next = match next {
@@ -163,27 +149,24 @@ impl Line {
             // Otherwise all processes without a place would send a request at the same moment.
             None => self.last.ahead() == 0,
         };
-        match (standing, mode) {
-            (Standing::BeforeAll, _) => true,
-            (Standing::InTurn, Mode::Permits) => {
-                self.freed.releases = self.freed.releases.saturating_add(1);
-                // The store names the processes only if they are not the same as at the release before.
-                if next.is_some() {
-                    self.freed.ahead = own;
-                }
-                let room = self.last.room_after(self.freed.releases);
-                self.freed.ahead.map_or(is_next, |ahead| ahead < room)
-            }
-            (Standing::InTurn, _) => is_next,
+        if mode != Mode::Permits {
+            return is_next;
         }
+        self.freed.releases = self.freed.releases.saturating_add(1);
+        // The store names the processes only if they are not the same as at the release before.
+        if next.is_some() {
+            self.freed.ahead = own;
+        }
+        let room = self.last.room_after(self.freed.releases);
+        self.freed.ahead.map_or(is_next, |ahead| ahead < room)
     }
 
-    /// Records that the request of the first waiter was refused, and plans the next one. Returns what the refusal says
-    /// about the place for the first time.
+    /// Records that the request of the first waiter was refused, and plans the next one. The waiter `comes_first` if it is
+    /// before all processes that wait, and not in turn. Returns what the refusal says about the place for the first time.
     pub(super) fn refused(
         &mut self,
         held: Held,
-        (standing, mode, was_in_turn): (Standing, Mode, bool),
+        (comes_first, mode, was_in_turn): (bool, Mode, bool),
         wakes: Wakes,
         now: Instant,
     ) -> Option<PlaceNews> {
@@ -194,12 +177,12 @@ impl Line {
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
         }
-        let news = was_in_turn
-            .then(|| self.place.refused(&held, now))
-            .flatten();
-        let ahead = match standing {
-            Standing::InTurn => Ahead::others(&held),
-            Standing::BeforeAll => Ahead::NOBODY,
+        let report = &mut self.place.report;
+        let news = was_in_turn.then(|| report.refused(&held, now)).flatten();
+        let ahead = if comes_first {
+            Ahead::NOBODY
+        } else {
+            Ahead::others(&held)
         };
         let pause = self.pause_after(&held, (ahead, mode), wakes, now);
         self.last = LastAnswer::Held(held);
@@ -227,21 +210,19 @@ impl Line {
         } else {
             random::fraction()
         };
-        let refusal = Refusal {
-            held,
-            ahead,
-            otherwise: self.count_pause(least, expires_in, chance),
-            wakes,
-            took: now.saturating_duration_since(self.asked),
-        };
-        let pause = self.place.pause(refusal, now, random::fraction());
-        let by_refusals = if self.place.pauses_by_pace() {
+        let otherwise = self.count_pause(least, expires_in, chance);
+        let took = now.saturating_duration_since(self.asked);
+        let pace = &mut self.place.pace;
+        pace.see(held, ahead.turns, took, now);
+        let by_refusals = if pace.had_others_ahead {
             Duration::ZERO
         } else {
             unreported
         };
+        let (of, chance) = ((held, ahead), random::fraction());
+        let pause = self.place.pause(of, wakes, otherwise, chance);
         self.needs_reports = pace::needs_reports(held, ahead, by_refusals, mode == Mode::Permits);
-        if self.place.holders_leave() {
+        if self.place.pace.holders_leave() {
             // This pause is shorter than the planned one, which does not count.
             self.pauses = self.pauses.saturating_sub(1);
         }

@@ -117,10 +117,11 @@ pub(super) struct Pace {
     holders: usize,
     /// Whether the last refusal named fewer holders than the one before.
     are_fewer: bool,
-    /// Whether a refusal has named processes ahead.
-    had_others_ahead: bool,
-    /// How long the last two answers took.
-    took: [Duration; 2],
+    /// Whether a refusal has named processes ahead. If so, the key changes hands between processes, and the pauses go by
+    /// the speed of the queue, and not by the number of refusals.
+    pub(super) had_others_ahead: bool,
+    /// How long the last answer took, and the one before.
+    pub(super) took: [Duration; 2],
 }
 
 impl Pace {
@@ -146,11 +147,6 @@ impl Pace {
         if passed > 0 || ahead > before {
             self.seen = Some((now, ahead));
         }
-    }
-
-    /// Whether a refusal has named processes ahead. If so, the key changes hands between processes.
-    pub(super) fn had_others_ahead(&self) -> bool {
-        self.had_others_ahead
     }
 
     /// Whether holders of a shared key have released it, and others have not. Holders that began together end together,

@@ -31,13 +31,13 @@ const SLACK: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct OwnPlace {
     /// Whether a refusal is going to write the place again, because some of its time has passed.
-    is_due: bool,
+    pub(super) is_due: bool,
     /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
     counts_for: Duration,
     /// How fast the queue moves.
-    pace: Pace,
+    pub(super) pace: Pace,
     /// What telemetry is told about the place.
-    report: PlaceReport,
+    pub(super) report: PlaceReport,
 }
 
 /// What wakes the first waiter when the key becomes free.
@@ -49,18 +49,6 @@ pub(super) enum Wakes {
     ByStore,
     /// A lease of this process has the key, whose end wakes it.
     Here,
-}
-
-/// A refusal, and what the pause after it depends on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Refusal<'a> {
-    pub(super) held: &'a Held,
-    pub(super) ahead: Ahead,
-    /// The pause if no other process waits for the key.
-    pub(super) otherwise: Duration,
-    pub(super) wakes: Wakes,
-    /// How long the answer took.
-    pub(super) took: Duration,
 }
 
 impl OwnPlace {
@@ -78,11 +66,6 @@ impl OwnPlace {
         InTurn::new(claim, self.counts_for)
     }
 
-    /// Whether a refusal is going to write the place again.
-    pub(super) fn is_due(&self) -> bool {
-        self.is_due
-    }
-
     /// Records that the claim was granted, which has ended its place. If a refusal had taken the place, returns what
     /// telemetry reports about it.
     pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
@@ -90,35 +73,20 @@ impl OwnPlace {
         self.report.granted(now)
     }
 
-    /// Records that a request in turn was refused.
-    pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
-        self.report.refused(held, now)
-    }
-
-    /// Whether holders of a shared key have begun to leave: see [`Pace::holders_leave`].
-    pub(super) fn holders_leave(&self) -> bool {
-        self.pace.holders_leave()
-    }
-
-    /// Whether the pauses go by the speed of the queue, and not by the number of refusals.
-    pub(super) fn pauses_by_pace(&self) -> bool {
-        self.pace.had_others_ahead()
-    }
-
-    /// The pause after this refusal. `chance` is a random number from 0 to 1.
-    pub(super) fn pause(&mut self, refusal: Refusal<'_>, now: Instant, chance: f64) -> Duration {
-        let Refusal {
-            held,
-            ahead,
-            otherwise,
-            wakes,
-            took,
-        } = refusal;
-        self.pace.see(held, ahead.turns, took, now);
+    /// The pause after a refusal, which the pace [has seen](Pace::see). `otherwise` is the pause if no other process waits
+    /// for the key. `chance` is a random number from 0 to 1.
+    pub(super) fn pause(
+        &mut self,
+        (held, ahead): (&Held, Ahead),
+        wakes: Wakes,
+        otherwise: Duration,
+        chance: f64,
+    ) -> Duration {
+        let [took, _] = self.pace.took;
         let reports_freed = wakes == Wakes::ByStore;
         let wanted = if wakes == Wakes::Here {
             otherwise
-        } else if self.pace.had_others_ahead() {
+        } else if self.pace.had_others_ahead {
             self.pace.pause(held, ahead, reports_freed, chance)
         } else if self.pace.holders_leave() && !reports_freed {
             otherwise.min(self.pace.until_more_leave(held))

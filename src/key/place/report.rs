@@ -13,9 +13,9 @@ const TOLERANCE: Duration = Duration::from_millis(250);
 
 /// What telemetry is told about a place.
 #[derive(Debug, Default)]
-pub(super) struct PlaceReport {
+pub(crate) struct PlaceReport {
     /// When a refusal took the place, and behind how many processes. `None` if no refusal has.
-    taken: Option<Taken>,
+    taken: Option<(Instant, usize)>,
     /// Whether a refusal has said that all places are taken.
     has_no_room: bool,
     /// Set while refusals say that the key is free and kept for processes ahead.
@@ -29,12 +29,6 @@ pub(crate) enum PlaceNews {
     Taken { ahead: usize },
     /// All places are taken.
     NoRoom,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    at: Instant,
-    ahead: usize,
 }
 
 /// A free key that is kept for processes ahead.
@@ -59,7 +53,7 @@ pub(crate) struct EndedTurn {
 
 impl PlaceReport {
     /// Records a refusal. Returns what it says about the place for the first time.
-    pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
+    pub(crate) fn refused(&mut self, held: &Held, now: Instant) -> Option<PlaceNews> {
         let ahead = held.ahead();
         self.kept = (held.holders().is_empty() && ahead > 0).then(|| {
             self.kept.unwrap_or(KeptForOthers {
@@ -77,14 +71,14 @@ impl PlaceReport {
         if self.taken.is_some() {
             return None;
         }
-        self.taken = Some(Taken { at: now, ahead });
+        self.taken = Some((now, ahead));
         Some(PlaceNews::Taken { ahead })
     }
 
     /// Records a grant. If a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
         let Self { taken, kept, .. } = mem::take(self);
-        let Taken { at, ahead } = taken?;
+        let (at, ahead) = taken?;
         let passed = kept.and_then(|kept| {
             let time = now.saturating_duration_since(kept.since);
             // If the grant came earlier, the processes ahead gave up their places, or held the key between two requests
