@@ -52,6 +52,5 @@ pub(crate) use self::{
     guards::{Granted, ReleaseOutcome},
     keys::Keys,
     recent_keys::RecentKeys,
-    waiting::EndReason,
     want::{FromMemory, Wait, Want},
 };

@@ -10,7 +10,7 @@ use super::{
     options::{AcquireContext, LeaseOptions},
 };
 use crate::{
-    key::{EndReason, Granted, Wait, Want},
+    key::{Granted, Wait, Want},
     lease::Lease,
     model::{Error, Held, Key, WaitPolicy},
     retry, rules,
@@ -127,10 +127,7 @@ async fn ask(
             return Err(done);
         }
     }
-    match why {
-        EndReason::Failed(error) => Err(error),
-        EndReason::Held(held) => refused(options, &want, held),
-    }
+    refused(options, &want, why?)
 }
 
 /// Waits while the renewals of this handle are late, because one more lease to renew would delay them further. The wait

@@ -135,8 +135,10 @@ impl KeyState {
         let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         self.note_others(lease, &held);
         self.end_stay_if_contended(lease, &held, out);
-        let stays = |(_, stays): &(LeaseId, bool)| *stays && held.ahead() > 0;
-        for (lease, _) in self.held().filter(stays).collect::<Vec<_>>() {
+        let staying = self
+            .held()
+            .filter(|(_, holding)| holding.stays() && held.ahead() > 0);
+        for lease in staying.map(|(lease, _)| lease.id()).collect::<Vec<_>>() {
             // This process keeps a lease, beside which the first waiter asks, from a process that comes before it.
             self.stop_serving(Some(lease), StayEndReason::WaitedFor, out);
         }

@@ -10,10 +10,9 @@ use super::{
     keys::Keys,
     place::PlaceNews,
     state::KeyState,
-    waiting::EndReason,
 };
 use crate::{
-    model::{Error, Key, LossReason},
+    model::{Error, Held, Key, LossReason},
     retry::OVERDUE,
     telemetry::{self, StayEndReason, Waiting},
 };
@@ -41,7 +40,7 @@ impl Keys {
                 state.withdrawn(*request);
                 *effect = Effect::Withdrawn(*request, withdrawn);
             }
-            Effect::GiveBack(lease, _) if state.has_waiters() => {
+            Effect::GiveBack(lease, _) if !state.waiters.is_empty() => {
                 // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
                 // waiters of this process would come before them.
                 lease.set_release_terms(|terms| terms.is_awaited = true);
@@ -125,13 +124,13 @@ impl Keys {
     }
 
     /// What a task is told that is refused.
-    pub(super) fn end_reason(&self, why: Refusal) -> EndReason {
+    pub(super) fn end_reason(&self, why: Refusal) -> Result<Held, Error> {
         match why {
-            Refusal::Held(held) => EndReason::Held(held),
-            Refusal::HeldHere(lease) => EndReason::Held(lease.refusal(Instant::now())),
-            Refusal::Failed(error) => EndReason::Failed(error),
-            Refusal::TimedOut => EndReason::Failed(self.timed_out(self.call_timeout())),
-            Refusal::Closed => EndReason::Failed(self.lifecycle.why_closed()),
+            Refusal::Held(held) => Ok(held),
+            Refusal::HeldHere(lease) => Ok(lease.refusal(Instant::now())),
+            Refusal::Failed(error) => Err(error),
+            Refusal::TimedOut => Err(self.timed_out(self.call_timeout())),
+            Refusal::Closed => Err(self.lifecycle.why_closed()),
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Cell {
 
 #[derive(Default)]
 struct CellState {
-    news: News,
+    news: Option<News>,
     waker: Option<Waker>,
     /// The request that the future of the waiter polls.
     call: Option<Arc<Call>>,
@@ -45,10 +45,7 @@ struct CellState {
 }
 
 /// What the future of a waiter is to do.
-#[derive(Default)]
 pub(super) enum News {
-    #[default]
-    None,
     /// Take the guard that it is offered.
     Offered,
     Refused(Box<Refused>),
@@ -87,38 +84,26 @@ impl Cell {
         self.no
     }
 
-    /// Takes the news, or else remembers whom to wake.
-    pub(super) fn take_news(&self) -> (News, Option<Arc<Call>>) {
+    /// Takes the news.
+    pub(super) fn take_news(&self) -> (Option<News>, Option<Arc<Call>>) {
         let mut state = self.state.lock();
-        let news = std::mem::take(&mut state.news);
         // The poll of the call may bring news, and needs no wake for them.
         state.waker = None;
-        (news, state.call.clone())
+        (state.news.take(), state.call.clone())
     }
 
     /// Remembers whom to wake. Returns whether there are news already.
     pub(super) fn wait(&self, waker: &Waker) -> bool {
         let mut state = self.state.lock();
-        if !matches!(state.news, News::None) {
-            return true;
-        }
-        if !state
-            .waker
-            .as_ref()
-            .is_some_and(|known| known.will_wake(waker))
-        {
+        let has_news = state.news.is_some();
+        if !has_news {
             state.waker = Some(waker.clone());
         }
-        false
+        has_news
     }
 
     pub(super) fn set_call(&self, call: Arc<Call>) {
         self.state.lock().call = Some(call);
-    }
-
-    /// Whether the task counts as waiting.
-    pub(super) fn is_counted(&self) -> bool {
-        self.state.lock().waiting.is_some()
     }
 
     /// Forgets a call that goes on elsewhere, or has ended.
@@ -134,10 +119,10 @@ impl Cell {
     pub(super) fn tell(&self, news: News) {
         let mut state = self.state.lock();
         // Two threads may carry out what two changes ask for in the other order. A refusal is the last news.
-        if matches!(state.news, News::Refused(_)) {
+        if matches!(state.news, Some(News::Refused(_))) {
             return;
         }
-        state.news = news;
+        state.news = Some(news);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -147,7 +132,7 @@ impl Cell {
 
     /// Counts the task as waiting, unless it does already.
     pub(super) fn begins_to_wait(&self, begin: impl FnOnce() -> Waiting) {
-        if self.is_counted() {
+        if self.state.lock().waiting.is_some() {
             return;
         }
         // An event is code of the application, so no lock is held.
@@ -172,6 +157,6 @@ mod tests {
         cell.tell(News::Refused(Box::new(refused)));
         // An offer that was made before it, by a thread that is late.
         cell.tell(News::Offered);
-        assert!(matches!(cell.take_news().0, News::Refused(_)));
+        assert!(matches!(cell.take_news().0, Some(News::Refused(_))));
     }
 }

@@ -232,7 +232,7 @@ impl KeyState {
             LastAnswer::Failed { error, .. } => Refusal::Failed(error.clone()),
             LastAnswer::Unknown => {
                 let held = self.held().next();
-                held.map_or(Refusal::TimedOut, |(claim, _)| self.held_here(claim))
+                held.map_or(Refusal::TimedOut, |(lease, _)| self.held_here(lease.id()))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The guards of the tasks: how a task takes one, and how it goes, and how a lease goes back with its last guard.
+//! The guards of the tasks: what becomes of one, how it goes, and how a lease goes back with its last guard.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,11 +7,9 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     call::PolledCall,
-    cell::WaiterNo,
     effect::{Departed, Departure, Effect, Event, GiveBack},
-    holding::Conversion,
+    holding::{Conversion, Holding},
     keys::Keys,
-    want::Want,
 };
 use crate::{
     lease_state::{EndReason as HowEnded, Ended, EndedBefore, LeaseNumber, LeaseState},
@@ -31,29 +29,6 @@ pub(crate) struct Granted {
 }
 
 impl Keys {
-    /// Takes the guard that a waiter is offered. `None` if it is offered none any more.
-    pub(super) fn take(
-        &self,
-        key: &Key,
-        no: WaiterNo,
-        want: &Want,
-    ) -> Option<(Granted, Option<usize>)> {
-        let number = LeaseNumber::next();
-        let taken = self.update(key, |state, now, out| {
-            let taken = state.take(no, number, now, out)?;
-            let mut request = want.request.clone();
-            if request.lease != taken.lease.id() {
-                Arc::make_mut(&mut request).lease = taken.lease.id();
-            }
-            let of = (taken.lease.clone(), taken.fence, taken.is_first);
-            let state = LeaseState::guard(of, request, number, now);
-            Some((state, taken))
-        });
-        let (state, taken) = taken.flatten()?;
-        let is_first = taken.is_first;
-        Some((Granted { state, is_first }, taken.ahead))
-    }
-
     /// Adds the lease of a ticket, and takes its only guard. `None` if this process is about to release that lease.
     pub(crate) fn resume(&self, lease: LeaseState) -> Result<Option<Granted>, Error> {
         let (lease, number) = (Arc::new(lease), LeaseNumber::next());
@@ -91,8 +66,7 @@ impl Keys {
     pub(crate) fn extend(&self, guard: &Arc<LeaseState>, keeps_alive: bool) -> Result<(), Error> {
         let now = Instant::now();
         let is_extended = self.update(guard.key(), |state, now, _| {
-            let is_there = state.has_guard(guard.id(), guard.number());
-            is_there && guard.extend(keeps_alive, now)
+            state.has_guard(guard) && guard.extend(keeps_alive, now)
         });
         if is_extended == Some(true) {
             return Ok(());
@@ -112,7 +86,9 @@ impl Keys {
 
     /// Whether the lease of a guard stays with this process.
     pub(crate) fn stays(&self, guard: &LeaseState) -> bool {
-        let stays = self.update(guard.key(), |state, _, _| state.stays(guard.id()));
+        let stays = self.update(guard.key(), |state, _, _| {
+            state.holding(guard.id()).is_some_and(Holding::stays)
+        });
         stays.unwrap_or(false)
     }
 
@@ -140,7 +116,7 @@ impl Keys {
         let changed = self.change(key, false, |state, now, out| {
             let of = (guard.id(), guard.number());
             if let Departure::Done(done) = how
-                && state.has_guard(of.0, of.1)
+                && state.has_guard(guard)
             {
                 // Not before: a close that releases the lease does not write the tick as done.
                 let stored = guard.stored();
@@ -156,11 +132,7 @@ impl Keys {
             departed
         });
         let Some((departed, mut effects)) = changed else {
-            let departed = Departed {
-                was_there: false,
-                detaches: false,
-            };
-            return (departed, Ok(None));
+            return (Departed::default(), Ok(None));
         };
         let goes_back = |effect: &Effect| matches!(effect, Effect::GiveBack(lease, GiveBack::Release) if lease.id() == guard.id());
         let at = effects.iter().position(goes_back);
@@ -184,8 +156,7 @@ impl Keys {
     /// Ends the turn, or the stay, of the lease that a guard is under. A guard that is lost is under none.
     pub(crate) fn stop_serving(&self, guard: &Arc<LeaseState>, why: StayEndReason) {
         self.update(guard.key(), |state, now, out| {
-            let is_under = state.has_guard(guard.id(), guard.number());
-            if is_under && guard.is_live(now) {
+            if state.has_guard(guard) && guard.is_live(now) {
                 let event = Event::StopServing(Some(guard.id()), why);
                 state.step(event, now, out);
             }
@@ -195,29 +166,26 @@ impl Keys {
     /// Records that the lease of a guard is about to be converted. From now on it serves nobody. Returns the other guards
     /// that are under it.
     pub(crate) fn begin_to_convert(&self, guard: &Arc<LeaseState>) -> Option<Held> {
-        self.record_conversion(guard, Conversion::Begun);
+        self.update(guard.key(), |state, _, out| {
+            state.convert(guard.id(), Conversion::Begun, out);
+        });
         self.stop_serving(guard, StayEndReason::DocumentNeeded);
         self.others(guard)
     }
 
     /// Records that the store is asked to convert the lease of a guard.
     pub(crate) fn conversion_sent(&self, guard: &Arc<LeaseState>) {
-        self.record_conversion(guard, Conversion::Sent);
-    }
-
-    fn record_conversion(&self, guard: &Arc<LeaseState>, conversion: Conversion) {
-        let key = guard.key();
-        self.update(key, |state, _, out| {
-            state.convert(guard.id(), conversion, out)
+        self.update(guard.key(), |state, _, out| {
+            state.convert(guard.id(), Conversion::Sent, out);
         });
     }
 
     /// Whether the lease of a guard has the mode that this process knows: it was granted to stay, so that a task looks at
     /// it, and the store was not asked to convert it.
     pub(crate) fn knows_mode(&self, guard: &LeaseState) -> bool {
-        let id = guard.id();
         let known = self.update(guard.key(), |state, _, _| {
-            state.is_looked_at(id) && !state.may_be_converted(id)
+            let holding = state.holding(guard.id());
+            holding.is_some_and(|it| it.is_looked_at && it.conversion != Conversion::Sent)
         });
         known.unwrap_or(false)
     }
@@ -248,9 +216,9 @@ impl Keys {
             out.push(Effect::Contended);
             let leases = state.leases().cloned();
             let leases = leases.filter(|it| lease.is_none_or(|lease| it.id() == lease));
-            leases
-                .map(|it| (state.is_looked_at(it.id()), it))
-                .collect::<Vec<_>>()
+            let is_looked_at =
+                |it: &LeaseState| state.holding(it.id()).is_some_and(|it| it.is_looked_at);
+            leases.map(|it| (is_looked_at(&it), it)).collect::<Vec<_>>()
         });
         for (stays, stored) in ended.into_iter().flatten() {
             // The guards of other leases learn of it by their next renewal.

@@ -178,6 +178,14 @@ impl Holding {
         matches!(self.serving, Serving::Stays { .. })
     }
 
+    /// Since when no task has used a lease that stays. `None` while one does.
+    pub(super) fn unused_since(&self) -> Option<Instant> {
+        match self.serving {
+            Serving::Stays { since, .. } if self.guards.is_empty() => Some(since),
+            _ => None,
+        }
+    }
+
     /// Whether it may serve one more task, with this ttl, now or after the present guards.
     pub(super) fn serves(&self, ttl: Duration, now: Instant) -> bool {
         let left = self.deadline.saturating_duration_since(now);

@@ -139,7 +139,9 @@ impl Keys {
     /// Whether tasks of this process wait for the key.
     pub(crate) fn has_waiters(&self, key: &Key) -> bool {
         let map = self.map.lock();
-        map.states.get(key).is_some_and(|state| state.has_waiters())
+        map.states
+            .get(key)
+            .is_some_and(|state| !state.waiters.is_empty())
     }
 }
 

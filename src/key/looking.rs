@@ -10,7 +10,11 @@ use std::{
 use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
-use super::{effect::Event, keys::Keys};
+use super::{
+    effect::Event,
+    holding::Holding,
+    keys::{KeyMap, Keys},
+};
 use crate::{
     lease_state::LeaseState,
     messages::{LookAnswer, LookRequest, MAX_RENEWALS, renewal_left_out},
@@ -36,17 +40,9 @@ const MAX_KEYS: usize = 4_096;
 impl Keys {
     /// Sees to it that the leases that stay are looked at.
     pub(super) fn look_after(&self) {
-        let mut map = self.map.lock();
-        if !std::mem::replace(&mut map.has_look_task, true) {
-            drop(map);
-            let keys = self.this.clone();
-            let task = LookTask {
-                keys,
-                is_over: false,
-            };
-            self.lifecycle.spawn(task.run());
-        } else {
-            drop(map);
+        let has_look_task = std::mem::replace(&mut self.map.lock().has_look_task, true);
+        if !has_look_task {
+            self.lifecycle.spawn(look_until_over(self.this.clone()));
         }
         if let Some(permit) = self.streams.awaited.permit() {
             let listener = AwaitedListener(self.this.clone());
@@ -58,31 +54,20 @@ impl Keys {
     /// The leases that stay, and those that did and are in use. If there are none, the task that looks at them ends.
     fn looked_at(&self) -> Vec<Arc<LeaseState>> {
         let mut map = self.map.lock();
-        let mut all = Vec::new();
-        for state in map.states.values() {
-            let looked_at = |lease: &&Arc<LeaseState>| state.is_looked_at(lease.id());
-            all.extend(state.leases().filter(looked_at).cloned());
-        }
+        let all = map.leases_that(|it| it.is_looked_at);
         map.has_look_task = !all.is_empty();
         all
     }
 
     /// The leases that stay.
     fn staying(&self) -> Vec<Arc<LeaseState>> {
-        let map = self.map.lock();
-        let mut all = Vec::new();
-        for state in map.states.values() {
-            let staying = state.held().filter(|(_, stays)| *stays);
-            let leases = staying.filter_map(|(claim, _)| state.lease_state(claim));
-            all.extend(leases.cloned());
-        }
-        all
+        self.map.lock().leases_that(Holding::stays)
     }
 
     /// Another process waits for this key.
     fn recall(&self, key: &Key) {
         let stays = self.update(key, |state, _, out| {
-            let stays = state.held().any(|(_, stays)| stays);
+            let stays = state.held().any(|(_, it)| it.stays());
             // The look does not tell whose place it has seen.
             let stays = stays && !state.may_have_place();
             if stays {
@@ -98,87 +83,70 @@ impl Keys {
     /// Sends the leases back that have not been used for the longest time, if too many stay.
     pub(super) fn bound_stays(&self, newest: LeaseId) {
         let map = self.map.lock();
-        let staying = || {
-            map.states.iter().flat_map(|(key, state)| {
-                let staying = state.held().filter(|(_, stays)| *stays);
-                staying.map(move |(claim, _)| (key, state, claim))
-            })
-        };
+        let held = || map.states.values().flat_map(|state| state.held());
+        let staying = || held().filter(|(_, holding)| holding.stays());
         if staying().count() <= MAX_KEYS {
             return;
         }
-        let idle = staying().filter_map(|(key, state, claim)| {
-            let since = state.unused_since(claim)?;
-            Some((since, key.clone(), claim))
-        });
-        let oldest = idle.filter(|(_, _, claim)| *claim != newest).min();
+        let others = staying().filter(|(lease, _)| lease.id() != newest);
+        let idle = others.filter_map(|(lease, it)| Some((it.unused_since()?, lease)));
+        let oldest = idle.min_by_key(|(since, lease)| (*since, lease.key(), lease.id()));
         // If all keys are in use, the new one stays only until it is not used any more.
-        let chosen = oldest.map(|(_, key, claim)| (key, claim)).or_else(|| {
-            let mut all = staying();
-            all.find(|(_, _, claim)| *claim == newest)
-                .map(|(key, _, claim)| (key.clone(), claim))
+        let chosen = oldest.map(|(_, lease)| lease).or_else(|| {
+            let mut all = staying().map(|(lease, _)| lease);
+            all.find(|lease| lease.id() == newest)
         });
+        let chosen = chosen.cloned();
         drop(map);
-        if let Some((key, claim)) = chosen {
-            self.step(
-                &key,
-                Event::StopServing(Some(claim), StayEndReason::TooMany),
-            );
+        if let Some(lease) = chosen {
+            let event = Event::StopServing(Some(lease.id()), StayEndReason::TooMany);
+            self.step(lease.key(), event);
         }
     }
 }
 
-/// Looks at the leases that stay until there are none.
-struct LookTask {
-    keys: Weak<Keys>,
-    /// Whether there are none, so that the next one has another task.
-    is_over: bool,
+impl KeyMap {
+    fn leases_that(&self, is_wanted: impl Fn(&Holding) -> bool) -> Vec<Arc<LeaseState>> {
+        let held = self.states.values().flat_map(|state| state.held());
+        let wanted = held.filter(|(_, holding)| is_wanted(holding));
+        wanted.map(|(lease, _)| lease.clone()).collect()
+    }
 }
 
-impl LookTask {
-    /// A subscriber of the application that panics in an event does not end it.
-    async fn run(mut self) {
-        while AssertUnwindSafe(self.look_on())
-            .catch_unwind()
-            .await
-            .is_err()
-        {}
-    }
+/// Looks at the leases that stay until there are none. A subscriber of the application that panics in an event does not
+/// end it.
+async fn look_until_over(keys: Weak<Keys>) {
+    while AssertUnwindSafe(look_on(&keys))
+        .catch_unwind()
+        .await
+        .is_err()
+    {}
+}
 
-    async fn look_on(&mut self) {
-        let mut failures = 0;
-        let mut answered = Instant::now();
-        loop {
-            sleep(INTERVAL).await;
-            let Some(keys) = self.keys.upgrade() else {
-                return;
-            };
-            let staying = keys.looked_at();
-            if staying.is_empty() {
-                self.is_over = true;
-                return;
-            }
-            staying.iter().for_each(|lease| lease.check_guards());
-            let asked = Instant::now();
-            match look(&keys, &staying).await {
-                Ok(()) => (failures, answered) = (0, asked),
-                Err(_) => failures += 1,
-            }
-            if failures >= FAILURES && answered.elapsed() >= FAILING {
-                (failures, answered) = (0, asked);
-                for lease in keys.staying() {
-                    let event = Event::StopServing(Some(lease.id()), StayEndReason::NotTold);
-                    keys.step(lease.key(), event);
-                }
-            }
+async fn look_on(keys: &Weak<Keys>) {
+    let mut failures = 0;
+    let mut answered = Instant::now();
+    loop {
+        sleep(INTERVAL).await;
+        let Some(keys) = keys.upgrade() else {
+            return;
+        };
+        let staying = keys.looked_at();
+        if staying.is_empty() {
+            return;
         }
-    }
-}
-
-impl Drop for LookTask {
-    fn drop(&mut self) {
-        if let Some(keys) = self.keys.upgrade().filter(|_| !self.is_over) {
-            keys.map.lock().has_look_task = false;
+        staying.iter().for_each(|lease| lease.check_guards());
+        let asked = Instant::now();
+        match look(&keys, &staying).await {
+            Ok(()) => (failures, answered) = (0, asked),
+            Err(_) => failures += 1,
+        }
+        if failures >= FAILURES && answered.elapsed() >= FAILING {
+            (failures, answered) = (0, asked);
+            for lease in keys.staying() {
+                let event = Event::StopServing(Some(lease.id()), StayEndReason::NotTold);
+                keys.step(lease.key(), event);
+            }
         }
     }
 }
@@ -263,9 +231,8 @@ impl Listener for AwaitedListener {
     }
 
     fn is_needed(&self) -> bool {
-        self.0
-            .upgrade()
-            .is_some_and(|keys| !keys.staying().is_empty())
+        let keys = self.0.upgrade();
+        keys.is_some_and(|keys| !keys.staying().is_empty())
     }
 
     fn receive(&self, awaited: Vec<Key>) {

@@ -20,12 +20,12 @@ use super::{
     cell::WaiterNo,
     claim::{Claim, Phase, RequestNo, SILENT},
     effect::{Effect, Event, Report},
-    holding::{Conversion, Holding, Serving},
+    holding::{Holding, Serving},
     line::Line,
     waiters::Waiters,
 };
 use crate::{
-    lease_state::{LeaseNumber, LeaseState},
+    lease_state::LeaseState,
     model::{LeaseId, Mode},
     retry,
     telemetry::StayEndReason,
@@ -112,20 +112,11 @@ impl KeyState {
         self.settle_due(now, out);
     }
 
-    /// Whether the store was asked to convert the lease.
-    pub(crate) fn may_be_converted(&self, claim: LeaseId) -> bool {
-        let holding = self.claim(claim).and_then(Claim::holding);
-        holding.is_some_and(|it| it.conversion == Conversion::Sent)
-    }
-
     /// Records that the lease is shared, and with it all guards under it.
     pub(crate) fn make_shared(&mut self, claim: LeaseId) {
-        if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
-            holding
-                .guards
-                .iter_mut()
-                .for_each(|it| it.mode = Mode::Shared);
-        }
+        let holding = self.claim_mut(claim).and_then(Claim::holding_mut);
+        let guards = holding.into_iter().flat_map(|it| &mut it.guards);
+        guards.for_each(|guard| guard.mode = Mode::Shared);
     }
 
     /// The leases of this process.
@@ -139,15 +130,15 @@ impl KeyState {
         self.claim(claim)?.lease_state.as_ref()
     }
 
-    /// The leases that are held, and whether each stays.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (LeaseId, bool)> {
-        let held = |claim: &Claim| Some((claim.lease(), claim.holding()?.stays()));
-        self.claims.iter().filter_map(held)
+    /// The leases that are held.
+    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<LeaseState>, &Holding)> {
+        let all = self.claims.iter();
+        all.filter_map(|claim| Some((claim.lease_state.as_ref()?, claim.holding()?)))
     }
 
-    /// Whether tasks of this process wait for the key.
-    pub(crate) fn has_waiters(&self) -> bool {
-        !self.waiters.is_empty()
+    /// The lease of a claim, if it is held.
+    pub(super) fn holding(&self, claim: LeaseId) -> Option<&Holding> {
+        self.claim(claim)?.holding()
     }
 
     /// Whether the first waiter, or one beside the line, needs the store's reports of freed keys.
@@ -156,21 +147,12 @@ impl KeyState {
         of_line && !self.has_own_exclusive() || self.claims.iter().any(Claim::has_been_refused)
     }
 
-    pub(crate) fn has_guard(&self, claim: LeaseId, guard: LeaseNumber) -> bool {
-        let holding = self.claim(claim).and_then(Claim::holding);
-        holding.is_some_and(|it| it.guards.iter().any(|it| it.number == guard))
-    }
-
-    pub(crate) fn stays(&self, claim: LeaseId) -> bool {
-        self.claim(claim)
-            .and_then(Claim::holding)
-            .is_some_and(Holding::stays)
-    }
-
-    /// Whether a lease is held that was granted to stay, so that a task looks whether it is still there.
-    pub(crate) fn is_looked_at(&self, claim: LeaseId) -> bool {
-        let holding = self.claim(claim).and_then(Claim::holding);
-        holding.is_some_and(|it| it.is_looked_at)
+    pub(crate) fn has_guard(&self, guard: &LeaseState) -> bool {
+        let mut guards = self
+            .holding(guard.id())
+            .into_iter()
+            .flat_map(|it| &it.guards);
+        guards.any(|it| it.number == guard.number())
     }
 
     /// Whether a place in the document may be that of this process.
@@ -180,15 +162,6 @@ impl KeyState {
             claim.sent.has_place || leaves
         };
         self.claims.iter().any(may_be_left)
-    }
-
-    /// Since when no task has used a lease that stays. `None` while one does.
-    pub(crate) fn unused_since(&self, claim: LeaseId) -> Option<Instant> {
-        let holding = self.claim(claim)?.holding()?;
-        match holding.serving {
-            Serving::Stays { since, .. } if holding.guards.is_empty() => Some(since),
-            _ => None,
-        }
     }
 
     /// Whether a request has no answer yet, and was not withdrawn.

@@ -7,13 +7,14 @@ use std::{
 };
 
 use super::{
-    cell::{Cell, News, Refused},
+    cell::{Cell, News},
     effect::Event,
     guards::Granted,
     keys::Keys,
     want::Want,
 };
 use crate::{
+    lease_state::{LeaseNumber, LeaseState},
     model::{Error, Held, Key},
     runtime::outside,
 };
@@ -21,7 +22,6 @@ use crate::{
 /// A task that wants a key. Its drop leaves the key to others.
 pub(crate) struct Waiting {
     keys: Arc<Keys>,
-    key: Key,
     want: Want,
     cell: Arc<Cell>,
     /// Whether it has waited, so that it was woken and may have woken others.
@@ -29,15 +29,10 @@ pub(crate) struct Waiting {
     is_over: bool,
 }
 
-/// Why the wait of a task ends without a guard.
-pub(crate) enum EndReason {
-    Held(Held),
-    Failed(Error),
-}
-
 /// How the wait of a task ends.
 pub(crate) struct WaitEnd {
-    pub(crate) outcome: Result<Granted, EndReason>,
+    /// The guard, or else the refusal, or why there is none.
+    pub(crate) outcome: Result<Granted, Result<Held, Error>>,
     /// How many waiting processes came first when a request was first refused.
     pub(crate) ahead: Option<usize>,
     /// Whether others were served before this one until the end, so that no request was sent for it.
@@ -50,7 +45,6 @@ impl Keys {
         let (key, cell) = (want.request.key.clone(), Cell::new());
         let waiting = Waiting {
             keys: self.clone(),
-            key: key.clone(),
             want: want.clone(),
             cell: cell.clone(),
             is_resumed: false,
@@ -81,29 +75,16 @@ impl Waiting {
         loop {
             let (news, call) = self.cell.take_news();
             match news {
-                News::None => {}
-                News::Offered => {
-                    if let Some((granted, ahead)) =
-                        self.keys.take(&self.key, self.cell.no(), &self.want)
-                    {
-                        return Poll::Ready(WaitEnd {
-                            outcome: Ok(granted),
-                            ahead,
-                            was_behind: false,
-                        });
-                    }
-                    continue;
-                }
-                News::Refused(refused) => {
-                    let Refused {
-                        why,
-                        ahead,
-                        was_behind,
-                    } = *refused;
+                None => {}
+                Some(News::Offered) => match self.take() {
+                    Some(end) => return Poll::Ready(end),
+                    None => continue,
+                },
+                Some(News::Refused(refused)) => {
                     return Poll::Ready(WaitEnd {
-                        outcome: Err(self.keys.end_reason(why)),
-                        ahead,
-                        was_behind,
+                        outcome: Err(self.keys.end_reason(refused.why)),
+                        ahead: refused.ahead,
+                        was_behind: refused.was_behind,
                     });
                 }
             }
@@ -124,6 +105,31 @@ impl Waiting {
             }
         }
     }
+
+    /// Takes the guard that the task is offered. `None` if it is offered none any more.
+    fn take(&self) -> Option<WaitEnd> {
+        let number = LeaseNumber::next();
+        let taken = self.keys.update(self.key(), |state, now, out| {
+            let taken = state.take(self.cell.no(), number, now, out)?;
+            let mut request = self.want.request.clone();
+            if request.lease != taken.lease.id() {
+                Arc::make_mut(&mut request).lease = taken.lease.id();
+            }
+            let of = (taken.lease, taken.fence, taken.is_first);
+            let state = LeaseState::guard(of, request, number, now);
+            let is_first = taken.is_first;
+            Some(WaitEnd {
+                outcome: Ok(Granted { state, is_first }),
+                ahead: taken.ahead,
+                was_behind: false,
+            })
+        });
+        taken.flatten()
+    }
+
+    fn key(&self) -> &Key {
+        &self.want.request.key
+    }
 }
 
 impl Drop for Waiting {
@@ -132,7 +138,7 @@ impl Drop for Waiting {
             self.keys.leave(&call);
         }
         if !self.is_over {
-            self.keys.step(&self.key, Event::Leave(self.cell.no()));
+            self.keys.step(self.key(), Event::Leave(self.cell.no()));
         }
     }
 }
