@@ -76,9 +76,10 @@ impl KeyState {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.report_wait(no, Some(held.ahead()), out);
         out.push(Effect::Listen);
-        self.ask_beside_later(lease, want, expires_in, now, |beside| {
+        if let Some(beside) = self.beside_mut(lease) {
             (beside.failures, beside.answered) = (0, Some(now));
-        });
+            beside.ask_later(want, expires_in, now);
+        }
     }
 
     fn beside_failed(
@@ -89,27 +90,24 @@ impl KeyState {
         now: Instant,
         out: &mut Effects,
     ) {
-        if let Wait::No { repeats } = want.wait {
-            let pause = self.beside_mut(lease).and_then(|beside| {
-                let pause = beside.tries.pause_after(&error).filter(|_| repeats)?;
-                beside.next = Some(now + pause);
-                Some(pause)
-            });
-            if pause.is_none() {
-                self.end_beside(lease, no, Refusal::Failed(error), now, out);
-            }
-            return;
-        }
         let limit = self.call_timeout;
-        let mut is_silent = false;
-        self.ask_beside_later(lease, want, None, now, |beside| {
+        let Some(beside) = self.beside_mut(lease) else {
+            return;
+        };
+        let gives_up = if let Wait::No { repeats } = want.wait {
+            let pause = beside.tries.pause_after(&error).filter(|_| repeats);
+            beside.next = pause.map(|pause| now + pause);
+            pause.is_none()
+        } else {
             beside.failures += 1;
             let answered = beside.answered.unwrap_or(want.since);
             let silence = now.saturating_duration_since(answered);
-            is_silent = silence >= limit && beside.failures >= TRIES;
-        });
-        let gives_up = want.wait == Wait::Endless && is_silent;
-        if !error.is_retryable() || want.is_over(now) || gives_up {
+            let is_silent = silence >= limit && beside.failures >= TRIES;
+            beside.ask_later(want, None, now);
+            let gives_up = want.wait == Wait::Endless && is_silent;
+            gives_up || !error.is_retryable() || want.is_over(now)
+        };
+        if gives_up {
             self.end_beside(lease, no, Refusal::Failed(error), now, out);
         }
     }
@@ -118,24 +116,6 @@ impl KeyState {
         match &mut self.claim_mut(lease)?.phase {
             Phase::AsksFor(_, beside) => Some(beside),
             _ => None,
-        }
-    }
-
-    /// Plans the next request for a waiter beside the line.
-    fn ask_beside_later(
-        &mut self,
-        lease: LeaseId,
-        want: &Want,
-        expires_in: Option<Duration>,
-        now: Instant,
-        note: impl FnOnce(&mut Beside),
-    ) {
-        if let Some(beside) = self.beside_mut(lease) {
-            note(beside);
-            let pause = retry::pause_until_free(beside.pauses, expires_in, random::fraction());
-            beside.pauses = beside.pauses.saturating_add(1);
-            let next = now + pause;
-            beside.next = Some(want.until().map_or(next, |end| end.min(next)));
         }
     }
 
@@ -149,5 +129,15 @@ impl KeyState {
     ) {
         self.refuse(no, why, out);
         self.settle(lease, now, out);
+    }
+}
+
+impl Beside {
+    /// Plans the next request.
+    fn ask_later(&mut self, want: &Want, expires_in: Option<Duration>, now: Instant) {
+        let pause = retry::pause_until_free(self.pauses, expires_in, random::fraction());
+        self.pauses = self.pauses.saturating_add(1);
+        let next = now + pause;
+        self.next = Some(want.until().map_or(next, |end| end.min(next)));
     }
 }

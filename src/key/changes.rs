@@ -3,7 +3,7 @@
 //! Invariant: effects are carried out after the lock of the keys is released, and reports to telemetry come last. So a
 //! subscriber of the application runs under no lock, and what it does breaks nothing.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -111,22 +111,12 @@ impl Keys {
             out.extend(map.states.remove(key).map(|state| Effect::Drop(state)));
         }
         if time != before {
-            self.set_time(&mut map.times, key, (before, time));
+            before.map(|at| map.times.remove(&(at, key.clone())));
+            if let Some(at) = time {
+                map.times.insert((at, key.clone()));
+                self.timers.arm(at);
+            }
         }
         Some((outcome, out))
-    }
-
-    /// Sets the next time that matters for a key.
-    fn set_time(
-        &self,
-        times: &mut BTreeSet<(Instant, Key)>,
-        key: &Key,
-        (before, time): (Option<Instant>, Option<Instant>),
-    ) {
-        before.map(|at| times.remove(&(at, key.clone())));
-        if let Some(at) = time {
-            times.insert((at, key.clone()));
-            self.timers.arm(at);
-        }
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct Grant {
 pub(super) struct Holding {
     pub(super) guards: Vec<Guard>,
     pub(super) serving: Serving,
-    /// The fences of an exclusive lease. A shared one has one.
-    fences: HeldFences,
+    /// Only an exclusive lease has more than one.
+    fences: Fences,
     pub(super) acquired_at: DateTime<Utc>,
     /// When the holders of the lease cannot count on it any more, as far as it was renewed. The past if it is lost.
     pub(super) deadline: Instant,
@@ -67,12 +67,6 @@ pub(super) struct Guard {
     fence: Fence,
     /// When the guard outlives its own ttl.
     pub(super) expires: Instant,
-}
-
-#[derive(Debug)]
-enum HeldFences {
-    Block(Fences),
-    One(Fence),
 }
 
 /// For how long the lease serves further tasks.
@@ -139,16 +133,10 @@ impl Holding {
             }
             None => Serving::Over,
         };
-        let fences = match terms.mode {
-            Mode::Exclusive if terms.fences > 1 => {
-                HeldFences::Block(Fences::of_grant(grant.fence, terms.fences))
-            }
-            _ => HeldFences::One(grant.fence),
-        };
         Self {
             guards: Vec::new(),
             serving,
-            fences,
+            fences: Fences::of_grant(terms.mode, grant.fence, terms.fences),
             acquired_at: grant.acquired_at,
             deadline: grant.deadline,
             at_end: AtEnd::Release,
@@ -214,10 +202,7 @@ impl Holding {
         mode: Mode,
         expires: Instant,
     ) -> Option<Fence> {
-        let fence = match &mut self.fences {
-            HeldFences::Block(fences) => fences.take()?,
-            HeldFences::One(fence) => *fence,
-        };
+        let fence = self.fences.take()?;
         if let Serving::Turn { left, .. } = &mut self.serving {
             *left = left.saturating_sub(1);
         }
@@ -263,12 +248,6 @@ impl Holding {
         (covers && mode != Mode::Permits).then_some(newest)
     }
 
-    /// When a guard outlives its ttl. `None` if it is not there.
-    pub(super) fn expires(&self, number: LeaseNumber) -> Option<Instant> {
-        let guard = self.guards.iter().find(|guard| guard.number == number)?;
-        Some(guard.expires)
-    }
-
     /// Records that the lease of a guard that has just left is not released. `expires` is when that one outlives its ttl.
     pub(super) fn give_away(&mut self, expires: Instant) {
         self.at_end = match self.at_end {
@@ -278,15 +257,12 @@ impl Holding {
         };
     }
 
-    /// Removes a guard. Returns whether it was there.
-    pub(super) fn leave(&mut self, number: LeaseNumber, now: Instant) -> bool {
-        let before = self.guards.len();
-        self.guards.retain(|guard| guard.number != number);
-        let was_there = self.guards.len() < before;
-        if was_there {
-            self.note_idle(now);
-        }
-        was_there
+    /// Removes a guard. Returns when it outlives its ttl. `None` if it was not there.
+    pub(super) fn leave(&mut self, number: LeaseNumber, now: Instant) -> Option<Instant> {
+        let at = self.guards.iter().position(|it| it.number == number)?;
+        let guard = self.guards.remove(at);
+        self.note_idle(now);
+        Some(guard.expires)
     }
 
     /// Removes the guards that have outlived their own ttl, and returns them. While the lease is live, others can have

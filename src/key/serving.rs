@@ -29,7 +29,7 @@ impl Claim {
     /// Where this task gets what it wants, if this lease serves.
     fn fit(&self, want: &Want) -> Fit {
         let (terms, wants) = (&self.request, &want.request);
-        let stays = self.holding().is_some_and(|it| it.stays());
+        let stays = self.holding().is_some_and(Holding::stays);
         let from_memory = match want.memory {
             FromMemory::Never => false,
             FromMemory::IfItStays => stays,
@@ -38,12 +38,10 @@ impl Claim {
         // The document names the holder and its note.
         let is_same = (&terms.owner, &terms.note) == (&wants.owner, &wants.note);
         let has_terms = stays || (terms.ttl, terms.access) == (wants.ttl, wants.access);
-        let can_share = match (terms.access.mode(), wants.access.mode()) {
-            (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => {
-                true
-            }
-            (Mode::Exclusive | Mode::Shared, _) | (Mode::Permits, _) => false,
-        };
+        let can_share = matches!(
+            (terms.access.mode(), wants.access.mode()),
+            (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared)
+        );
         if can_share && is_same && has_terms && from_memory {
             Fit::Here
         } else if want.conflicts_with(terms.access.mode()) {
@@ -57,18 +55,14 @@ impl Claim {
 impl KeyState {
     /// Where a task gets what it wants, and whether it can have a guard under this claim now.
     pub(super) fn fit_of(&self, claim: &Claim, want: &Want, now: Instant) -> (Fit, bool) {
-        let Some(holding) = claim.holding() else {
+        let holding = claim.holding();
+        let Some(holding) = holding.filter(|it| it.serves(want.request.ttl, now)) else {
             return (Fit::After, false);
         };
-        if !holding.serves(want.request.ttl, now) {
-            return (Fit::After, false);
-        }
         let offered = self.waiters.offered(claim.lease());
         let offered = offered.map(|(_, waiter)| waiter.want.access().mode());
-        (
-            claim.fit(want),
-            holding.has_room(want.access().mode(), offered),
-        )
+        let has_room = holding.has_room(want.access().mode(), offered);
+        (claim.fit(want), has_room)
     }
 
     /// The claim that serves the line.
@@ -125,30 +119,27 @@ impl KeyState {
         let Some(holding) = claim.holding() else {
             return;
         };
-        let (phase, how) = match holding.at_end {
-            AtEnd::GiveAway => (Phase::GivenAway(holding.acquired_at), GiveBack::Detach),
-            AtEnd::GiveAwayUntil(until) if now < until => {
-                (Phase::GivenAway(holding.acquired_at), GiveBack::Detach)
-            }
-            AtEnd::Release | AtEnd::GiveAwayUntil(_) => {
-                // The release knows of what was unclear before it, and is repeated.
-                claim.sent.is_unclear = false;
-                // A close waits for it from now on, also before it has begun.
-                out.push(Effect::Bind(lease));
-                let phase = Phase::Releasing {
-                    since: now,
-                    is_granted_again: false,
-                };
-                (phase, GiveBack::Release)
-            }
+        let is_given_away = match holding.at_end {
+            AtEnd::Release => false,
+            AtEnd::GiveAway => true,
+            AtEnd::GiveAwayUntil(until) => now < until,
         };
-        claim.phase = phase;
         let state = claim.lease_state.clone();
-        out.extend(state.map(|lease| Effect::GiveBack(lease, how)));
-        if how == GiveBack::Detach {
+        if is_given_away {
+            claim.phase = Phase::GivenAway(holding.acquired_at);
+            out.extend(state.map(|lease| Effect::GiveBack(lease, GiveBack::Detach)));
             // The first waiter may not listen to the store yet.
-            self.wake(now);
+            return self.wake(now);
         }
+        // The release knows of what was unclear before it, and is repeated.
+        claim.sent.is_unclear = false;
+        claim.phase = Phase::Releasing {
+            since: now,
+            is_granted_again: false,
+        };
+        // A close waits for it from now on, also before it has begun.
+        out.push(Effect::Bind(lease));
+        out.extend(state.map(|lease| Effect::GiveBack(lease, GiveBack::Release)));
     }
 
     /// Removes the guards that have outlived their ttl, so that others can have the key.

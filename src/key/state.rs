@@ -148,11 +148,8 @@ impl KeyState {
     }
 
     pub(crate) fn has_guard(&self, guard: &LeaseState) -> bool {
-        let mut guards = self
-            .holding(guard.id())
-            .into_iter()
-            .flat_map(|it| &it.guards);
-        guards.any(|it| it.number == guard.number())
+        let holding = self.holding(guard.id());
+        holding.is_some_and(|it| it.guards.iter().any(|it| it.number == guard.number()))
     }
 
     /// Whether a place in the document may be that of this process.

@@ -83,8 +83,8 @@ impl KeyState {
         let is_closing = self.facts.is_closing;
         let mut departed = Departed::default();
         if let Some(holding) = self.claim_mut(claim).and_then(Claim::holding_mut) {
-            let expires = holding.expires(guard);
-            departed.was_there = holding.leave(guard, now);
+            let expires = holding.leave(guard, now);
+            departed.was_there = expires.is_some();
             let wants = match how {
                 Departure::Released | Departure::Done(_) => false,
                 Departure::Detached => true,

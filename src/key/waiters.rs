@@ -96,16 +96,13 @@ impl Waiters {
 
     /// The first in the line.
     pub(super) fn first(&self) -> Option<(WaiterNo, &Waiter)> {
-        let (_, no) = self.line.first()?;
-        Some((*no, self.get(*no)?))
+        self.in_line().next()
     }
 
     /// Those in the line, the first one first.
     pub(super) fn in_line(&self) -> impl Iterator<Item = (WaiterNo, &Waiter)> {
-        let all = &self.all;
-        self.line
-            .iter()
-            .filter_map(|(_, no)| Some((*no, all.get(no)?.as_ref())))
+        let line = self.line.iter();
+        line.filter_map(|(_, no)| Some((*no, self.get(*no)?)))
     }
 
     pub(super) fn has_line(&self) -> bool {
@@ -120,10 +117,8 @@ impl Waiters {
 
     /// Those that have been offered a guard under this claim.
     pub(super) fn offered(&self, claim: LeaseId) -> impl Iterator<Item = (WaiterNo, &Waiter)> {
-        let offered = self
-            .offers
-            .iter()
-            .filter_map(|(_, no)| Some((*no, self.all.get(no)?.as_ref())));
+        let offers = self.offers.iter();
+        let offered = offers.filter_map(|(_, no)| Some((*no, self.get(*no)?)));
         offered.filter(move |(_, it)| matches!(it.role, Role::Offered(of, _) if of == claim))
     }
 
@@ -188,14 +183,9 @@ impl Waiters {
 
     pub(super) fn remove(&mut self, no: WaiterNo) -> Option<Box<Waiter>> {
         let waiter = self.all.remove(&no)?;
-        match waiter.role {
-            Role::InLine => {
-                self.line.remove(&(waiter.rank, no));
-            }
-            Role::Offered(_, at) => {
-                self.offers.remove(&(at, no));
-            }
-            Role::Beside(_) | Role::AfterRelease(_) => {}
+        self.line.remove(&(waiter.rank, no));
+        if let Role::Offered(_, at) = waiter.role {
+            self.offers.remove(&(at, no));
         }
         if let Some(until) = waiter.want.until() {
             self.ends.remove(&(until, no));
@@ -204,20 +194,15 @@ impl Waiters {
     }
 
     fn index(&mut self, no: WaiterNo, waiter: &Waiter) {
-        match waiter.role {
-            Role::InLine => {
-                self.line.insert((waiter.rank, no));
-            }
-            Role::Offered(_, at) => {
-                self.offers.insert((at, no));
-            }
-            Role::Beside(_) | Role::AfterRelease(_) => {}
+        if let Role::Offered(_, at) = waiter.role {
+            // It is the waiter's, whatever the time.
+            self.offers.insert((at, no));
+            return;
         }
-        // What is offered is the waiter's, whatever the time.
-        if let (Some(until), false) = (
-            waiter.want.until(),
-            matches!(waiter.role, Role::Offered(..)),
-        ) {
+        if waiter.role == Role::InLine {
+            self.line.insert((waiter.rank, no));
+        }
+        if let Some(until) = waiter.want.until() {
             self.ends.insert((until, no));
         }
     }
@@ -230,10 +215,8 @@ impl Waiters {
 
     /// Those that have left an offer untaken for too long.
     pub(super) fn silent(&self, now: Instant) -> Vec<WaiterNo> {
-        let silent = self
-            .offers
-            .iter()
-            .take_while(|(at, _)| *at + UNCLAIMED <= now);
+        let offers = self.offers.iter();
+        let silent = offers.take_while(|(at, _)| *at + UNCLAIMED <= now);
         silent.map(|(_, no)| *no).collect()
     }
 
