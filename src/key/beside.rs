@@ -61,18 +61,19 @@ impl KeyState {
         if want.is_over(now) {
             return self.end_beside(lease, no, Refusal::Held(held), now, out);
         }
-        if !want.has_own_holder(&held) && !want.is_barging() {
-            // It waits as others do.
+        let joins_line = if want.is_barging() {
+            // It is served from memory, or the lease goes back for it.
+            let is_asked_for = |claim: &Claim| self.fit_of(claim, want, now).0 != Fit::Beside;
+            self.serving().is_some_and(is_asked_for)
+        } else {
+            // It waits as others do, unless its owner has the key.
+            !want.has_own_holder(&held)
+        };
+        if joins_line {
             self.waiters.set_role(no, Role::InLine);
             return self.settle(lease, now, out);
         }
         // A lease beside which it asks is not there any more, or others hold the key too.
-        let is_asked_for = |claim: &Claim| self.fit_of(claim, want, now).0 != Fit::Beside;
-        if want.is_barging() && self.serving().is_some_and(is_asked_for) {
-            // It is served from memory, or the lease goes back for it.
-            self.waiters.set_role(no, Role::InLine);
-            return self.settle(lease, now, out);
-        }
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.report_wait(no, Some(held.ahead()), out);
         out.push(Effect::Listen);

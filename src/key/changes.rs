@@ -26,13 +26,7 @@ const CONTENDED_FOR: Duration = Duration::from_secs(30);
 impl Keys {
     /// Applies what happens to a key that is wanted or held, and carries out what follows.
     pub(crate) fn step(&self, key: &Key, event: Event) {
-        let changed = self.change(key, false, |state, now, out| state.step(event, now, out));
-        self.carry_out(key, changed);
-    }
-
-    /// Looks at the times of a key again, because one has changed.
-    pub(crate) fn look_at_times(&self, key: &Key) {
-        self.update(key, |_, _, _| ());
+        self.update(key, |state, now, out| state.step(event, now, out));
     }
 
     /// Tells the keys whose times have come.

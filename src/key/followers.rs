@@ -40,16 +40,6 @@ impl Followers {
         let keys = self.0.lock();
         keys.values().flatten().for_each(|it| it.notify_one());
     }
-
-    fn remove(&self, key: &Key, follower: &Arc<Notify>) {
-        let mut keys = self.0.lock();
-        if let Some(followers) = keys.get_mut(key) {
-            followers.retain(|it| !Arc::ptr_eq(it, follower));
-            if followers.is_empty() {
-                keys.remove(key);
-            }
-        }
-    }
 }
 
 /// Follows a key until it is dropped.
@@ -69,6 +59,12 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.followers.remove(&self.key, &self.told);
+        let mut keys = self.followers.0.lock();
+        if let Some(followers) = keys.get_mut(&self.key) {
+            followers.retain(|it| !Arc::ptr_eq(it, &self.told));
+            if followers.is_empty() {
+                keys.remove(&self.key);
+            }
+        }
     }
 }

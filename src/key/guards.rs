@@ -99,7 +99,8 @@ impl Keys {
         if !self.stays(guard) {
             guard.stored().set_max_hold(Some(max_hold), from);
         }
-        self.look_at_times(guard.key());
+        // The key looks at its times again, because one has changed.
+        self.update(guard.key(), |_, _, _| ());
     }
 
     /// Gives up a guard. If its lease goes back with it, the release begins before any event is made, and this returns its
@@ -259,17 +260,12 @@ impl Keys {
     pub(super) fn abandon(&self, lease: &Arc<LeaseState>) {
         match self.end(lease, Instant::now()) {
             Ok((pending, ended)) => {
-                self.release_in_background(pending);
+                self.lifecycle.spawn(pending.settle());
                 lease.report_end(ended);
             }
             // Another call has ended it, and nothing is left to release.
             Err(EndedBefore) => self.step(lease.key(), Event::Released(lease.id())),
         }
-    }
-
-    /// Carries out a release whose outcome nobody waits for.
-    pub(crate) fn release_in_background(&self, pending: PendingRelease) {
-        self.lifecycle.spawn(pending.settle());
     }
 
     /// Gives up a lease without a release.
@@ -286,7 +282,7 @@ impl Keys {
     /// without a `call`.
     fn release(&self, call: Option<PolledCall>, pending: PendingRelease) -> ReleaseOutcome {
         let Some(call) = call else {
-            self.release_in_background(pending);
+            self.lifecycle.spawn(pending.settle());
             return async { Err(Error::NoRuntime) }.boxed();
         };
         let (reply, outcome) = oneshot::channel();

@@ -153,7 +153,7 @@ impl Waiters {
     }
 
     pub(super) fn cell(&self, no: WaiterNo) -> Option<Arc<Cell>> {
-        Some(self.all.get(&no)?.cell.clone())
+        Some(self.get(no)?.cell.clone())
     }
 
     /// Gives a waiter another role.

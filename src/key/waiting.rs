@@ -42,7 +42,7 @@ pub(crate) struct WaitEnd {
 impl Keys {
     /// Lets a task want a key from now on.
     pub(crate) fn enter(self: &Arc<Self>, want: Want) -> Waiting {
-        let (key, cell) = (want.request.key.clone(), Cell::new());
+        let cell = Cell::new();
         let waiting = Waiting {
             keys: self.clone(),
             want: want.clone(),
@@ -50,10 +50,11 @@ impl Keys {
             is_resumed: false,
             is_over: false,
         };
-        let entered = self.change(&key, true, |state, now, out| {
+        let key = waiting.key();
+        let entered = self.change(key, true, |state, now, out| {
             state.step(Event::Enter(cell, want), now, out);
         });
-        self.carry_out(&key, entered);
+        self.carry_out(key, entered);
         waiting
     }
 }
