@@ -146,18 +146,6 @@ impl Holding {
         }
     }
 
-    /// Records until when the holders of the lease, and each guard under it, can count on it.
-    pub(super) fn refresh(
-        &mut self,
-        deadline: Instant,
-        expiry: impl Fn(LeaseNumber) -> Option<Instant>,
-    ) {
-        self.deadline = deadline;
-        for guard in &mut self.guards {
-            guard.expires = expiry(guard.number).unwrap_or(guard.expires);
-        }
-    }
-
     pub(super) fn is_live(&self, now: Instant) -> bool {
         now < self.deadline
     }

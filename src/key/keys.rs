@@ -178,12 +178,12 @@ impl KeyState {
                 continue;
             };
             let guards = lease.guards();
-            let expiry = |number| {
-                let mut guards = guards.iter();
-                let guard = guards.find(|guard| guard.number() == number)?;
-                Some(now + guard.own_remaining(now))
-            };
-            holding.refresh(now + lease.remaining_after(now, suspended), expiry);
+            holding.deadline = now + lease.remaining_after(now, suspended);
+            for guard in &mut holding.guards {
+                let known = guards.iter().find(|it| it.number() == guard.number);
+                let expires = known.map(|known| now + known.own_remaining(now));
+                guard.expires = expires.unwrap_or(guard.expires);
+            }
         }
     }
 }

@@ -11,16 +11,15 @@ use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    effect::Event,
+    effect::{Effect, Event},
     holding::Holding,
     keys::{KeyMap, Keys},
 };
 use crate::{
     lease_state::LeaseState,
-    messages::{LookAnswer, LookRequest, MAX_RENEWALS, renewal_left_out},
-    model::{Error, Key, LeaseId},
+    messages::{LookRequest, MAX_RENEWALS, renewal_left_out},
+    model::{Key, LeaseId},
     runtime::{
-        self,
         listener::{Listener, Opening, listen},
         suspension::SentAt,
     },
@@ -66,18 +65,16 @@ impl Keys {
 
     /// Another process waits for this key.
     fn recall(&self, key: &Key) {
-        let stays = self.update(key, |state, _, out| {
+        self.update(key, |state, now, out| {
             let stays = state.held().any(|(_, it)| it.stays());
             // The look does not tell whose place it has seen.
-            let stays = stays && !state.may_have_place();
-            if stays {
-                out.push(super::effect::Effect::Contended);
+            if stays && !state.may_have_place() {
+                out.push(Effect::Contended);
+                state.facts.may_stay = false;
+                let event = Event::StopServing(None, StayEndReason::WaitedFor);
+                state.step(event, now, out);
             }
-            stays
         });
-        if stays == Some(true) {
-            self.step(key, Event::StopServing(None, StayEndReason::WaitedFor));
-        }
     }
 
     /// Sends the leases back that have not been used for the longest time, if too many stay.
@@ -137,9 +134,10 @@ async fn look_on(keys: &Weak<Keys>) {
         }
         staying.iter().for_each(|lease| lease.check_guards());
         let asked = Instant::now();
-        match look(&keys, &staying).await {
-            Ok(()) => (failures, answered) = (0, asked),
-            Err(_) => failures += 1,
+        if look(&keys, &staying).await {
+            (failures, answered) = (0, asked);
+        } else {
+            failures += 1;
         }
         if failures >= FAILURES && answered.elapsed() >= FAILING {
             (failures, answered) = (0, asked);
@@ -151,38 +149,30 @@ async fn look_on(keys: &Weak<Keys>) {
     }
 }
 
-async fn look(keys: &Keys, staying: &[Arc<LeaseState>]) -> Result<(), Error> {
-    let mut outcome = Ok(());
+/// Looks at these leases. Returns whether the store has answered for all of them.
+async fn look(keys: &Keys, staying: &[Arc<LeaseState>]) -> bool {
+    let mut are_answered = true;
     for some in staying.chunks(MAX_RENEWALS) {
-        match look_at(keys, some).await {
-            Ok(answers) => {
-                let mut gone = Vec::new();
-                for (lease, answer) in some.iter().zip(answers) {
-                    if answer.is_waited_for {
-                        keys.recall(lease.key());
-                    }
-                    if !answer.is_held && !lease.has_ended() {
-                        gone.push(lease.clone());
-                    }
-                }
-                renew(keys, gone).await;
+        let request = |lease: &Arc<LeaseState>| LookRequest::new(lease.key().clone(), lease.id());
+        let requests: Vec<_> = some.iter().map(request).collect();
+        let look = |store: Arc<dyn Store>| async move { store.look(&requests).await };
+        let answers = keys.call("look", keys.call_timeout(), look).await;
+        let Some(answers) = answers.ok().filter(|it| it.len() == some.len()) else {
+            are_answered = false;
+            continue;
+        };
+        let mut gone = Vec::new();
+        for (lease, answer) in some.iter().zip(answers) {
+            if answer.is_waited_for {
+                keys.recall(lease.key());
             }
-            Err(error) => outcome = Err(error),
+            if !answer.is_held && !lease.has_ended() {
+                gone.push(lease.clone());
+            }
         }
+        renew(keys, gone).await;
     }
-    outcome
-}
-
-async fn look_at(keys: &Keys, leases: &[Arc<LeaseState>]) -> Result<Vec<LookAnswer>, Error> {
-    let request = |lease: &Arc<LeaseState>| LookRequest::new(lease.key().clone(), lease.id());
-    let requests: Vec<_> = leases.iter().map(request).collect();
-    let look = |store: Arc<dyn Store>| async move { store.look(&requests).await };
-    let answers = keys.call("look", keys.call_timeout(), look).await?;
-    if answers.len() == leases.len() {
-        return Ok(answers);
-    }
-    let why = "its answers to a look do not match the requests";
-    Err(runtime::interrupted(why))
+    are_answered
 }
 
 /// Renews leases that a look did not find: the answer tells whether, and why, they are gone.
@@ -203,10 +193,10 @@ async fn renew(keys: &Keys, leases: Vec<Arc<LeaseState>>) {
         Ok(())
     };
     let _ = keys.call("renew", keys.call_timeout(), renewing).await;
-    for lease in leases
-        .iter()
-        .filter(|lease| lease.loss(Instant::now()).is_some())
-    {
+    for lease in leases {
+        if lease.loss(Instant::now()).is_none() {
+            continue;
+        }
         let event = Event::StopServing(Some(lease.id()), StayEndReason::Evicted);
         keys.step(lease.key(), event);
     }

@@ -219,11 +219,8 @@ impl KeyState {
         why: StayEndReason,
         out: &mut Effects,
     ) {
-        for claim in &mut self.claims {
-            let lease = claim.lease();
-            if which.is_some_and(|which| which != lease) {
-                continue;
-            }
+        let is_meant = |claim: &&mut Claim| which.is_none_or(|which| which == claim.lease());
+        for claim in self.claims.iter_mut().filter(is_meant) {
             let (Phase::Held(holding), Some(lease)) = (&mut claim.phase, &claim.lease_state) else {
                 continue;
             };
