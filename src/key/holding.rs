@@ -64,7 +64,7 @@ pub(super) struct Holding {
 pub(super) struct Guard {
     pub(super) number: LeaseNumber,
     pub(super) mode: Mode,
-    fence: Fence,
+    pub(super) fence: Fence,
     /// When the guard outlives its own ttl.
     pub(super) expires: Instant,
 }
@@ -198,20 +198,8 @@ impl Holding {
         Some(fence)
     }
 
-    /// Gives an owner that enters again a guard with the fence of the newest one. `None` if no guard is left to enter.
-    pub(super) fn reenter(
-        &mut self,
-        number: LeaseNumber,
-        mode: Mode,
-        expires: Instant,
-        now: Instant,
-    ) -> Option<Fence> {
-        let fence = self.entered(mode, now)?.fence;
-        self.push(number, mode, fence, expires);
-        Some(fence)
-    }
-
-    fn push(&mut self, number: LeaseNumber, mode: Mode, fence: Fence, expires: Instant) {
+    /// Adds a guard, with a fence that was taken for it, or that of the guard which its owner has entered.
+    pub(super) fn push(&mut self, number: LeaseNumber, mode: Mode, fence: Fence, expires: Instant) {
         self.was_taken = true;
         self.guards.push(Guard {
             number,

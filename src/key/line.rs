@@ -129,9 +129,7 @@ impl Line {
             NextRequest::UnderWay { is_reported: true } | NextRequest::AtOnce => {
                 NextRequest::AtOnce
             }
-            NextRequest::UnderWay { is_reported: false } | NextRequest::Paused(_) => {
-                NextRequest::Paused(at)
-            }
+            _ => NextRequest::Paused(at),
         };
     }
 
@@ -204,12 +202,8 @@ impl Line {
         };
         let unreported = retry::pause_until_free(self.pauses, expires_in, 1.0);
         // Only one process is the first. It needs no jitter, and asks no more than once a second.
-        let is_slow_first = ahead.is_first() && self.pauses.max(least) >= retry::PAUSES_TO_LONGEST;
-        let chance = if is_slow_first {
-            1.0
-        } else {
-            random::fraction()
-        };
+        let is_slow = ahead.is_first() && self.pauses.max(least) >= retry::PAUSES_TO_LONGEST;
+        let chance = if is_slow { 1.0 } else { random::fraction() };
         let otherwise = self.count_pause(least, expires_in, chance);
         let took = now.saturating_duration_since(self.asked);
         let pace = &mut self.place.pace;
@@ -222,7 +216,7 @@ impl Line {
         let (of, chance) = ((held, ahead), random::fraction());
         let pause = self.place.pause(of, wakes, otherwise, chance);
         self.needs_reports = pace::needs_reports(held, ahead, by_refusals, mode == Mode::Permits);
-        if self.place.pace.holders_leave() {
+        if self.place.pace.holders_leave {
             // This pause is shorter than the planned one, which does not count.
             self.pauses = self.pauses.saturating_sub(1);
         }

@@ -115,8 +115,9 @@ pub(super) struct Pace {
     seen: Option<(Instant, usize)>,
     /// How many leases held the key at the last refusal.
     holders: usize,
-    /// Whether the last refusal named fewer holders than the one before.
-    are_fewer: bool,
+    /// Whether holders of a shared key have released it since the refusal before, and others have not. Holders that began
+    /// together end together, so the key may be free soon.
+    pub(super) holders_leave: bool,
     /// Whether a refusal has named processes ahead. If so, the key changes hands between processes, and the pauses go by
     /// the speed of the queue, and not by the number of refusals.
     pub(super) had_others_ahead: bool,
@@ -130,7 +131,8 @@ impl Pace {
         self.took = [took, self.took[0]];
         let holders = held.holders().len();
         let is_shared = |holder: &Holder| holder.mode != Mode::Exclusive;
-        self.are_fewer = holders < self.holders && held.holders().iter().all(is_shared);
+        let are_fewer = 0 < holders && holders < self.holders;
+        self.holders_leave = are_fewer && held.holders().iter().all(is_shared);
         self.holders = holders;
         self.had_others_ahead |= held.ahead() > 0;
         let Some((since, before)) = self.seen else {
@@ -147,12 +149,6 @@ impl Pace {
         if passed > 0 || ahead > before {
             self.seen = Some((now, ahead));
         }
-    }
-
-    /// Whether holders of a shared key have released it, and others have not. Holders that began together end together,
-    /// so the key may be free soon.
-    pub(super) fn holders_leave(&self) -> bool {
-        self.are_fewer && self.holders > 0
     }
 
     /// The pause while holders leave. If many are left, the key is not free at once.
@@ -176,7 +172,7 @@ impl Pace {
             None => self.expected_wait(turns).min(FREE.saturating_mul(turns)),
             Some(time) => {
                 let shares = match turns {
-                    0 if self.holders_leave() => self.until_more_leave(held),
+                    0 if self.holders_leave => self.until_more_leave(held),
                     0 => time / 8,
                     _ => (time / 4).saturating_mul(turns.saturating_add(1)).min(time),
                 };

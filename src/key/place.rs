@@ -88,7 +88,7 @@ impl OwnPlace {
             otherwise
         } else if self.pace.had_others_ahead {
             self.pace.pause(held, ahead, reports_freed, chance)
-        } else if self.pace.holders_leave() && !reports_freed {
+        } else if self.pace.holders_leave && !reports_freed {
             otherwise.min(self.pace.until_more_leave(held))
         } else {
             otherwise

@@ -21,7 +21,7 @@ use super::{
     claim::{Claim, Phase, RequestNo, SILENT},
     effect::{Effect, Event, Report},
     holding::{Holding, Serving},
-    line::Line,
+    line::{Line, NextRequest},
     waiters::Waiters,
 };
 use crate::{
@@ -236,12 +236,10 @@ impl KeyState {
     /// When the next time comes of which the driver tells this state by [`Event::Timer`].
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let has_line = self.waiters.has_line();
-        let of_claims = self
-            .claims
-            .iter()
-            .flat_map(|claim| self.times_of(claim, has_line));
+        let claims = self.claims.iter();
+        let of_claims = claims.flat_map(|claim| self.times_of(claim, has_line));
         let of_line = match self.line.next {
-            super::line::NextRequest::Paused(until) if has_line => Some(until),
+            NextRequest::Paused(until) if has_line => Some(until),
             _ => None,
         };
         let of_waiters = [
@@ -249,10 +247,8 @@ impl KeyState {
             self.waiters.next_silent().filter(|_| has_line),
             of_line,
         ];
-        of_claims
-            .chain(of_waiters.into_iter().flatten())
-            .filter(|at| *at > self.passed)
-            .min()
+        let all = of_claims.chain(of_waiters.into_iter().flatten());
+        all.filter(|at| *at > self.passed).min()
     }
 
     /// The times that matter for a claim.

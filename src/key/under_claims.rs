@@ -42,10 +42,14 @@ impl KeyState {
             let lease = claim.lease_state.clone()?;
             let holding = claim.holding_mut()?;
             let is_first = !holding.was_taken;
-            let enters = want.request.reentrant;
-            let entered = enters.then(|| holding.reenter(number, mode, expires, now));
-            let fence = match entered.flatten() {
-                Some(fence) => fence,
+            let entered = holding
+                .entered(mode, now)
+                .filter(|_| want.request.reentrant);
+            let fence = match entered.map(|guard| guard.fence) {
+                Some(fence) => {
+                    holding.push(number, mode, fence, expires);
+                    fence
+                }
                 None if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
                 None => return None,
             };

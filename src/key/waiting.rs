@@ -62,12 +62,7 @@ impl Keys {
 impl Waiting {
     /// Waits for the guard, or for why there is none. Cancel safe: a task that is dropped takes nothing with it.
     pub(crate) async fn end(mut self) -> WaitEnd {
-        let end = poll_fn(|cx| {
-            let end = self.poll(cx);
-            self.is_resumed |= end.is_pending();
-            end
-        })
-        .await;
+        let end = poll_fn(|cx| self.poll(cx)).await;
         self.is_over = true;
         end
     }
@@ -102,6 +97,7 @@ impl Waiting {
                 }
             }
             if !self.cell.wait(cx.waker()) {
+                self.is_resumed = true;
                 return Poll::Pending;
             }
         }
