@@ -32,42 +32,48 @@ impl KeyState {
             return;
         };
         let want = waiter.want.clone();
-        match answer {
+        let why = match answer {
             Answer::Granted(grant, granted) => {
-                self.hold((lease, Some(no)), grant, granted, now, out);
+                return self.hold((lease, Some(no)), grant, granted, now, out);
             }
             Answer::Held(held) => {
                 self.end_stay_if_contended(lease, &held, out);
                 if let Some(waiter) = self.waiters.get_mut(no) {
                     waiter.ahead.get_or_insert(held.ahead());
                 }
-                self.beside_refused(lease, (no, &want), held, now, out);
+                if !want.is_over(now) {
+                    return self.beside_refused(lease, (no, &want), &held, now, out);
+                }
+                Refusal::Held(held)
             }
-            Answer::Done(error) => self.end_beside(lease, no, Refusal::Failed(error), now, out),
+            Answer::Done(error) => Refusal::Failed(error),
             Answer::GrantedLate(_, error) | Answer::Failed(error) | Answer::Overdue(error) => {
-                self.beside_failed(lease, (no, &want), error, now, out);
+                if !self.beside_failed(lease, &want, &error, now) {
+                    return;
+                }
+                Refusal::Failed(error)
             }
-        }
+        };
+        self.refuse(no, why, out);
+        self.settle(lease, now, out);
     }
 
+    /// Plans what comes after the refusal of a waiter whose time is not over.
     fn beside_refused(
         &mut self,
         lease: LeaseId,
         (no, want): (WaiterNo, &Want),
-        held: Held,
+        held: &Held,
         now: Instant,
         out: &mut Effects,
     ) {
-        if want.is_over(now) {
-            return self.end_beside(lease, no, Refusal::Held(held), now, out);
-        }
         let joins_line = if want.is_barging() {
             // It is served from memory, or the lease goes back for it.
             let is_asked_for = |claim: &Claim| self.fit_of(claim, want, now).0 != Fit::Beside;
             self.serving().is_some_and(is_asked_for)
         } else {
             // It waits as others do, unless its owner has the key.
-            !want.has_own_holder(&held)
+            !want.has_own_holder(held)
         };
         if joins_line {
             self.waiters.set_role(no, Role::InLine);
@@ -83,34 +89,24 @@ impl KeyState {
         }
     }
 
-    fn beside_failed(
-        &mut self,
-        lease: LeaseId,
-        (no, want): (WaiterNo, &Want),
-        error: Error,
-        now: Instant,
-        out: &mut Effects,
-    ) {
+    /// Plans the next request after one that failed. Returns whether the wait ends instead.
+    fn beside_failed(&mut self, lease: LeaseId, want: &Want, error: &Error, now: Instant) -> bool {
         let limit = self.call_timeout;
         let Some(beside) = self.beside_mut(lease) else {
-            return;
+            return false;
         };
-        let gives_up = if let Wait::No { repeats } = want.wait {
-            let pause = beside.tries.pause_after(&error).filter(|_| repeats);
+        if let Wait::No { repeats } = want.wait {
+            let pause = beside.tries.pause_after(error).filter(|_| repeats);
             beside.next = pause.map(|pause| now + pause);
-            pause.is_none()
-        } else {
-            beside.failures += 1;
-            let answered = beside.answered.unwrap_or(want.since);
-            let silence = now.saturating_duration_since(answered);
-            let is_silent = silence >= limit && beside.failures >= TRIES;
-            beside.ask_later(want, None, now);
-            let gives_up = want.wait == Wait::Endless && is_silent;
-            gives_up || !error.is_retryable() || want.is_over(now)
-        };
-        if gives_up {
-            self.end_beside(lease, no, Refusal::Failed(error), now, out);
+            return pause.is_none();
         }
+        beside.failures += 1;
+        let answered = beside.answered.unwrap_or(want.since);
+        let silence = now.saturating_duration_since(answered);
+        let is_silent = silence >= limit && beside.failures >= TRIES;
+        beside.ask_later(want, None, now);
+        let gives_up = want.wait == Wait::Endless && is_silent;
+        gives_up || !error.is_retryable() || want.is_over(now)
     }
 
     fn beside_mut(&mut self, lease: LeaseId) -> Option<&mut Beside> {
@@ -118,18 +114,6 @@ impl KeyState {
             Phase::AsksFor(_, beside) => Some(beside),
             _ => None,
         }
-    }
-
-    fn end_beside(
-        &mut self,
-        lease: LeaseId,
-        no: WaiterNo,
-        why: Refusal,
-        now: Instant,
-        out: &mut Effects,
-    ) {
-        self.refuse(no, why, out);
-        self.settle(lease, now, out);
     }
 }
 

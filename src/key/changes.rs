@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     claim::RequestNo,
     effect::{Effect, Event},
-    keys::{KeyMap, Keys},
+    keys::Keys,
     state::{Effects, Facts, KeyState},
 };
 use crate::{
@@ -32,11 +32,10 @@ impl Keys {
     /// Tells the keys whose times have come.
     pub(super) fn pass_time(&self) -> Look {
         let now = Instant::now();
-        let due = |map: &KeyMap| -> Vec<Key> {
-            let due = map.times.iter().take_while(|(at, _)| *at <= now);
-            due.map(|(_, key)| key.clone()).collect()
-        };
-        let keys = due(&self.map.lock());
+        let map = self.map.lock();
+        let due = map.times.iter().take_while(|(at, _)| *at <= now);
+        let keys: Vec<_> = due.map(|(_, key)| key.clone()).collect();
+        drop(map);
         telemetry::for_each(&keys, |key| self.step(key, Event::Timer));
         let map = self.map.lock();
         self.timers.plan(map.times.first().map(|(at, _)| *at))
