@@ -70,9 +70,8 @@ impl Keys {
                 _ => true,
             });
             // The guards have lost their leases.
-            effects.push(Effect::Report(Report::Lost(
-                leases.iter().flat_map(|it| it.guards()).collect(),
-            )));
+            let guards = leases.iter().flat_map(|it| it.guards()).collect();
+            effects.push(Effect::Report(Report::Lost(guards)));
             rest.push((key, effects));
         }
         (pending, rest)

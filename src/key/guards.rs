@@ -115,7 +115,6 @@ impl Keys {
     ) -> (Departed, Result<Option<ReleaseOutcome>, EndedBefore>) {
         let key = guard.key();
         let changed = self.change(key, false, |state, now, out| {
-            let of = (guard.id(), guard.number());
             if let Departure::Done(done) = how
                 && state.has_guard(guard)
             {
@@ -123,7 +122,7 @@ impl Keys {
                 let stored = guard.stored();
                 stored.set_release_terms(|terms| terms.done = Some(done));
             }
-            let departed = state.depart(of, how, now, out);
+            let departed = state.depart((guard.id(), guard.number()), how, now, out);
             if let Some(call) = call.as_ref().filter(|_| departed.was_there)
                 && !state.poll_release_here(guard.id(), call)
             {
@@ -226,10 +225,8 @@ impl Keys {
             if lease.is_some() && stays {
                 stored.lose(LossReason::TakenOver);
             }
-            self.step(
-                key,
-                Event::StopServing(Some(stored.id()), StayEndReason::Evicted),
-            );
+            let event = Event::StopServing(Some(stored.id()), StayEndReason::Evicted);
+            self.step(key, event);
         }
     }
 

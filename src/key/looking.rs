@@ -113,11 +113,8 @@ impl KeyMap {
 /// Looks at the leases that stay until there are none. A subscriber of the application that panics in an event does not
 /// end it.
 async fn look_until_over(keys: Weak<Keys>) {
-    while AssertUnwindSafe(look_on(&keys))
-        .catch_unwind()
-        .await
-        .is_err()
-    {}
+    let look = || AssertUnwindSafe(look_on(&keys)).catch_unwind();
+    while look().await.is_err() {}
 }
 
 async fn look_on(keys: &Weak<Keys>) {

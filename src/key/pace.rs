@@ -240,12 +240,8 @@ pub(super) fn needs_reports(held: &Held, ahead: Ahead, pause: Duration, for_perm
     let is_held_long = held_for.is_some_and(|time| time >= WORTH_REPORTS);
     // A report names processes that have a place.
     let may_be_named = ahead.processes < MAX_PLACES;
-    let far = if for_permits {
-        FAR.max(permits_taken(held))
-    } else {
-        FAR
-    };
-    is_held_long && may_be_named && ahead.turns < far
+    let taken = if for_permits { permits_taken(held) } else { 0 };
+    is_held_long && may_be_named && ahead.turns < FAR.max(taken)
 }
 
 /// How many permits the holders have. A lease that is not of permits has all.

@@ -82,9 +82,7 @@ impl KeyState {
             };
             let lease = claim.lease();
             match self.fit_of(claim, &first.want, now) {
-                (Fit::Here, true) => {
-                    self.offer(no, lease, now, out);
-                }
+                (Fit::Here, true) => self.offer(no, lease, now, out),
                 (Fit::Here, false) | (Fit::Beside, _) => return,
                 // The turn is over, or the first waiter needs the document.
                 (Fit::After, _) => {

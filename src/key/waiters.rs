@@ -138,8 +138,7 @@ impl Waiters {
             rank,
             has_asked: false,
         });
-        self.index(no, &waiter);
-        self.all.insert(no, waiter);
+        self.insert(no, waiter);
     }
 
     /// The terms of a new claim for a waiter. No other claim has its lease id.
@@ -176,8 +175,7 @@ impl Waiters {
     fn change(&mut self, no: WaiterNo, change: impl FnOnce(&mut Waiter)) {
         if let Some(mut waiter) = self.remove(no) {
             change(&mut waiter);
-            self.index(no, &waiter);
-            self.all.insert(no, waiter);
+            self.insert(no, waiter);
         }
     }
 
@@ -193,18 +191,17 @@ impl Waiters {
         Some(waiter)
     }
 
-    fn index(&mut self, no: WaiterNo, waiter: &Waiter) {
-        if let Role::Offered(_, at) = waiter.role {
-            // It is the waiter's, whatever the time.
-            self.offers.insert((at, no));
-            return;
-        }
+    fn insert(&mut self, no: WaiterNo, waiter: Box<Waiter>) {
         if waiter.role == Role::InLine {
             self.line.insert((waiter.rank, no));
         }
-        if let Some(until) = waiter.want.until() {
+        if let Role::Offered(_, at) = waiter.role {
+            // What is offered is the waiter's, whatever the time.
+            self.offers.insert((at, no));
+        } else if let Some(until) = waiter.want.until() {
             self.ends.insert((until, no));
         }
+        self.all.insert(no, waiter);
     }
 
     /// Those whose time is over.
