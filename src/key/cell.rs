@@ -21,14 +21,6 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaiterNo(u64);
 
-impl WaiterNo {
-    /// A number that is greater than all before it.
-    fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
 pub(crate) struct Cell {
     no: WaiterNo,
     state: Mutex<CellState>,
@@ -71,10 +63,11 @@ pub(crate) enum Refusal {
 }
 
 impl Cell {
-    /// The cell of a new waiter.
+    /// The cell of a new waiter, whose number is greater than all before it.
     pub(super) fn new() -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
-            no: WaiterNo::next(),
+            no: WaiterNo(NEXT.fetch_add(1, Ordering::Relaxed)),
             state: Mutex::default(),
         })
     }

@@ -1,6 +1,6 @@
 //! The listener for the keys that become free. It runs while this process has followers, or waiters that need it.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 use futures::FutureExt;
 
@@ -60,7 +60,7 @@ impl Listener for FreedListener {
     }
 
     fn store_name(&self) -> String {
-        let keys: Option<Arc<Keys>> = self.0.upgrade();
+        let keys = self.0.upgrade();
         keys.map_or_else(|| "the store".to_owned(), |keys| keys.store.name())
     }
 
