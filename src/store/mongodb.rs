@@ -6,9 +6,9 @@
 //! - **What is sent:** `statements.rs` and its folder say what the rules say, as pipelines. They are pure.
 //! - **The operations:** `by_dialect.rs` has each operation, and asks which dialect the engine speaks (`dialect.rs`,
 //!   `engine.rs`). The dialect of pipelines has them as methods of `Pipelines`, in files named for them: `acquire.rs`,
-//!   `renew.rs`, `convert.rs`, `release.rs`, `batch.rs`, `permit.rs`, `read.rs`, `admin.rs`. `bulk.rs` sends the
-//!   changes of many keys as one command, and `change.rs` a change of one document that may be repeated. `classic.rs`
-//!   has all of them in the other dialect.
+//!   `renew.rs`, `release.rs`, `batch.rs`, `read.rs`, `admin.rs`. `bulk.rs` sends the changes of many keys as one
+//!   command, and `change.rs` a change of one document, among them conversions and permits. `classic.rs` has all of
+//!   them in the other dialect.
 //! - **The answers:** `decode.rs` reads documents, and `error.rs` sorts errors. `bson_compat.rs` converts between the
 //!   versions of the BSON library.
 //! - **The streams:** `change_stream.rs` reads which keys became free. `runtime/listener.rs` opens a stream again after
@@ -28,7 +28,6 @@ mod change;
 mod change_stream;
 mod classic;
 mod concern;
-mod convert;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
@@ -38,7 +37,6 @@ mod fence_filter;
 mod fitness;
 pub(crate) mod guarded;
 mod look;
-mod permit;
 mod pipelines;
 mod prepare;
 #[cfg(test)]
@@ -61,7 +59,7 @@ use mongodb::{Collection, bson::RawDocumentBuf};
 use parking_lot::Mutex;
 
 use self::{concern::Collections, dialect::Dialect, look::FirstLook, router_checks::RouterChecks};
-use crate::store::clock::ServerClock;
+use crate::{model::Error, store::clock::ServerClock};
 
 /// How long the document of a dead lock is kept, unless [`MongoStore::retention`] says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -267,6 +265,18 @@ impl MongoStore {
     pub fn durable_releases(mut self, durable: bool) -> Self {
         self.durable_releases = durable;
         self
+    }
+
+    /// For a release, or for the end of a place.
+    async fn writes_of_an_end(
+        &self,
+        is_undoable: bool,
+    ) -> Result<&Collection<RawDocumentBuf>, Error> {
+        if is_undoable && !self.durable_releases {
+            Ok(self.locks.undoable_writes())
+        } else {
+            self.locks.durable_writes().await
+        }
     }
 }
 

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use super::{
     decode,
-    error::{STORE, classify, is_race},
+    error::{classify, interrupted, is_race},
     pipelines::Pipelines,
     statements::{self, Form},
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, Earlier, Turn},
-    model::{Cause, Error, Held, Key, LeaseId, LockRecord},
+    model::{Error, Held, Key, LeaseId, LockRecord},
     rules::{self, Decision, Write},
     store::explained,
 };
@@ -86,9 +86,7 @@ impl Pipelines<'_> {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(None),
             Err(race) if is_race(&race, "_id") => return Ok(None),
-            Err(error) => {
-                return Err(self.explain_failure(&request.key, classify(error)).await);
-            }
+            Err(error) => return Err(self.explain_failure(&request.key, classify(error)).await),
         };
         let found = decode::found(&document, &request.key)?;
         let now = match found.granted_at(request.lease) {
@@ -107,21 +105,10 @@ impl Pipelines<'_> {
     /// Removes the place of a process. A failover may undo that, like a release: the place then counts until its time
     /// is over.
     pub(super) async fn leave(self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
-        let locks = if self.store.durable_releases {
-            self.store.locks.durable_writes().await?
-        } else {
-            self.store.locks.undoable_writes()
-        };
-        let update = self.statement_clock.update(statements::leave(waiter));
-        let left = locks
-            .update_one(statements::filter(key), update)
-            .await
-            .map_err(classify);
-        match left {
-            Ok(left) if left.modified_count > 0 => Ok(()),
-            Ok(_) => explained(self.explain_refusal(key).await),
-            Err(error) => Err(self.explain_failure(key, error).await),
+        if self.end(key, statements::leave(waiter), true).await? {
+            return Ok(());
         }
+        explained(self.explain_refusal(key).await)
     }
 
     /// Asks for a lease that an earlier request may have been granted.
@@ -129,22 +116,13 @@ impl Pipelines<'_> {
         self,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
-        let found = self
-            .change(
-                &request.key,
-                statements::acquire(request, Form::Full, self.store.retention),
-                true,
-            )
-            .await?;
-        match found {
+        let update = statements::acquire(request, Form::Full, self.store.retention);
+        match self.change(&request.key, update, true).await? {
             Some((record, now)) => {
                 self.store.record_time(now);
                 rules::answer_acquire(&record, request, now)
             }
-            None => Err(Error::Interrupted {
-                store: STORE,
-                source: Cause::text("an upsert gave back no document"),
-            }),
+            None => Err(interrupted("an upsert gave back no document")),
         }
     }
 }

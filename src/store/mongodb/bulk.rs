@@ -7,11 +7,11 @@ use mongodb::bson::{Document, RawDocumentBuf, doc};
 use super::{
     concern::Collections,
     decode,
-    error::{STORE, classify},
+    error::{classify, interrupted},
     pipelines::Pipelines,
     statements,
 };
-use crate::model::{Cause, Error, Key};
+use crate::model::{Error, Key};
 
 /// The result of a command with many changes.
 pub(super) struct BulkResult {
@@ -121,10 +121,9 @@ impl Pipelines<'_> {
         let database = self.store.locks.database();
         let answer = database.run_command(command).await.map_err(classify)?;
         if answer.contains_key("writeConcernError") {
-            return Err(Error::Interrupted {
-                store: STORE,
-                source: Cause::text("the changes were not confirmed by a majority in time"),
-            });
+            return Err(interrupted(
+                "the changes were not confirmed by a majority in time",
+            ));
         }
         Ok(answer)
     }
@@ -164,10 +163,7 @@ impl Pipelines<'_> {
 
 /// The error of a read that failed after the changes were made.
 pub(super) fn unread(error: Error) -> Error {
-    Error::Interrupted {
-        store: STORE,
-        source: Cause::text(format!("the changes were made, and not answered: {error}")),
-    }
+    interrupted(format!("the changes were made, and not answered: {error}"))
 }
 
 fn failures(mut answer: Document) -> HashMap<usize, Document> {

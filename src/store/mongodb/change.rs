@@ -1,4 +1,4 @@
-//! Changes of one document that may be sent more than once, and the reasons why a change was refused or failed.
+//! Changes of one document, among them conversions and permits, and the reasons why a change was refused or failed.
 
 use chrono::{DateTime, Utc};
 use mongodb::{
@@ -9,23 +9,56 @@ use mongodb::{
 use super::{
     MAX_SENDS,
     decode::{self, Decoded},
-    error::{STORE, cause, classify, is_race},
+    error::{STORE, cause, classify, interrupted, is_race},
     pipelines::Pipelines,
     statements,
 };
 use crate::{
-    model::{Cause, Error, Key, LockRecord},
+    messages::{ConvertAnswer, ConvertRequest, PermitAnswer, PermitRequest},
+    model::{Error, Key, LockRecord},
+    rules,
     store::explained,
 };
 
-/// A change of one document. The answer is the changed document.
-pub(super) struct Change {
-    pub(super) filter: Document,
-    pub(super) update: Vec<Document>,
-    pub(super) upsert: bool,
-}
-
 impl Pipelines<'_> {
+    /// Changes the access of a lease.
+    pub(super) async fn convert(self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        let update = statements::convert(request, self.store.retention);
+        Ok(match self.change(&request.key, update, false).await? {
+            Some((record, now)) => rules::answer_convert(Some(&record), request, now)?,
+            None => ConvertAnswer::Expired,
+        })
+    }
+
+    /// Asks a limiter for permits.
+    pub(super) async fn permit(self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let (filter, update) = (
+            statements::limiter_filter(request),
+            statements::permit(request),
+        );
+        let decode = |document: &RawDocument| decode::limiter(document, &request.key);
+        match self.send(filter, update, true, decode).await? {
+            Some((record, now)) => Ok(rules::answer_permit(&record, request, now)),
+            None => Err(interrupted("an upsert gave back no document")),
+        }
+    }
+
+    /// Sends a change that ends a lease or a place, and returns whether it changed the document.
+    pub(super) async fn end(
+        self,
+        key: &Key,
+        update: Vec<Document>,
+        is_undoable: bool,
+    ) -> Result<bool, Error> {
+        let locks = self.store.writes_of_an_end(is_undoable).await?;
+        let update = self.statement_clock.update(update);
+        let changed = locks.update_one(statements::filter(key), update).await;
+        match changed.map_err(classify) {
+            Ok(changed) => Ok(changed.modified_count > 0),
+            Err(error) => Err(self.explain_failure(key, error).await),
+        }
+    }
+
     /// Sends a change of a lock that is safe to send more than once. `None` if the document does not exist.
     pub(super) async fn change(
         self,
@@ -33,12 +66,8 @@ impl Pipelines<'_> {
         update: Vec<Document>,
         upsert: bool,
     ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
-        let change = Change {
-            filter: statements::filter(key),
-            update,
-            upsert,
-        };
-        let answer = self.send(change, |document| decode::lock(document, key));
+        let decode = |document: &RawDocument| decode::lock(document, key);
+        let answer = self.send(statements::filter(key), update, upsert, decode);
         match answer.await {
             Err(error) => Err(self.explain_failure(key, error).await),
             answer => answer,
@@ -49,17 +78,19 @@ impl Pipelines<'_> {
     /// document does not exist.
     pub(super) async fn send<R>(
         self,
-        change: Change,
+        filter: Document,
+        update: Vec<Document>,
+        upsert: bool,
         decode: impl Fn(&RawDocument) -> Result<Decoded<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
         let locks = self.store.locks.durable_writes().await?;
         let clock = self.statement_clock;
-        let update = clock.update(change.update);
+        let update = clock.update(update);
         let mut carried_out = false;
         for _ in 0..MAX_SENDS {
             let outcome = locks
-                .find_one_and_update(change.filter.clone(), update.clone())
-                .upsert(change.upsert)
+                .find_one_and_update(filter.clone(), update.clone())
+                .upsert(upsert)
                 .projection(clock.projection())
                 .return_document(ReturnDocument::After)
                 .await;
@@ -83,10 +114,9 @@ impl Pipelines<'_> {
             }
             carried_out = true;
         }
-        Err(Error::Interrupted {
-            store: STORE,
-            source: Cause::text("other clients, or the connection, got in between each time"),
-        })
+        Err(interrupted(
+            "other clients, or the connection, got in between each time",
+        ))
     }
 
     /// The reason why a conditional change left the document as it was: an error if the document is not a lock of this

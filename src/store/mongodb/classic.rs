@@ -34,11 +34,11 @@ use tokio::time::sleep;
 use self::form::{CLASSIC_SCHEMA, ClassicForm, written};
 use super::{
     MongoStore,
-    error::{STORE, classify, is_race},
+    error::{classify, interrupted, is_race, makes_no_sense, not_a_lock},
     statements::utc,
 };
 use crate::{
-    model::{Cause, Error, Key},
+    model::{Error, Key},
     rules::{Decision, Write},
 };
 
@@ -135,10 +135,7 @@ impl Classic<'_> {
                 return Ok(answer);
             }
         }
-        Err(Error::Interrupted {
-            store: STORE,
-            source: Cause::text("other clients got in between each time"),
-        })
+        Err(interrupted("other clients got in between each time"))
     }
 }
 
@@ -203,10 +200,7 @@ async fn refused(
                 key: key.clone(),
                 found: schema.to_owned(),
             }),
-            _ => Err(Error::NotALock {
-                key: key.clone(),
-                problem: "it is none of the classic dialect".to_owned(),
-            }),
+            _ => Err(not_a_lock(key, "it is none of the classic dialect")),
         },
         None => Ok(None),
     }
@@ -220,10 +214,7 @@ fn is_other_version(schema: &str) -> bool {
 }
 
 fn seen(document: RawDocumentBuf, key: &Key) -> Result<DocumentAt, Error> {
-    let wrong = |field: &str| Error::NotALock {
-        key: key.clone(),
-        problem: format!("its field {field} makes no sense"),
-    };
+    let wrong = |field| not_a_lock(key, makes_no_sense(field));
     let version = document.get_object_id("version");
     let version = version.map_err(|_| wrong("version"))?;
     let now = document.get_datetime("asked_at").ok().and_then(utc);

@@ -6,9 +6,12 @@
 use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
-use super::{error::STORE, statements::utc};
+use super::{
+    error::{interrupted, makes_no_sense, not_a_lock},
+    statements::utc,
+};
 use crate::{
-    model::{Cause, Error, Key, LimiterRecord, LockRecord},
+    model::{Error, Key, LimiterRecord, LockRecord},
     rules,
     store::stored::{self, Field, Fields, Found, time_of},
 };
@@ -46,10 +49,7 @@ pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
 /// As for [`found`], and [`Error::NotALock`] for a damaged document of a key with a live holder.
 pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
     let found = found(shown(answer), key)?;
-    let now = now(answer).map_err(|Unreadable(field)| Error::NotALock {
-        key: key.clone(),
-        problem: format!("its field {field} makes no sense"),
-    })?;
+    let now = now(answer).map_err(|problem| not_a_lock(key, problem))?;
     let record = match now {
         Some(now) => found.at(now),
         None => found.at_any_time(),
@@ -79,10 +79,7 @@ pub(crate) fn timed(
     Decoded { record, now }: Decoded,
 ) -> Result<(LockRecord, DateTime<Utc>), Error> {
     now.map(|now| (record, now))
-        .ok_or_else(|| Error::Interrupted {
-            store: STORE,
-            source: Cause::text("the server did not tell its time"),
-        })
+        .ok_or_else(|| interrupted("the server did not tell its time"))
 }
 
 /// The `_id` of the document in an answer with `statements::projection`, if it is a text.
@@ -165,9 +162,6 @@ impl Fields for Raw<'_> {
     }
 }
 
-/// The field that could not be read.
-struct Unreadable(&'static str);
-
 /// Reads a limiter from an answer with `statements::projection`.
 ///
 /// # Errors
@@ -175,9 +169,9 @@ struct Unreadable(&'static str);
 /// As for [`lock`], with [`Error::NotALimiter`] for a document that is not a limiter.
 pub(crate) fn limiter(answer: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Error> {
     let record = stored::limiter(&Raw(Some(shown(answer))), key)?;
-    let now = now(answer).map_err(|Unreadable(field)| Error::NotALimiter {
+    let now = now(answer).map_err(|problem| Error::NotALimiter {
         key: key.clone(),
-        problem: format!("its field {field} makes no sense"),
+        problem,
     })?;
     Ok(Decoded { record, now })
 }
@@ -191,20 +185,19 @@ pub(crate) fn limiter_document(document: &RawDocument, key: &Key) -> Result<Limi
     stored::limiter(&Raw(Some(document)), key)
 }
 
-fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
+/// The server's time in an answer, or why it cannot be read.
+fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, String> {
     match get(answer, "now") {
-        Some(_) if !is_stored_image(answer) => date(answer, "now").map(Some),
+        Some(now) if !is_stored_image(answer) => {
+            let now = now.as_datetime().and_then(utc);
+            now.map(Some).ok_or_else(|| makes_no_sense("now"))
+        }
         _ => Ok(None),
     }
 }
 
-fn date(document: &RawDocument, field: &'static str) -> Result<DateTime<Utc>, Unreadable> {
-    let value = get(document, field).and_then(RawBsonRef::as_datetime);
-    value.and_then(utc).ok_or(Unreadable(field))
-}
-
 /// A field of a document. A malformed field counts as missing.
-fn get<'a>(document: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
+pub(crate) fn get<'a>(document: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
     document.get(field).ok().flatten()
 }
 

@@ -11,7 +11,7 @@ use super::{
     MongoStore,
     concern::Deployment,
     dialect::Dialect,
-    error::{STORE, UNKNOWN_EXPRESSION, classify, code},
+    error::{UNKNOWN_EXPRESSION, classify, code, not_prepared},
     statement_clock::StatementClock,
 };
 use crate::model::Error;
@@ -72,11 +72,9 @@ impl MongoStore {
     pub(super) async fn statement_clock(&self) -> Result<StatementClock, Error> {
         match self.ask_dialect().await? {
             Dialect::Pipelines(clock) => Ok(clock),
-            Dialect::Classic => Err(Error::NotPrepared {
-                store: STORE,
-                problem: "what was asked for takes an update with a pipeline, which the store does not send here"
-                    .to_owned(),
-            }),
+            Dialect::Classic => Err(not_prepared(
+                "what was asked for takes an update with a pipeline, which the store does not send here",
+            )),
         }
     }
 
@@ -100,12 +98,10 @@ impl MongoStore {
             Ok(Some(found)) => found,
         };
         match found.get_document("key") {
-            Ok(key) if !key.keys().eq(["_id"]) => Err(Error::NotPrepared {
-                store: STORE,
-                problem: "it is sharded by another key than _id, so two shards may have a document of one key each: \
-                          give the locks a collection that is sharded by _id, or by none"
-                    .to_owned(),
-            }),
+            Ok(key) if !key.keys().eq(["_id"]) => Err(not_prepared(
+                "it is sharded by another key than _id, so two shards may have a document of one key each: \
+                          give the locks a collection that is sharded by _id, or by none",
+            )),
             _ => Ok(()),
         }
     }

@@ -11,7 +11,7 @@ use mongodb::{
 };
 
 use super::statements::integer;
-use crate::model::{Cause, Error, brief, quoted};
+use crate::model::{Cause, Error, Key, brief, quoted};
 
 /// The name of the store in messages.
 pub(crate) const STORE: &str = "MongoDB";
@@ -200,6 +200,35 @@ pub(crate) fn not_prepared(problem: impl Into<String>) -> Error {
         store: STORE,
         problem: problem.into(),
     }
+}
+
+/// The error of a request that may have been carried out.
+pub(crate) fn interrupted(problem: impl Into<String>) -> Error {
+    Error::Interrupted {
+        store: STORE,
+        source: Cause::text(problem),
+    }
+}
+
+/// The error of a request that a retry does not help.
+pub(crate) fn failed(problem: impl Into<String>) -> Error {
+    Error::Store {
+        store: STORE,
+        source: Cause::text(problem),
+    }
+}
+
+/// The error for a document that is not a lock.
+pub(crate) fn not_a_lock(key: &Key, problem: impl Into<String>) -> Error {
+    Error::NotALock {
+        key: key.clone(),
+        problem: problem.into(),
+    }
+}
+
+/// Why a document cannot be read.
+pub(crate) fn makes_no_sense(field: &str) -> String {
+    format!("its field {field} makes no sense")
 }
 
 /// Why a collection of locks must not have this unique index.

@@ -21,19 +21,19 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use mongodb::bson::{Document, RawDocument};
+use mongodb::bson::RawDocument;
 use tokio::time::Instant;
 
 use super::{
     bulk::{Changed, unread},
     decode::{self, timed},
-    error::{STORE, classify},
+    error::interrupted,
     pipelines::Pipelines,
     statements,
 };
 use crate::{
     messages::{ReleaseAnswer, ReleaseRequest},
-    model::{Cause, Error, Holder, after},
+    model::{Error, Holder, after},
     rules,
     store::explained,
 };
@@ -56,18 +56,19 @@ enum BatchedRelease {
 }
 
 impl Pipelines<'_> {
-    /// Releases a lease, first by a shorter statement if the lease may be the only one of its key.
+    /// Releases a lease, first by a shorter statement if the lease may be the only one of its key. A release that finds
+    /// its lease always changes the document.
     pub(super) async fn release(self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        if request.is_of_a_sole_lease() && self.release_sole(request).await? {
-            return Ok(ReleaseAnswer::Released);
+        if request.is_of_a_sole_lease() {
+            let update = statements::release_sole(request);
+            if self
+                .end(&request.key, update, request.is_undoable())
+                .await?
+            {
+                return Ok(ReleaseAnswer::Released);
+            }
         }
         self.release_beside(request).await
-    }
-
-    /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
-    async fn release_sole(self, request: &ReleaseRequest) -> Result<bool, Error> {
-        self.update(request, statements::release_sole(request))
-            .await
     }
 
     /// Releases a lease if it is in the document of its key, as the sole holder or beside others.
@@ -75,26 +76,22 @@ impl Pipelines<'_> {
         self,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
+        let update = statements::release(request, self.store.retention);
         if request.done_tick().is_some() {
-            return self.release_done(request).await;
+            // A majority confirms the answer to a repeated request, as it confirms a change: the server waits for that
+            // even if it had nothing to change.
+            let found = self.change(&request.key, update, false).await?;
+            let record = found.map(|(record, _)| record);
+            return Ok(rules::answer_release_done(record.as_ref(), request));
         }
         if self
-            .update(request, statements::release(request, self.store.retention))
+            .end(&request.key, update, request.is_undoable())
             .await?
         {
             return Ok(ReleaseAnswer::Released);
         }
         explained(self.explain_refusal(&request.key).await)?;
         Ok(ReleaseAnswer::NotHeld)
-    }
-
-    /// Releases a lease under which a tick was done. A majority confirms the answer to a repeated request, as it
-    /// confirms a change: the server waits for that even if it had nothing to change.
-    async fn release_done(self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        let update = statements::release(request, self.store.retention);
-        let found = self.change(&request.key, update, false).await?;
-        let record = found.map(|(record, _)| record);
-        Ok(rules::answer_release_done(record.as_ref(), request))
     }
 
     /// Whether a release may go by one statement with others: it is of an exclusive lease, has no minimum hold, and a
@@ -120,11 +117,9 @@ impl Pipelines<'_> {
         let since = sent.elapsed() + STALL;
         let outcomes: Vec<_> = requests
             .iter()
-            .map(|request| {
-                let document = documents.get(request.key.as_str());
-                document.map_or(Ok(BatchedRelease::Overwritten), |it| {
-                    outcome(request, it, since)
-                })
+            .map(|request| match documents.get(request.key.as_str()) {
+                Some(document) => outcome(request, document, since),
+                None => Ok(BatchedRelease::Overwritten),
             })
             .collect();
         let count = |is: fn(&Result<BatchedRelease, Error>) -> bool| {
@@ -147,33 +142,12 @@ impl Pipelines<'_> {
                     BatchedRelease::Overwritten => match hidden {
                         Some(0) => Ok(ReleaseAnswer::NotHeld),
                         Some(hidden) if hidden == unknown => Ok(ReleaseAnswer::Released),
-                        _ => Err(Error::Interrupted {
-                            store: STORE,
-                            source: Cause::text(
-                                "the document was changed again at the same moment",
-                            ),
-                        }),
+                        _ => Err(interrupted(
+                            "the document was changed again at the same moment",
+                        )),
                     },
                 });
         Ok(join_all(answers).await)
-    }
-
-    /// Sends a release, and returns whether it changed the document. A release that finds its lease always changes it.
-    async fn update(self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
-        let locks = if request.is_undoable() && !self.store.durable_releases {
-            self.store.locks.undoable_writes()
-        } else {
-            self.store.locks.durable_writes().await?
-        };
-        let update = self.statement_clock.update(update);
-        let changed = locks
-            .update_one(statements::filter(&request.key), update)
-            .await
-            .map_err(classify);
-        match changed {
-            Ok(changed) => Ok(changed.modified_count > 0),
-            Err(error) => Err(self.explain_failure(&request.key, error).await),
-        }
     }
 }
 

@@ -19,13 +19,13 @@ use super::{
     bulk::{BulkResult, Changed, statement, unread},
     concern::Deployment,
     decode::{self, timed},
-    error::{STORE, statement_failed},
+    error::{interrupted, statement_failed},
     pipelines::Pipelines,
     statements,
 };
 use crate::{
     messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest},
-    model::{Cause, Error, after},
+    model::{Error, after},
     rules,
 };
 
@@ -64,10 +64,9 @@ impl Pipelines<'_> {
         // If the second command fails, the answers of the first one still count.
         let failed = self.renew_singly(&mut renewals).await.err();
         let unanswered = || {
-            Err(failed.clone().unwrap_or(Error::Interrupted {
-                store: STORE,
-                source: Cause::text("a renewal has no answer"),
-            }))
+            Err(failed
+                .clone()
+                .unwrap_or_else(|| interrupted("a renewal has no answer")))
         };
         let answers = renewals.into_iter().map(|renewal| renewal.answer);
         Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())

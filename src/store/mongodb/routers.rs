@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::{
     MongoStore,
-    error::{STORE, classify},
+    error::{classify, not_prepared},
     router_checks::RouterChecks,
 };
 use crate::model::Error;
@@ -67,13 +67,10 @@ impl MongoStore {
         };
         match told.find(|(_, of)| *of != cluster) {
             None => Ok(()),
-            Some((other, _)) => Err(Error::NotPrepared {
-                store: STORE,
-                problem: format!(
-                    "the routers {one} and {other} belong to different clusters, and each would grant one key: address \
+            Some((other, _)) => Err(not_prepared(format!(
+                "the routers {one} and {other} belong to different clusters, and each would grant one key: address \
                      those of one cluster"
-                ),
-            }),
+            ))),
         }
     }
 

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::{self, Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId};
+use mongodb::bson::{self, Bson, Document, RawDocument, doc, oid::ObjectId};
 
 use crate::{
     messages::AcquireRequest,
@@ -24,6 +24,7 @@ use crate::{
     },
     store::mongodb::{
         decode,
+        error::{makes_no_sense, not_a_lock},
         statements::{millis, utc},
     },
 };
@@ -107,9 +108,9 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
 
 /// Whether the document has a list of waiting processes. Only a document with a state can have one.
 pub(super) fn has_places(document: &RawDocument) -> bool {
-    let waiters = field(document, "state").and_then(|state| {
+    let waiters = decode::get(document, "state").and_then(|state| {
         let state = state.as_document()?;
-        field(state, "waiters")?.as_array()
+        decode::get(state, "waiters")?.as_array()
     });
     waiters.is_some_and(|waiters| waiters.into_iter().next().is_some())
 }
@@ -139,11 +140,8 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
 
 impl ClassicForm for LockRecord {
     fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error> {
-        let wrong = |field: &str| Error::NotALock {
-            key: key.clone(),
-            problem: makes_no_sense(field),
-        };
-        if let Some(state) = field(document, "state") {
+        let wrong = |field: &str| not_a_lock(key, makes_no_sense(field));
+        if let Some(state) = decode::get(document, "state") {
             let state = state.as_document().ok_or_else(|| wrong("state"))?;
             return decode::found(state, key)?.at(now).map(Some);
         }
@@ -220,8 +218,8 @@ impl ClassicForm for LockRecord {
             }
             // A later version may have written it.
             LastDone::Unreadable => {
-                let done = before.get_document("state").ok();
-                let done = done.and_then(|state| state.get("done").ok().flatten());
+                let before = before.get_document("state").ok();
+                let done = before.and_then(|state| decode::get(state, "done"));
                 if let Some(done) = done.and_then(|done| Bson::try_from(done).ok()) {
                     state.insert("done", done);
                 }
@@ -260,7 +258,7 @@ fn place(place: &Place) -> Document {
 
 impl ClassicForm for LimiterRecord {
     fn read(document: &RawDocument, key: &Key, _: DateTime<Utc>) -> Result<Option<Self>, Error> {
-        let Some(state) = field(document, "state") else {
+        let Some(state) = decode::get(document, "state") else {
             return Ok(None);
         };
         let state = state.as_document().ok_or_else(|| Error::NotALimiter {
@@ -281,15 +279,6 @@ impl ClassicForm for LimiterRecord {
         };
         (doc! { "state": state }, 0)
     }
-}
-
-/// A field of a document. A malformed field counts as missing.
-fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
-    document.get(name).ok().flatten()
-}
-
-fn makes_no_sense(field: &str) -> String {
-    format!("its field {field} makes no sense")
 }
 
 fn date_of(time: DateTime<Utc>) -> bson::DateTime {

@@ -122,11 +122,7 @@ impl Classic<'_> {
 
     /// Releases a lease in one step. Returns whether it did.
     async fn release_stamped(self, request: &ReleaseRequest) -> Result<bool, Error> {
-        let locks = if request.is_undoable() && !self.0.durable_releases {
-            self.0.locks.undoable_writes()
-        } else {
-            self.0.locks.durable_writes().await?
-        };
+        let locks = self.0.writes_of_an_end(request.is_undoable()).await?;
         let (filter, update) = stamped_release(&request.key, request.lease);
         let released = locks.update_one(filter, update).await.map_err(classify)?;
         Ok(released.matched_count > 0)
