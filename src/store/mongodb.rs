@@ -14,7 +14,7 @@
 //! - **The streams:** `change_stream.rs` reads which keys became free. `runtime/listener.rs` opens a stream again after
 //!   an error.
 //! - **The set-up:** `fitness.rs` says what a collection must be like, `look.rs` looks whether it is so before the first
-//!   use, and `prepare.rs` creates indexes and tries a lock (`trial.rs`). `concern.rs` says which acknowledgement a write asks for,
+//!   use, and `prepare.rs` creates indexes and tries a lock. `concern.rs` says which acknowledgement a write asks for,
 //!   `statement_clock.rs` whose clock a statement uses, and `routers.rs` and `router_checks.rs` check the routers of a
 //!   sharded cluster.
 
@@ -51,7 +51,6 @@ mod routers;
 mod statement_clock;
 mod statements;
 pub(crate) mod transaction;
-mod trial;
 
 use std::{fmt, sync::Arc, time::Duration};
 

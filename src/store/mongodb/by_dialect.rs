@@ -25,41 +25,32 @@ const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// may then be sent together in a batch.
 const MAX_CONCURRENT: usize = 16;
 
-/// Carries out an operation in the dialect of the engine. Both dialects have a method of its name.
+/// Carries out an operation in the dialect that this method asks for. Both dialects have a method of its name.
 macro_rules! in_dialect {
-    ($store:expr, $operation:ident($($argument:expr),*)) => {{
+    ($store:expr, $ask:ident, $operation:ident($($argument:expr),*)) => {{
         let outcome = async {
-            carry_out!($store, $store.ask_dialect().await?, $operation($($argument),*))
-        };
-        $store.locks.answered(outcome.await)
-    }};
-}
-
-/// As `in_dialect`, for an operation that may give its caller a lock or a permit: the collection is looked at before the
-/// first one. The others only keep, show or end what is there.
-macro_rules! on_a_fit_collection {
-    ($store:expr, $operation:ident($($argument:expr),*)) => {{
-        let outcome = async {
-            let dialect = $store.ask_dialect().await?;
-            $store.first_look.ensure_fit(&$store.locks, |facts| FOR_LOCKS.judge(facts)).await?;
-            carry_out!($store, dialect, $operation($($argument),*))
-        };
-        $store.locks.answered(outcome.await)
-    }};
-}
-
-macro_rules! carry_out {
-    ($store:expr, $dialect:expr, $operation:ident($($argument:expr),*)) => {
-        match $dialect {
-            Dialect::Pipelines(clock) => {
-                Pipelines::new($store, clock).$operation($($argument),*).await
+            match $store.$ask().await? {
+                Dialect::Pipelines(statement_clock) => {
+                    let store = $store;
+                    Pipelines { store, statement_clock }.$operation($($argument),*).await
+                }
+                Dialect::Classic => Classic($store).$operation($($argument),*).await,
             }
-            Dialect::Classic => Classic($store).$operation($($argument),*).await,
-        }
-    };
+        };
+        $store.locks.answered(outcome.await)
+    }};
 }
 
 impl MongoStore {
+    /// The dialect for an operation that may give its caller a lock or a permit: the collection is looked at before the
+    /// first one. The others only keep, show or end what is there.
+    async fn dialect_if_fit(&self) -> Result<Dialect, Error> {
+        let dialect = self.ask_dialect().await?;
+        let judge = |facts: &_| FOR_LOCKS.judge(facts);
+        self.first_look.ensure_fit(&self.locks, judge).await?;
+        Ok(dialect)
+    }
+
     /// The outcomes of many operations.
     fn each_answered<R>(&self, outcomes: Vec<Result<R, Error>>) -> Vec<Result<R, Error>> {
         let outcomes = outcomes.into_iter();
@@ -74,52 +65,52 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        on_a_fit_collection!(self, acquire(request))
+        in_dialect!(self, dialect_if_fit, acquire(request))
     }
 
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
-        in_dialect!(self, leave(key, waiter))
+        in_dialect!(self, ask_dialect, leave(key, waiter))
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        let answers = in_dialect!(self, renew(requests))?;
+        let answers = in_dialect!(self, ask_dialect, renew(requests))?;
         Ok(self.each_answered(answers))
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        on_a_fit_collection!(self, convert(request))
+        in_dialect!(self, dialect_if_fit, convert(request))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        in_dialect!(self, release(request))
+        in_dialect!(self, ask_dialect, release(request))
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        in_dialect!(self, inspect(key))
+        in_dialect!(self, ask_dialect, inspect(key))
     }
 
     async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
-        in_dialect!(self, look(leases))
+        in_dialect!(self, ask_dialect, look(leases))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        in_dialect!(self, list(request))
+        in_dialect!(self, ask_dialect, list(request))
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        in_dialect!(self, evict(key))
+        in_dialect!(self, ask_dialect, evict(key))
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        in_dialect!(self, remove_expired(key))
+        in_dialect!(self, ask_dialect, remove_expired(key))
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        on_a_fit_collection!(self, permit(request))
+        in_dialect!(self, dialect_if_fit, permit(request))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        in_dialect!(self, purge(retention))
+        in_dialect!(self, ask_dialect, purge(retention))
     }
 
     fn max_concurrent(&self) -> usize {
@@ -131,28 +122,16 @@ impl Store for MongoStore {
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        let answers = on_a_fit_collection!(self, batch(requests))?;
+        let answers = in_dialect!(self, dialect_if_fit, batch(requests))?;
         Ok(self.each_answered(answers))
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
-        let outcome = async {
-            match self.ask_dialect().await? {
-                Dialect::Pipelines(_) => self.watch_freed().await,
-                Dialect::Classic => Ok(None),
-            }
-        };
-        self.locks.answered(outcome.await)
+        self.locks.answered(self.watch_freed().await)
     }
 
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
-        let outcome = async {
-            match self.ask_dialect().await? {
-                Dialect::Pipelines(_) => self.watch_awaited().await,
-                Dialect::Classic => Ok(None),
-            }
-        };
-        self.locks.answered(outcome.await)
+        self.locks.answered(self.watch_awaited().await)
     }
 
     fn name(&self) -> String {

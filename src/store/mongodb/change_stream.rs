@@ -53,11 +53,14 @@ impl MongoStore {
         Ok(events.map(|events| stream::try_unfold(events, |it| next_event(it, key)).boxed()))
     }
 
-    /// `None` if the server has no change streams.
+    /// `None` if the server has no change streams, or the store speaks the classic dialect.
     async fn watch(
         &self,
         pipeline: impl IntoIterator<Item = Document>,
     ) -> Result<Option<ChangeStream<Document>>, Error> {
+        if self.ask_whether_classic().await? {
+            return Ok(None);
+        }
         let opened = self
             .locks
             .reads()

@@ -33,7 +33,10 @@ use mongodb::{
 use parking_lot::Mutex;
 
 use super::error::{STORE, at, classify};
-use crate::model::{Error, brief, quoted};
+use crate::{
+    model::{Error, brief, quoted},
+    runtime,
+};
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it waits without end,
 /// and keeps the connection busy.
@@ -135,6 +138,21 @@ impl<T: Send + Sync> Collections<T> {
             Some(servers) => at(&servers, error),
             None => error,
         })
+    }
+
+    /// Runs a call in a task of its own, as [`runtime::call`] does. Its errors name the collection or its servers.
+    pub(super) async fn call<R: Send + 'static>(
+        &self,
+        operation: &'static str,
+        limit: Duration,
+        work: impl Future<Output = Result<R, Error>> + Send + 'static,
+    ) -> Result<R, Error>
+    where
+        T: Clone + 'static,
+    {
+        let locks = self.clone();
+        let answered = async move { locks.answered(work.await) };
+        runtime::call(operation, limit, || self.name(), answered).await
     }
 
     fn servers(&self) -> Option<String> {

@@ -14,14 +14,17 @@ use uuid::Uuid;
 use super::{
     MAX_SENDS,
     concern::Collections,
-    error::{DUPLICATE_KEY, STORE, classify, code, duplicate, is_race, not_prepared, sentence},
+    error::{
+        DUPLICATE_KEY, classify, code, duplicate, failed, is_race, not_a_lock, not_prepared,
+        sentence,
+    },
     fitness::{FOR_COUNTED_LOCKS, FOR_COUNTED_LOCKS_WITHOUT_INDEX},
     look::FirstLook,
     statements::integer,
 };
 use crate::{
-    model::{Cause, Error, Key, after, validation},
-    random, runtime,
+    model::{Error, Key, after, validation},
+    random,
 };
 
 /// The longest time that one call may take, with all of its commands.
@@ -156,15 +159,15 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a command that was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        self.call("prepare", async move {
+        let work = async move {
             let (facts, _) = this.locks.look().await?;
             FOR_COUNTED_LOCKS_WITHOUT_INDEX.judge(&facts)?;
             this.create_index().await?;
             this.try_a_lock().await?;
             this.first_look.record(true);
             Ok(())
-        })
-        .await
+        };
+        self.locks.call("prepare", CALL_TIMEOUT, work).await
     }
 
     /// Takes a lock that nobody else uses, and releases it: the collection may have a validator, or this user may only
@@ -172,7 +175,7 @@ impl MongoDistributedLock {
     async fn try_a_lock(&self) -> Result<(), Error> {
         let key = Key::new(format!("leasehold prepare {}", Uuid::new_v4()))?;
         let (ttl, sent) = (CALL_TIMEOUT, Instant::now());
-        let now = self.read(&key).await?.now;
+        let (_, now) = self.read(&key).await?;
         if let Some(grant) = self.count_up(key, ttl, now, sent + ttl).await? {
             self.delete_own(&grant.key, grant.holder).await?;
         }
@@ -211,25 +214,7 @@ impl MongoDistributedLock {
         key: impl AsRef<str>,
         ttl: Duration,
     ) -> Result<Option<DistributedLockGrant>, Error> {
-        let (key, ttl) = (
-            Key::new(key)?,
-            validation::checked_ttl(ttl, Duration::ZERO)?,
-        );
-        let this = self.clone();
-        self.call("acquire", async move {
-            let sent = Instant::now();
-            this.ensure_fit().await?;
-            let read = this.read(&key).await?;
-            match read.expire {
-                Some(expire) if expire >= read.now => return Ok(None),
-                Some(_) => {
-                    this.delete_expired(&key).await?;
-                }
-                None => {}
-            }
-            this.count_up(key, ttl, read.now, sent + ttl).await
-        })
-        .await
+        self.take("acquire", Key::new(key)?, ttl, true).await
     }
 
     /// Removes the lock if it has expired. Returns whether it did. Java: `removeExpire`.
@@ -245,11 +230,8 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a delete that was sent. A repeated call is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let (this, key) = (self.clone(), Key::new(key)?);
-        self.call(
-            "remove expired",
-            async move { this.delete_expired(&key).await },
-        )
-        .await
+        let work = async move { this.delete_expired(&key).await };
+        self.locks.call("remove expired", CALL_TIMEOUT, work).await
     }
 
     /// The step that decides: adds 1 to the lock's `value`, and takes the lock if the new value is 1 and this call has
@@ -268,18 +250,7 @@ impl MongoDistributedLock {
         key: impl AsRef<str>,
         ttl: Duration,
     ) -> Result<Option<DistributedLockGrant>, Error> {
-        let (key, ttl) = (
-            Key::new(key)?,
-            validation::checked_ttl(ttl, Duration::ZERO)?,
-        );
-        let this = self.clone();
-        self.call("increment", async move {
-            let sent = Instant::now();
-            this.ensure_fit().await?;
-            let now = this.read(&key).await?.now;
-            this.count_up(key, ttl, now, sent + ttl).await
-        })
-        .await
+        self.take("increment", Key::new(key)?, ttl, false).await
     }
 
     /// Frees the lock of this grant, and no other. Returns `false` if it was no longer held. Java: `releaseLock`.
@@ -293,33 +264,41 @@ impl MongoDistributedLock {
     /// The future may be dropped at any point. That does not stop a release that was sent.
     pub async fn release(&self, grant: &DistributedLockGrant) -> Result<bool, Error> {
         let (this, key, holder) = (self.clone(), grant.key.clone(), grant.holder);
-        self.call(
-            "release",
-            async move { this.delete_own(&key, holder).await },
-        )
-        .await
+        let work = async move { this.delete_own(&key, holder).await };
+        self.locks.call("release", CALL_TIMEOUT, work).await
     }
 
-    async fn call<R: Send + 'static>(
+    /// Increments the lock, perhaps only after a look at who holds it.
+    async fn take(
         &self,
         operation: &'static str,
-        work: impl Future<Output = Result<R, Error>> + Send + 'static,
-    ) -> Result<R, Error> {
-        let locks = self.locks.clone();
-        let answered = async move { locks.answered(work.await) };
-        let name = || self.locks.name();
-        runtime::call(operation, CALL_TIMEOUT, name, answered).await
-    }
-
-    async fn ensure_fit(&self) -> Result<(), Error> {
-        let judge = |facts: &_| FOR_COUNTED_LOCKS.judge(facts);
-        let look = self.first_look.ensure_fit(&self.locks, judge);
-        look.await
+        key: Key,
+        ttl: Duration,
+        after_a_look: bool,
+    ) -> Result<Option<DistributedLockGrant>, Error> {
+        let ttl = validation::checked_ttl(ttl, Duration::ZERO)?;
+        let this = self.clone();
+        let work = async move {
+            let sent = Instant::now();
+            let judge = |facts: &_| FOR_COUNTED_LOCKS.judge(facts);
+            this.first_look.ensure_fit(&this.locks, judge).await?;
+            let (expire, now) = this.read(&key).await?;
+            if after_a_look && let Some(expire) = expire {
+                if expire >= now {
+                    return Ok(None);
+                }
+                this.delete_expired(&key).await?;
+            }
+            this.count_up(key, ttl, now, sent + ttl).await
+        };
+        self.locks.call(operation, CALL_TIMEOUT, work).await
     }
 
     /// Reads the lock and the server's time, in one command. A pipeline cannot contain `$inc`, and only a pipeline can
     /// contain `$$NOW`. So the increment needs a time that was read before.
-    async fn read(&self, key: &Key) -> Result<LockRead, Error> {
+    ///
+    /// Returns the expiry, if there is a lock, and the time, in milliseconds of the server's clock.
+    async fn read(&self, key: &Key) -> Result<(Option<i64>, i64), Error> {
         let lock = doc! { "$lookup": {
             "from": self.locks.reads().name(),
             "pipeline": [
@@ -346,23 +325,14 @@ impl MongoDistributedLock {
         };
         let (Some(now), Ok(locks)) = (found.get("now").and_then(integer), found.get_array("locks"))
         else {
-            return Err(Error::Store {
-                store: STORE,
-                source: Cause::text("the server does not tell its time"),
-            });
+            return Err(failed("the server does not tell its time"));
         };
-        let not_a_lock = || Error::NotALock {
-            key: key.clone(),
-            problem: "its field expire is not a number of milliseconds".to_owned(),
-        };
+        let damaged = || not_a_lock(key, "its field expire is not a number of milliseconds");
         let expire = locks.first().map(|lock| {
             let expire = lock.as_document().and_then(|lock| lock.get("expire"));
-            expire.and_then(integer).ok_or_else(not_a_lock)
+            expire.and_then(integer).ok_or_else(damaged)
         });
-        Ok(LockRead {
-            expire: expire.transpose()?,
-            now,
-        })
+        Ok((expire.transpose()?, now))
     }
 
     async fn delete_expired(&self, key: &Key) -> Result<bool, Error> {
@@ -456,12 +426,6 @@ fn in_the_way(value: &str) -> &'static str {
         "several documents have the same key: stop the services that use the collection, remove the documents, and \
          prepare again"
     }
-}
-
-/// The result of the read, in milliseconds of the server's clock.
-struct LockRead {
-    expire: Option<i64>,
-    now: i64,
 }
 
 impl fmt::Debug for MongoDistributedLock {

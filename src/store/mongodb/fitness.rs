@@ -5,8 +5,8 @@
 
 use mongodb::bson::{Bson, Document};
 
-use super::error::{STORE, not_prepared, unique_index, view};
-use crate::model::{Cause, Error, quoted};
+use super::error::{failed, not_prepared, unique_index, view};
+use crate::model::{Error, quoted};
 
 /// What the server tells of a collection.
 #[derive(Debug, Default)]
@@ -135,12 +135,9 @@ impl Requirements {
 pub(super) fn ensure_ids_are_unique(facts: &CollectionFacts) -> Result<(), Error> {
     let kind = facts.listed.as_ref().map(|listed| listed.get_str("type"));
     if matches!(kind, Some(Ok("timeseries"))) {
-        return Err(Error::Store {
-            store: STORE,
-            source: Cause::text(
-                "the collection is a time series, in which an id can be there twice, so no late insert can be refused",
-            ),
-        });
+        return Err(failed(
+            "the collection is a time series, in which an id can be there twice, so no late insert can be refused",
+        ));
     }
     Ok(())
 }

@@ -10,13 +10,3 @@ pub(super) struct Pipelines<'a> {
     /// Where each statement of the operation gets its time from.
     pub(super) statement_clock: StatementClock,
 }
-
-impl<'a> Pipelines<'a> {
-    /// A store whose pipelines use this clock.
-    pub(super) fn new(store: &'a MongoStore, statement_clock: StatementClock) -> Self {
-        Self {
-            store,
-            statement_clock,
-        }
-    }
-}

@@ -1,4 +1,5 @@
-//! The TTL indexes that remove dead locks and limiters.
+//! The TTL indexes that remove dead locks and limiters, and the lock that is tried: it is taken and released to see that
+//! the server lets a client do that.
 
 use std::time::Duration;
 
@@ -11,16 +12,23 @@ use mongodb::{
 use super::{
     MongoStore,
     concern::Deployment,
-    error::{INDEX_CONFLICTS, INDEX_REFUSED, classify, code, not_prepared, sentence},
+    error::{INDEX_CONFLICTS, INDEX_REFUSED, classify, code, failed, not_prepared, sentence},
     fitness::FOR_LOCKS,
+    statements,
 };
 use crate::{
-    model::{Error, LIMITER_SCHEMA, SCHEMA, brief},
-    runtime,
+    messages::{AcquireAnswer, AcquireRequest, ReleaseAnswer, ReleaseRequest},
+    model::{Error, Key, LIMITER_SCHEMA, LeaseId, SCHEMA, brief},
+    store::Store as _,
 };
 
 /// How long `prepare` may take: to build an index on a collection in use takes time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The ttl of the lock that is tried. The trial ends sooner, unless this process ends in the middle of it.
+const TTL: Duration = Duration::from_secs(60);
+/// The beginning of its key, and its owner.
+const NAME: &str = "leasehold prepare";
 
 /// A TTL index.
 pub(super) struct Index {
@@ -55,7 +63,7 @@ impl MongoStore {
     /// Dropping the future does not stop what was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        self.call("prepare", async move {
+        let work = async move {
             let hidden = this.ensure_fit_for_locks().await?;
             if !this.ask_whether_classic().await? {
                 for index in indexes(this.retention) {
@@ -64,8 +72,8 @@ impl MongoStore {
             }
             this.try_a_lock().await?;
             hidden.map_or(Ok(()), Err)
-        })
-        .await
+        };
+        self.locks.call("prepare", PREPARE_TIMEOUT, work).await
     }
 
     /// Checks that the collection is fit for locks. Nothing is changed: the update that is tried finds no document.
@@ -96,22 +104,8 @@ impl MongoStore {
     /// The future may be dropped at any point.
     pub async fn check(&self) -> Result<(), Error> {
         let this = self.clone();
-        self.call("check", async move {
-            let hidden = this.ensure_fit_for_locks().await?;
-            hidden.map_or(Ok(()), Err)
-        })
-        .await
-    }
-
-    async fn call(
-        &self,
-        operation: &'static str,
-        work: impl Future<Output = Result<(), Error>> + Send + 'static,
-    ) -> Result<(), Error> {
-        let locks = self.locks.clone();
-        let answered = async move { locks.answered(work.await) };
-        let name = || self.locks.name();
-        runtime::call(operation, PREPARE_TIMEOUT, name, answered).await
+        let work = async move { this.ensure_fit_for_locks().await?.map_or(Ok(()), Err) };
+        self.locks.call("check", PREPARE_TIMEOUT, work).await
     }
 
     /// Fails if what can be seen of the collection is not fit. The value says why a part cannot be seen.
@@ -143,6 +137,34 @@ impl MongoStore {
             // A user who may only read is refused this update. Such a user may use the store all the same.
             Ok(_) | Err(Error::Denied { .. }) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Takes a lock that nobody else uses, releases it, and removes its document, also if one of these steps fails.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first step that failed: the collection may have a validator, for example, or this user may only
+    /// read.
+    async fn try_a_lock(&self) -> Result<(), Error> {
+        let lease = LeaseId::random();
+        let key = Key::new(format!("{NAME} {lease}"))?;
+        let tried = self.take_and_release(&key, lease).await;
+        let locks = self.locks.durable_writes().await?;
+        let removed = locks.delete_one(statements::filter(&key)).await;
+        tried?;
+        removed.map(drop).map_err(classify)
+    }
+
+    async fn take_and_release(&self, key: &Key, lease: LeaseId) -> Result<(), Error> {
+        let acquire = AcquireRequest::exclusive(key.clone(), lease, NAME.into(), TTL).fresh();
+        if !matches!(self.acquire(&acquire).await?, AcquireAnswer::Granted(_)) {
+            return Err(failed("a lock on a new key was refused"));
+        }
+        let release = ReleaseRequest::new(key.clone(), lease);
+        match self.release(&release).await? {
+            ReleaseAnswer::Released => Ok(()),
+            ReleaseAnswer::NotHeld => Err(failed("a lock was gone before its release")),
         }
     }
 
