@@ -7,7 +7,7 @@ use super::{
     bulk::{BulkResult, statement},
     concern::Deployment,
     decode::{self, timed},
-    error::{is_statement_race, statement_failed},
+    error::{is_statement_race, statement_code, statement_failed},
     pipelines::Pipelines,
     statements::{self, Form},
 };
@@ -38,18 +38,20 @@ impl Pipelines<'_> {
             let answers = answers.map(|answer| answer.map(BatchAnswer::Release));
             return Ok(answers.collect());
         }
-        let statements = requests.iter().map(|request| match request {
-            BatchRequest::Acquire(request) => statement(
-                &request.key,
-                statements::acquire(request, Form::Short, self.store.retention),
-                true,
-            ),
-            // With an upsert the statement also fails if there is no document.
-            BatchRequest::Release(request) => statement(
-                &request.key,
-                statements::release_or_fail(request, self.store.retention),
-                true,
-            ),
+        let retention = self.store.retention;
+        let statements = requests.iter().map(|request| {
+            let (key, update) = match request {
+                BatchRequest::Acquire(request) => (
+                    &request.key,
+                    statements::acquire(request, Form::Short, retention),
+                ),
+                BatchRequest::Release(request) => (
+                    &request.key,
+                    statements::release_or_fail(request, retention),
+                ),
+            };
+            // With an upsert the statement of a release also fails if there is no document.
+            statement(key, update, true)
         });
         let shown = requests.iter().filter_map(|request| match request {
             BatchRequest::Acquire(request) => Some(request.key.as_str()),
@@ -95,11 +97,10 @@ impl Pipelines<'_> {
             None => None,
         };
         match answer {
-            // The document that was read may show a done tick that no majority has yet.
-            Some(AcquireAnswer::Done(_)) => self.acquire_again(request).await,
+            // The document that was read may show a done tick that no majority has yet. Or the holder has left between
+            // the two commands. It may have been this lease itself.
+            Some(AcquireAnswer::Done(_)) | None => self.acquire_again(request).await,
             Some(answer) => Ok(answer),
-            // The holder may have left between the two commands. It may have been this lease itself.
-            None => self.acquire_again(request).await,
         }
     }
 
@@ -113,18 +114,11 @@ impl Pipelines<'_> {
         let Some(error) = result.failed.get(&index) else {
             return Ok(ReleaseAnswer::Released);
         };
-        match code(error) {
+        if statement_code(error) == Some(statements::NOT_HELD.into()) {
             // The statement may have looked for a sole holder only. The lease may still be there, beside others.
-            Some(statements::NOT_HELD) => self.release_beside(request).await,
-            _ => {
-                let error = statement_failed(error);
-                Err(self.explain_failure(&request.key, error).await)
-            }
+            return self.release_beside(request).await;
         }
+        let error = statement_failed(error);
+        Err(self.explain_failure(&request.key, error).await)
     }
-}
-
-fn code(error: &mongodb::bson::Document) -> Option<i32> {
-    let code = error.get("code").and_then(statements::integer)?;
-    i32::try_from(code).ok()
 }

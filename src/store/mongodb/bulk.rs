@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::{
-    concern::Collections,
     decode,
     error::{classify, interrupted},
     pipelines::Pipelines,
@@ -73,33 +72,15 @@ impl Pipelines<'_> {
     }
 
     /// Sends these changes in one command, and returns how many documents were changed.
-    pub(super) async fn send_changes(self, statements: Vec<Document>) -> Result<Changed, Error> {
-        let concern = self.store.locks.write_concern().await?;
-        self.send_changes_with(statements, concern).await
-    }
-
-    /// As [`send_changes`](Self::send_changes), for changes that a failover may undo.
-    pub(super) async fn send_undoable_changes(
-        self,
-        statements: Vec<Document>,
-    ) -> Result<Changed, Error> {
-        let concern = Collections::<RawDocumentBuf>::undoable_concern();
-        self.send_changes_with(statements, concern).await
-    }
-
-    async fn send_changes_with(
+    pub(super) async fn send_changes(
         self,
         statements: Vec<Document>,
         concern: Document,
     ) -> Result<Changed, Error> {
         let answer = self.send_all(statements, concern).await?;
-        let number = |field| {
-            let number = answer.get(field).and_then(statements::integer);
-            number.and_then(|number| usize::try_from(number).ok())
-        };
         Ok(Changed {
-            found: number("n"),
-            changed: number("nModified"),
+            found: index(&answer, "n"),
+            changed: index(&answer, "nModified"),
             failed: answer.contains_key("writeErrors"),
         })
     }
@@ -136,18 +117,16 @@ impl Pipelines<'_> {
         if keys.is_empty() {
             return Ok(HashMap::new());
         }
-        let at_most = keys.len();
         let mut documents = HashMap::new();
-        let clock = self.statement_clock;
         // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
         // end, and the driver does not ask for a second one.
-        let all = u32::try_from(at_most + 1).unwrap_or(u32::MAX);
+        let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
         let mut found = self
             .store
             .locks
             .reads()
             .find(statements::of_keys(keys))
-            .projection(clock.projection())
+            .projection(self.statement_clock.projection())
             .batch_size(all)
             .await
             .map_err(classify)?;
@@ -167,18 +146,17 @@ pub(super) fn unread(error: Error) -> Error {
 }
 
 fn failures(mut answer: Document) -> HashMap<usize, Document> {
-    let errors = match answer.remove("writeErrors") {
-        Some(mongodb::bson::Bson::Array(errors)) => errors,
-        _ => Vec::new(),
+    let Some(Bson::Array(errors)) = answer.remove("writeErrors") else {
+        return HashMap::new();
     };
-    errors
-        .into_iter()
-        .filter_map(|error| {
-            let mongodb::bson::Bson::Document(error) = error else {
-                return None;
-            };
-            let index = error.get("index").and_then(statements::integer)?;
-            Some((usize::try_from(index).ok()?, error))
-        })
-        .collect()
+    let failure = |error| match error {
+        Bson::Document(error) => Some((index(&error, "index")?, error)),
+        _ => None,
+    };
+    errors.into_iter().filter_map(failure).collect()
+}
+
+/// A number of statements or documents.
+fn index(answer: &Document, field: &str) -> Option<usize> {
+    usize::try_from(statements::integer(answer.get(field)?)?).ok()
 }

@@ -192,11 +192,6 @@ impl<T: Send + Sync> Collections<T> {
         &self.primary
     }
 
-    /// The write concern of [`undoable_writes`](Self::undoable_writes), for a command that is built by hand.
-    pub(crate) fn undoable_concern() -> Document {
-        doc! { "w": 1 }
-    }
-
     /// The write concern of [`durable_writes`](Self::durable_writes), for a command that is built by hand.
     pub(crate) async fn write_concern(&self) -> Result<Document, Error> {
         let standalone = self.ask_whether_standalone().await?;

@@ -161,8 +161,13 @@ pub(crate) fn is_race(error: &DriverError, field: &str) -> bool {
 
 /// As [`is_race`], for one statement among many, whose documents have their keys in `_id`.
 pub(crate) fn is_statement_race(error: &Document) -> bool {
-    error.get("code").and_then(integer) == Some(DUPLICATE_KEY.into())
+    statement_code(error) == Some(DUPLICATE_KEY.into())
         && duplicate(error.get_str("errmsg").unwrap_or_default()).is_none_or(|it| it.field == "_id")
+}
+
+/// The server's number for the error of one statement among many.
+pub(crate) fn statement_code(error: &Document) -> Option<i64> {
+    error.get("code").and_then(integer)
 }
 
 /// A document that a unique index refused.
@@ -397,7 +402,7 @@ impl From<Error> for DriverError {
 
 /// Classifies the error of one statement among many.
 pub(crate) fn statement_failed(error: &Document) -> Error {
-    let code = error.get("code").and_then(integer).unwrap_or_default();
+    let code = statement_code(error).unwrap_or_default();
     let text = error.get_str("errmsg").unwrap_or("it does not say why");
     let number = i32::try_from(code).unwrap_or_default();
     if let Some(error) = of_an_unfit_collection(number, text) {

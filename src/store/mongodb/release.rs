@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use mongodb::bson::RawDocument;
+use mongodb::bson::{RawDocument, doc};
 use tokio::time::Instant;
 
 use super::{
@@ -107,7 +107,7 @@ impl Pipelines<'_> {
     ) -> Result<Vec<Result<ReleaseAnswer, Error>>, Error> {
         let statement = statements::release_together(requests);
         let sent = Instant::now();
-        let changed = self.send_undoable_changes(vec![statement]).await?;
+        let changed = self.send_changes(vec![statement], doc! { "w": 1 }).await?;
         if changed == Changed::all(requests.len()) {
             return Ok(vec![Ok(ReleaseAnswer::Released); requests.len()]);
         }

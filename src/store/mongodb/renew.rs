@@ -9,10 +9,13 @@
 //! While a chunk moves, a router of a sharded cluster may carry out such a statement more than once on one document,
 //! and not at all on another. There the number proves nothing, and the documents are always read.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::{Document, RawDocument};
+use mongodb::bson::{Document, RawDocumentBuf};
 use tokio::time::Instant;
 
 use super::{
@@ -44,14 +47,8 @@ impl Pipelines<'_> {
 
     /// Renews one lease. The answer is the document, so no second command is needed.
     async fn renew_one(self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
-        let found = self
-            .change(
-                &request.key,
-                statements::renew(request, self.store.retention),
-                false,
-            )
-            .await?;
-        Ok(match found {
+        let update = statements::renew(request, self.store.retention);
+        Ok(match self.change(&request.key, update, false).await? {
             Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
             None => RenewAnswer::Expired,
         })
@@ -59,17 +56,21 @@ impl Pipelines<'_> {
 
     /// Renews many leases.
     async fn renew_batch(self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        let mut renewals: Vec<_> = requests.iter().map(Renewal::of).collect();
+        let unanswered = |request| Renewal {
+            request,
+            answer: None,
+        };
+        let mut renewals: Vec<_> = requests.iter().map(unanswered).collect();
         self.renew_together(&mut renewals).await?;
         // If the second command fails, the answers of the first one still count.
         let failed = self.renew_singly(&mut renewals).await.err();
-        let unanswered = || {
+        let lost = || {
             Err(failed
                 .clone()
                 .unwrap_or_else(|| interrupted("a renewal has no answer")))
         };
         let answers = renewals.into_iter().map(|renewal| renewal.answer);
-        Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())
+        Ok(answers.map(|it| it.unwrap_or_else(lost)).collect())
     }
 
     /// Renews the leases whose grants are known, by one statement for each ttl. Leases that must be sent
@@ -84,7 +85,8 @@ impl Pipelines<'_> {
         let statements = statements_for(requests, self.store.retention);
         let proves = self.store.locks.ask_deployment().await? != Deployment::Sharded;
         let sent = Instant::now();
-        let changed = self.send_changes(statements).await?;
+        let concern = self.store.locks.write_concern().await?;
+        let changed = self.send_changes(statements, concern).await?;
         if proves
             && changed == Changed::all(together.len())
             && let Some(now) = self.store.clock.about(sent)
@@ -97,13 +99,9 @@ impl Pipelines<'_> {
         let keys = together.iter().map(|renewal| renewal.request.key.as_str());
         let documents = self.documents(keys.collect()).await.map_err(unread)?;
         for Renewal { request, answer } in together {
-            let document = documents.get(request.key.as_str());
-            *answer = match looked_at(document.map(|found| &**found), request) {
-                Ok(FoundRenewal {
-                    answer: RenewAnswer::Renewed(grant),
-                    ..
-                }) if !is_renewed(&grant, request, sent) => None,
-                Ok(FoundRenewal { answer, now, .. }) => {
+            *answer = match looked_at(&documents, request) {
+                Ok((RenewAnswer::Renewed(grant), _)) if !is_renewed(&grant, request, sent) => None,
+                Ok((answer, now)) => {
                     if let Some(now) = now {
                         self.store.record_time(now);
                     }
@@ -137,10 +135,7 @@ impl Pipelines<'_> {
                     let error = statement_failed(error);
                     Err(self.explain_failure(&request.key, error).await)
                 }
-                None => {
-                    let document = documents.get(request.key.as_str());
-                    looked_at(document.map(|found| &**found), request).map(|seen| seen.answer)
-                }
+                None => looked_at(&documents, request).map(|(answer, _)| answer),
             });
         }
         Ok(())
@@ -166,15 +161,6 @@ fn statements_for<'a>(
 struct Renewal<'a> {
     request: &'a RenewRequest,
     answer: Option<Result<RenewAnswer, Error>>,
-}
-
-impl<'a> Renewal<'a> {
-    fn of(request: &'a RenewRequest) -> Self {
-        Self {
-            request,
-            answer: None,
-        }
-    }
 }
 
 /// The answer to a renewal if the number of changed documents proves that it was carried out: the lease lives for its
@@ -207,28 +193,17 @@ fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
     grant.expires_in() + sent.elapsed() + CLOCK_SLACK >= request.ttl
 }
 
-/// What the document of a find tells of a renewal.
-struct FoundRenewal {
-    answer: RenewAnswer,
-    /// The server's time, if there is a document.
-    now: Option<DateTime<Utc>>,
-}
-
+/// What the document that was found tells of a renewal, and the server's time, if there is a document.
 fn looked_at(
-    document: Option<&RawDocument>,
+    documents: &HashMap<String, RawDocumentBuf>,
     request: &RenewRequest,
-) -> Result<FoundRenewal, Error> {
-    let Some(document) = document else {
-        return Ok(FoundRenewal {
-            answer: RenewAnswer::Expired,
-            now: None,
-        });
+) -> Result<(RenewAnswer, Option<DateTime<Utc>>), Error> {
+    let Some(document) = documents.get(request.key.as_str()) else {
+        return Ok((RenewAnswer::Expired, None));
     };
     let (record, now) = timed(decode::lock(document, &request.key)?)?;
-    Ok(FoundRenewal {
-        answer: rules::answer_renew(Some(&record), request.lease, now),
-        now: Some(now),
-    })
+    let answer = rules::answer_renew(Some(&record), request.lease, now);
+    Ok((answer, Some(now)))
 }
 
 #[cfg(test)]
