@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::{
-    decode,
     error::{classify, interrupted},
     pipelines::Pipelines,
     statements,
@@ -107,36 +106,6 @@ impl Pipelines<'_> {
             ));
         }
         Ok(answer)
-    }
-
-    /// The documents of these keys, each with the server's time.
-    pub(super) async fn documents(
-        self,
-        keys: Vec<&str>,
-    ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
-        if keys.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let mut documents = HashMap::new();
-        // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
-        // end, and the driver does not ask for a second one.
-        let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
-        let mut found = self
-            .store
-            .locks
-            .reads()
-            .find(statements::of_keys(keys))
-            .projection(self.statement_clock.projection())
-            .batch_size(all)
-            .await
-            .map_err(classify)?;
-        while found.advance().await.map_err(classify)? {
-            let document = found.current();
-            if let Some(key) = decode::id(document) {
-                documents.insert(key.to_owned(), document.to_owned());
-            }
-        }
-        Ok(documents)
     }
 }
 

@@ -16,7 +16,7 @@
 //!   writes that a kill can undo (`docs/evidence.md`).
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,7 +27,7 @@ use mongodb::{
     error::Error as DriverError,
     options::{
         Acknowledgment, CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference,
-        SelectionCriteria, WriteConcern,
+        SelectionCriteria, ServerAddress, WriteConcern,
     },
 };
 use parking_lot::Mutex;
@@ -216,32 +216,37 @@ impl<T: Send + Sync> Collections<T> {
             }
         }
         let asked = Instant::now();
-        let (servers, hello) = ask_any(&self.other_database("admin")).await;
+        let (servers, hello) = self.ask_any(doc! { "hello": 1 }).await;
+        let servers: BTreeSet<_> = servers.iter().map(ToString::to_string).collect();
         let mut known = self.known.lock();
         if !servers.is_empty() {
-            known.servers = servers;
+            known.servers = Vec::from_iter(servers).join(", ");
         }
         let deployment = deployment_of(&hello.map_err(classify)?);
         known.deployment = Some((deployment, asked));
         Ok(deployment)
     }
-}
 
-/// Asks any server behind a client what it belongs to. Returns the addresses of those that could have been asked, too:
-/// the driver tells them only to who chooses among them.
-async fn ask_any(admin: &Database) -> (String, Result<Document, DriverError>) {
-    let servers = Arc::<Mutex<BTreeSet<String>>>::default();
-    let seen = servers.clone();
-    let choose = move |server: &ServerInfo<'_>| {
-        seen.lock().insert(server.address().to_string());
-        true
-    };
-    let hello = admin
-        .run_command(doc! { "hello": 1 })
-        .selection_criteria(SelectionCriteria::Predicate(Arc::new(choose)))
-        .await;
-    let servers: Vec<_> = servers.lock().iter().cloned().collect();
-    (servers.join(", "), hello)
+    /// Asks any server behind the client. Returns the addresses of those that could have been asked, too: the driver tells
+    /// them only to who chooses among them.
+    pub(super) async fn ask_any(
+        &self,
+        question: Document,
+    ) -> (HashSet<ServerAddress>, Result<Document, DriverError>) {
+        let servers = Arc::<Mutex<HashSet<ServerAddress>>>::default();
+        let seen = servers.clone();
+        let choose = move |server: &ServerInfo<'_>| {
+            seen.lock().insert(server.address().clone());
+            true
+        };
+        let answer = self
+            .other_database("admin")
+            .run_command(question)
+            .selection_criteria(SelectionCriteria::Predicate(Arc::new(choose)))
+            .await;
+        let servers = servers.lock().clone();
+        (servers, answer)
+    }
 }
 
 /// The deployment of a server with this answer to `hello`. A member of a set that is not initiated yet is not

@@ -1,6 +1,12 @@
-//! Reads: one document, or a page of them.
+//! Reads: one document, those of several keys, or a page of them.
 
-use mongodb::bson::{RawDocumentBuf, doc};
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use mongodb::{
+    Cursor,
+    bson::{RawDocument, RawDocumentBuf, doc},
+};
 
 use super::{
     decode::{self, timed},
@@ -10,7 +16,7 @@ use super::{
 };
 use crate::{
     messages::{ListRequest, LookAnswer, LookRequest, Page},
-    model::{Error, Key, LockState},
+    model::{Error, Key, LockRecord, LockState},
     rules,
     store::listing,
 };
@@ -26,6 +32,28 @@ impl Pipelines<'_> {
             .projection(clock.projection())
             .await
             .map_err(classify)
+    }
+
+    /// The documents of these keys, each with the server's time.
+    pub(super) async fn documents(
+        self,
+        keys: Vec<&str>,
+    ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
+        // end, and the driver does not ask for a second one.
+        let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
+        let found = self
+            .store
+            .locks
+            .reads()
+            .find(statements::of_keys(keys))
+            .projection(self.statement_clock.projection())
+            .batch_size(all)
+            .await;
+        by_key(found.map_err(classify)?).await
     }
 
     /// The state of a key.
@@ -58,7 +86,7 @@ impl Pipelines<'_> {
     pub(super) async fn list(self, request: &ListRequest) -> Result<Page, Error> {
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let clock = self.statement_clock;
-        let mut found = self
+        let found = self
             .store
             .locks
             .reads()
@@ -66,30 +94,57 @@ impl Pipelines<'_> {
             .projection(clock.projection())
             .sort(doc! { "_id": 1 })
             .limit(limit)
-            .await
-            .map_err(classify)?;
-        let mut page = Page::default();
-        let mut looked_at = 0;
-        while found.advance().await.map_err(classify)? {
-            looked_at += 1;
-            let document = found.current();
-            let Some(id) = decode::id(document) else {
-                continue;
-            };
-            if !id.starts_with(request.filter.wanted_prefix()) {
-                // The keys are in order: after the first key without the prefix no key has it, so this page is the
-                // last.
-                looked_at = 0;
-                break;
-            }
-            // A document whose id is not a key is not a lock.
-            let Ok(key) = Key::new(id) else { continue };
-            let lock = decode::lock(document, &key).and_then(timed);
-            listing::add(&mut page, key, lock, &request.filter);
-        }
-        if looked_at < request.limit {
-            page.next = None;
-        }
-        Ok(page)
+            .await;
+        let read = |document: &RawDocument, key: &Key| {
+            let lock = decode::lock(document, key).and_then(timed);
+            lock.map(Some)
+        };
+        page(found.map_err(classify)?, request, read).await
     }
+}
+
+/// The documents that a cursor finds, by their keys.
+pub(super) async fn by_key(
+    mut found: Cursor<RawDocumentBuf>,
+) -> Result<HashMap<String, RawDocumentBuf>, Error> {
+    let mut documents = HashMap::new();
+    while found.advance().await.map_err(classify)? {
+        let document = found.current();
+        if let Some(key) = decode::id(document) {
+            documents.insert(key.to_owned(), document.to_owned());
+        }
+    }
+    Ok(documents)
+}
+
+/// A page of the locks that a cursor finds in the order of their keys. A document in which `read` finds no lock is left
+/// out.
+pub(super) async fn page(
+    mut found: Cursor<RawDocumentBuf>,
+    request: &ListRequest,
+    read: impl Fn(&RawDocument, &Key) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error>,
+) -> Result<Page, Error> {
+    let (mut page, mut looked_at) = (Page::default(), 0);
+    while found.advance().await.map_err(classify)? {
+        looked_at += 1;
+        let document = found.current();
+        let Some(id) = decode::id(document) else {
+            continue;
+        };
+        if !id.starts_with(request.filter.wanted_prefix()) {
+            // The keys are in order: after the first key without the prefix no key has it, so this page is the last.
+            looked_at = 0;
+            break;
+        }
+        // A document whose id is not a key is not a lock.
+        let Ok(key) = Key::new(id) else { continue };
+        match read(document, &key).transpose() {
+            Some(lock) => listing::add(&mut page, key, lock, &request.filter),
+            None => page.next = Some(key),
+        }
+    }
+    if looked_at < request.limit {
+        page.next = None;
+    }
+    Ok(page)
 }

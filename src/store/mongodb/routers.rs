@@ -4,7 +4,6 @@
 //! clusters, each cluster has a document of its own for a key, and both grant it.
 
 use std::{
-    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,7 +13,6 @@ use mongodb::{
     bson::{Bson, Document, doc},
     options::{SelectionCriteria, ServerAddress},
 };
-use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::{
@@ -54,7 +52,8 @@ impl MongoStore {
     ///
     /// [`Error::NotPrepared`] if two routers belong to different clusters.
     pub(super) async fn ensure_one_cluster(&self) -> Result<(), Error> {
-        let routers = self.ask_routers().await?;
+        let (routers, ping) = self.locks.ask_any(doc! { "ping": 1 }).await;
+        ping.map_err(classify)?;
         if routers.len() < 2 {
             return Ok(());
         }
@@ -72,24 +71,6 @@ impl MongoStore {
                      those of one cluster"
             ))),
         }
-    }
-
-    /// The routers that the driver knows now.
-    async fn ask_routers(&self) -> Result<HashSet<ServerAddress>, Error> {
-        let known = Arc::new(Mutex::new(HashSet::new()));
-        let any = {
-            let known = known.clone();
-            // The driver shows each server that it may select, and then selects one.
-            SelectionCriteria::Predicate(Arc::new(move |server| {
-                known.lock().insert(server.address().clone());
-                true
-            }))
-        };
-        let admin = self.locks.other_database("admin");
-        let ping = admin.run_command(doc! { "ping": 1 });
-        ping.selection_criteria(any).await.map_err(classify)?;
-        let known = known.lock().clone();
-        Ok(known)
     }
 
     /// The id of the cluster to which a router belongs, if it can be told.

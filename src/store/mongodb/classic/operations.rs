@@ -24,10 +24,7 @@ use crate::{
 const AT_ONCE: usize = 16;
 
 impl Classic<'_> {
-    pub(in super::super) async fn acquire(
-        self,
-        request: &AcquireRequest,
-    ) -> Result<AcquireAnswer, Error> {
+    pub(crate) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let is_plain =
             request.access == Access::Exclusive && request.tick.is_none() && !request.likely_held;
         // Who was refused has seen that the key is not free, or that there is a queue.
@@ -80,15 +77,12 @@ impl Classic<'_> {
         }))
     }
 
-    pub(in super::super) async fn leave(self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
+    pub(crate) async fn leave(self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let rule = |record: Option<&LockRecord>, now| rules::leave(record, waiter, now);
         self.decide(id(key), key, false, rule).await
     }
 
-    pub(in super::super) async fn renew(
-        self,
-        requests: &[RenewRequest],
-    ) -> Result<RenewAnswers, Error> {
+    pub(crate) async fn renew(self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let renew = async |request: &RenewRequest| {
             let rule = |record: Option<&LockRecord>, now| rules::renew(record, request, now);
             self.decide(id(&request.key), &request.key, false, rule)
@@ -98,19 +92,13 @@ impl Classic<'_> {
         Ok(in_order(renewals).await)
     }
 
-    pub(in super::super) async fn convert(
-        self,
-        request: &ConvertRequest,
-    ) -> Result<ConvertAnswer, Error> {
+    pub(crate) async fn convert(self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
         let rule = |record: Option<&LockRecord>, now| rules::convert(record, request, now);
         self.decide(id(&request.key), &request.key, false, rule)
             .await?
     }
 
-    pub(in super::super) async fn release(
-        self,
-        request: &ReleaseRequest,
-    ) -> Result<ReleaseAnswer, Error> {
+    pub(crate) async fn release(self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let is_plain = matches!(request.kind, ReleaseKind::Plain { .. });
         if is_plain && self.release_stamped(request).await? {
             return Ok(ReleaseAnswer::Released);
@@ -128,7 +116,7 @@ impl Classic<'_> {
         Ok(released.matched_count > 0)
     }
 
-    pub(in super::super) async fn inspect(self, key: &Key) -> Result<Option<LockState>, Error> {
+    pub(crate) async fn inspect(self, key: &Key) -> Result<Option<LockState>, Error> {
         let rule = |record: Option<&LockRecord>, now| Decision {
             write: Write::Keep,
             answer: record.map(|record| rules::inspect(record, now)),
@@ -136,21 +124,16 @@ impl Classic<'_> {
         self.decide(id(key), key, false, rule).await
     }
 
-    pub(in super::super) async fn evict(self, key: &Key) -> Result<Option<Eviction>, Error> {
+    pub(crate) async fn evict(self, key: &Key) -> Result<Option<Eviction>, Error> {
         self.decide(id(key), key, false, rules::evict).await?
     }
 
-    pub(in super::super) async fn remove_expired(self, key: &Key) -> Result<bool, Error> {
-        self.remove(id(key), key, Duration::ZERO).await
+    pub(crate) async fn remove_expired(self, key: &Key) -> Result<bool, Error> {
+        self.remove(key, Duration::ZERO).await
     }
 
     /// Removes the document of a lock that has been dead for `retention`.
-    pub(super) async fn remove(
-        self,
-        id: Bson,
-        key: &Key,
-        retention: Duration,
-    ) -> Result<bool, Error> {
+    pub(super) async fn remove(self, key: &Key, retention: Duration) -> Result<bool, Error> {
         let rule = |record: Option<&LockRecord>, now| match record {
             Some(_) => rules::remove_expired(record, retention, now),
             // The document is new, and nothing was decided about it yet.
@@ -159,14 +142,11 @@ impl Classic<'_> {
                 answer: false,
             },
         };
-        self.decide(id, key, false, rule).await
+        self.decide(id(key), key, false, rule).await
     }
 
     /// Sends each request by itself, several at a time.
-    pub(in super::super) async fn batch(
-        self,
-        requests: &[BatchRequest],
-    ) -> Result<BatchAnswers, Error> {
+    pub(crate) async fn batch(self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
         let send = async |request: &BatchRequest| match request {
             BatchRequest::Acquire(request) => self.acquire(request).await.map(BatchAnswer::Acquire),
             BatchRequest::Release(request) => self.release(request).await.map(BatchAnswer::Release),
@@ -175,10 +155,7 @@ impl Classic<'_> {
         Ok(in_order(sent).await)
     }
 
-    pub(in super::super) async fn permit(
-        self,
-        request: &PermitRequest,
-    ) -> Result<PermitAnswer, Error> {
+    pub(crate) async fn permit(self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let filter = statements::limiter_filter(request);
         let id = filter.get("_id").cloned().unwrap_or(Bson::Null);
         let rule = |record: Option<&LimiterRecord>, now| rules::permit(record, request, now);
