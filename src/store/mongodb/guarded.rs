@@ -15,9 +15,9 @@ use serde::Serialize;
 use self::{
     actions::{
         Delete, FindAndUpdate, GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate, Insert,
-        Update, WriteBody,
+        WriteBody,
     },
-    send::{Creates, GuardedTarget},
+    send::{Creates, GuardedTarget, Pending},
 };
 use super::{bson_compat, concern::Collections, look::FirstLook};
 use crate::model::{Error, Fence};
@@ -160,15 +160,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
         filter: Document,
         update: impl Into<UpdateModifications>,
     ) -> GuardedFind<'static, T> {
-        let statement = FindAndUpdate {
-            target: self.target(filter, Creates::Nothing),
-            update: self.fence.stamp(update),
-        };
-        GuardedFind {
-            statement: Ok(statement),
-            session: None,
-            read_as: PhantomData,
-        }
+        self.found(filter, Creates::Nothing, Ok(self.fence.stamp(update)))
     }
 
     /// Records the fence in the document with this `_id`, changes nothing else, and returns the document. `None` if the
@@ -198,7 +190,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
     where
         T: Serialize,
     {
-        let statement = bson_compat::document(first).map(|mut first| {
+        let update = bson_compat::document(first).map(|mut first| {
             first.remove("_id");
             first.remove(Fence::FIELD);
             let update = if first.is_empty() {
@@ -206,16 +198,9 @@ impl<T: Send + Sync> GuardedCollection<T> {
             } else {
                 doc! { "$setOnInsert": first }
             };
-            FindAndUpdate {
-                target: self.target(by_id(id), Creates::Upsert),
-                update: self.fence.stamp(update),
-            }
+            self.fence.stamp(update)
         });
-        GuardedFind {
-            statement,
-            session: None,
-            read_as: PhantomData,
-        }
+        self.found(by_id(id), Creates::Upsert, update)
     }
 
     /// Inserts a document, with the fence in it.
@@ -231,20 +216,17 @@ impl<T: Send + Sync> GuardedCollection<T> {
     where
         T: Serialize,
     {
-        let statement = bson_compat::document(document).map(|document| {
+        let document = bson_compat::document(document).map(|document| {
             let mut document = self.fence.stamp_document(document);
             if !document.contains_key("_id") {
                 document.insert("_id", ObjectId::new());
             }
-            let id = document.get("_id").cloned();
-            Insert {
-                target: self.target(by_id(id), Creates::Insert),
-                document,
-            }
+            document
         });
+        let id = document.as_ref().ok().and_then(|it| it.get("_id"));
+        let target = self.target(by_id(id.cloned()), Creates::Insert);
         GuardedInsert {
-            statement,
-            session: None,
+            write: Pending::new(target, document.map(Insert)),
         }
     }
 
@@ -253,8 +235,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
     pub fn delete_one(&self, filter: Document) -> GuardedDelete<'static> {
         let target = self.target(filter, Creates::Nothing);
         GuardedDelete {
-            statement: Ok(Delete { target }),
-            session: None,
+            write: Pending::new(target, Ok(Delete)),
         }
     }
 
@@ -265,8 +246,20 @@ impl<T: Send + Sync> GuardedCollection<T> {
     ) -> GuardedUpdate<'static> {
         let target = self.target(filter, Creates::Nothing);
         GuardedUpdate {
-            statement: change.map(|change| Update { target, change }),
-            session: None,
+            write: Pending::new(target, change),
+        }
+    }
+
+    fn found(
+        &self,
+        filter: Document,
+        creates: Creates,
+        update: Result<UpdateModifications, Error>,
+    ) -> GuardedFind<'static, T> {
+        let target = self.target(filter, creates);
+        GuardedFind {
+            write: Pending::new(target, update.map(FindAndUpdate)),
+            read_as: PhantomData,
         }
     }
 

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     super::bson_compat,
-    send::{Creates, GuardedTarget, GuardedWrite, carry_out},
+    send::{Creates, GuardedTarget, GuardedWrite, Pending, send_in},
 };
 use crate::model::Error;
 
@@ -31,7 +31,7 @@ macro_rules! in_sessions {
             /// Not cancel safe: the write runs in the caller's own task, because it borrows the session. If the future
             /// is dropped midway, the session can no longer be used.
             pub fn session(mut self, session: impl Into<&'a mut ClientSession>) -> Self {
-                self.session = Some(session.into());
+                self.write.session = Some(session.into());
                 self
             }
         }
@@ -40,7 +40,7 @@ macro_rules! in_sessions {
 
 /// The parts of the guarded writes that return the driver's own result.
 macro_rules! guarded {
-    ($action:ident, $statement:ty, $output:ty) => {
+    ($action:ident, $output:ty) => {
         in_sessions!($action);
 
         impl<'a> IntoFuture for $action<'a> {
@@ -48,7 +48,7 @@ macro_rules! guarded {
             type IntoFuture = BoxFuture<'a, Self::Output>;
 
             fn into_future(self) -> Self::IntoFuture {
-                Box::pin(carry_out::<$statement>(self.statement, self.session))
+                Box::pin(self.write.carry_out())
             }
         }
     };
@@ -62,8 +62,7 @@ macro_rules! guarded {
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedUpdate<'a> {
-    pub(super) statement: Result<Update, Error>,
-    pub(super) session: Option<&'a mut ClientSession>,
+    pub(super) write: Pending<'a, WriteBody>,
 }
 
 impl GuardedUpdate<'_> {
@@ -91,54 +90,36 @@ impl GuardedUpdate<'_> {
     /// # }
     /// ```
     pub fn upsert(mut self) -> Self {
-        if let Ok(update) = &mut self.statement {
-            update.target.creates = Creates::Upsert;
-        }
+        self.write.target.creates = Creates::Upsert;
         self
     }
 }
 
-guarded!(GuardedUpdate, Update, UpdateResult);
-
-pub(super) struct Update {
-    pub(super) target: GuardedTarget,
-    pub(super) change: WriteBody,
-}
+guarded!(GuardedUpdate, UpdateResult);
 
 pub(super) enum WriteBody {
     Update(UpdateModifications),
     Replace(Document),
 }
 
-impl GuardedWrite for Update {
+impl GuardedWrite for WriteBody {
     type Answer = UpdateResult;
-
-    fn target(&self) -> &GuardedTarget {
-        &self.target
-    }
 
     async fn send(
         &self,
+        target: &GuardedTarget,
         documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> Result<UpdateResult, DriverError> {
-        let (target, filter) = (&self.target, self.target.guarded());
-        match &self.change {
-            WriteBody::Update(update) => {
+        let (filter, upsert) = (target.guarded(), target.upsert());
+        match self {
+            Self::Update(update) => {
                 let update = documents.update_one(filter, update.clone());
-                let update = update.upsert(target.upsert());
-                match session {
-                    Some(session) => update.session(session).await,
-                    None => update.await,
-                }
+                send_in!(session, update.upsert(upsert))
             }
-            WriteBody::Replace(document) => {
+            Self::Replace(document) => {
                 let replacement = documents.replace_one(filter, document);
-                let replacement = replacement.upsert(target.upsert());
-                match session {
-                    Some(session) => replacement.session(session).await,
-                    None => replacement.await,
-                }
+                send_in!(session, replacement.upsert(upsert))
             }
         }
     }
@@ -158,17 +139,14 @@ impl GuardedWrite for Update {
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
-    pub(super) statement: Result<FindAndUpdate, Error>,
-    pub(super) session: Option<&'a mut ClientSession>,
+    pub(super) write: Pending<'a, FindAndUpdate>,
     pub(super) read_as: PhantomData<T>,
 }
 
 impl<T: Send + Sync> GuardedFind<'_, T> {
     /// Inserts the document if it does not exist, under the conditions of [`GuardedUpdate::upsert`].
     pub fn upsert(mut self) -> Self {
-        if let Ok(find) = &mut self.statement {
-            find.target.creates = Creates::Upsert;
-        }
+        self.write.target.creates = Creates::Upsert;
         self
     }
 }
@@ -180,44 +158,33 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> IntoFuture for GuardedFind
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self {
-            statement, session, ..
-        } = self;
+        let write = self.write;
         Box::pin(async move {
-            let found = carry_out(statement, session).await?;
+            let found = write.carry_out().await?;
             found.map(|raw| bson_compat::value(&raw)).transpose()
         })
     }
 }
 
-pub(super) struct FindAndUpdate {
-    pub(super) target: GuardedTarget,
-    pub(super) update: UpdateModifications,
-}
+pub(super) struct FindAndUpdate(pub(super) UpdateModifications);
 
 /// The driver returns the raw document, which is then read as the application's type. If the driver read it, the error
 /// of a document that does not fit the type would look like that of a lost answer.
 impl GuardedWrite for FindAndUpdate {
     type Answer = Option<RawDocumentBuf>;
 
-    fn target(&self) -> &GuardedTarget {
-        &self.target
-    }
-
     async fn send(
         &self,
+        target: &GuardedTarget,
         documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> Result<Option<RawDocumentBuf>, DriverError> {
         let raw = documents.clone_with_type::<RawDocumentBuf>();
         let find = raw
-            .find_one_and_update(self.target.guarded(), self.update.clone())
-            .upsert(self.target.upsert())
+            .find_one_and_update(target.guarded(), self.0.clone())
+            .upsert(target.upsert())
             .return_document(ReturnDocument::After);
-        match session {
-            Some(session) => find.session(session).await,
-            None => find.await,
-        }
+        send_in!(session, find)
     }
 
     fn has_written(answer: &Option<RawDocumentBuf>) -> bool {
@@ -232,34 +199,23 @@ impl GuardedWrite for FindAndUpdate {
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedInsert<'a> {
-    pub(super) statement: Result<Insert, Error>,
-    pub(super) session: Option<&'a mut ClientSession>,
+    pub(super) write: Pending<'a, Insert>,
 }
 
-guarded!(GuardedInsert, Insert, InsertOneResult);
+guarded!(GuardedInsert, InsertOneResult);
 
-pub(super) struct Insert {
-    pub(super) target: GuardedTarget,
-    pub(super) document: Document,
-}
+pub(super) struct Insert(pub(super) Document);
 
 impl GuardedWrite for Insert {
     type Answer = InsertOneResult;
 
-    fn target(&self) -> &GuardedTarget {
-        &self.target
-    }
-
     async fn send(
         &self,
+        _: &GuardedTarget,
         documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> Result<InsertOneResult, DriverError> {
-        let insert = documents.insert_one(&self.document);
-        match session {
-            Some(session) => insert.session(session).await,
-            None => insert.await,
-        }
+        send_in!(session, documents.insert_one(&self.0))
     }
 
     fn has_written(_: &InsertOneResult) -> bool {
@@ -274,33 +230,23 @@ impl GuardedWrite for Insert {
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedDelete<'a> {
-    pub(super) statement: Result<Delete, Error>,
-    pub(super) session: Option<&'a mut ClientSession>,
+    pub(super) write: Pending<'a, Delete>,
 }
 
-guarded!(GuardedDelete, Delete, DeleteResult);
+guarded!(GuardedDelete, DeleteResult);
 
-pub(super) struct Delete {
-    pub(super) target: GuardedTarget,
-}
+pub(super) struct Delete;
 
 impl GuardedWrite for Delete {
     type Answer = DeleteResult;
 
-    fn target(&self) -> &GuardedTarget {
-        &self.target
-    }
-
     async fn send(
         &self,
+        target: &GuardedTarget,
         documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> Result<DeleteResult, DriverError> {
-        let delete = documents.delete_one(self.target.guarded());
-        match session {
-            Some(session) => delete.session(session).await,
-            None => delete.await,
-        }
+        send_in!(session, documents.delete_one(target.guarded()))
     }
 
     fn has_written(answer: &DeleteResult) -> bool {

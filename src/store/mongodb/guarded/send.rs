@@ -21,14 +21,24 @@ use crate::{
     runtime,
 };
 
+/// Sends an action of the driver, in a session if there is one.
+macro_rules! send_in {
+    ($session:expr, $action:expr) => {
+        match $session {
+            Some(session) => $action.session(session).await,
+            None => $action.await,
+        }
+    };
+}
+pub(super) use send_in;
+
 /// A write that matches only documents without a newer fence.
 pub(super) trait GuardedWrite: Send + Sync + 'static {
     type Answer: Send + 'static;
 
-    fn target(&self) -> &GuardedTarget;
-
     fn send(
         &self,
+        target: &GuardedTarget,
         documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> impl Future<Output = Result<Self::Answer, DriverError>> + Send;
@@ -55,85 +65,98 @@ pub(super) enum Creates {
     Insert,
 }
 
-/// Carries out a statement: in the session of the caller, or to its end in a task of its own.
-pub(super) async fn carry_out<S: GuardedWrite>(
-    statement: Result<S, Error>,
-    session: Option<&mut ClientSession>,
-) -> Result<S::Answer, Error> {
-    let statement = statement?;
-    let target = statement.target();
-    if target.creates == Creates::Upsert && pinned(&target.filter).is_none() {
-        return Err(Error::InvalidUpsert);
-    }
-    match session {
-        Some(session) => {
-            // The error of a duplicate key would end the transaction, and its reason could no longer be looked up. So
-            // the fence is checked before the write.
-            if target.creates != Creates::Nothing {
-                target.refuse_if_overtaken(Some(&mut *session)).await?;
-            }
-            write(&statement, Some(session)).await
-        }
-        // The write itself has no time limit. The caller may stop waiting for it.
-        None => {
-            let work = async move { write(&statement, None).await };
-            let name = || STORE.to_owned();
-            runtime::call("a guarded write", Duration::MAX, name, work).await
-        }
-    }
+/// A write that was not sent yet.
+pub(super) struct Pending<'a, W> {
+    pub(super) target: GuardedTarget,
+    /// What is written, or why the value of the caller cannot be.
+    pub(super) body: Result<W, Error>,
+    pub(super) session: Option<&'a mut ClientSession>,
 }
 
-async fn write<S: GuardedWrite>(
-    statement: &S,
-    session: Option<&mut ClientSession>,
-) -> Result<S::Answer, Error> {
-    let outcome = write_or_find_reason(statement, session).await;
-    statement.target().documents.answered(outcome)
-}
-
-async fn write_or_find_reason<S: GuardedWrite>(
-    statement: &S,
-    mut session: Option<&mut ClientSession>,
-) -> Result<S::Answer, Error> {
-    let target = statement.target();
-    if target.creates == Creates::Insert {
-        let look = target
-            .first_look
-            .ensure_fit(&target.documents, ensure_ids_are_unique);
-        look.await?;
+impl<'a, W: GuardedWrite> Pending<'a, W> {
+    pub(super) fn new(target: GuardedTarget, body: Result<W, Error>) -> Self {
+        Self {
+            target,
+            body,
+            session: None,
+        }
     }
-    let documents = target.documents.durable_writes().await?;
-    let in_session = session.is_some();
-    let mut sent = 0;
-    loop {
-        sent += 1;
-        let error = match statement.send(documents, session.as_deref_mut()).await {
-            Ok(answer) => {
-                if !S::has_written(&answer) {
-                    target.refuse_if_overtaken(session).await?;
+
+    /// Carries out the write: in the session of the caller, or to its end in a task of its own.
+    pub(super) async fn carry_out(self) -> Result<W::Answer, Error> {
+        let (target, body) = (self.target, self.body?);
+        if target.upsert() && pinned(&target.filter).is_none() {
+            return Err(Error::InvalidUpsert);
+        }
+        match self.session {
+            Some(session) => {
+                // The error of a duplicate key would end the transaction, and its reason could no longer be looked up.
+                // So the fence is checked before the write.
+                if target.creates != Creates::Nothing {
+                    target.refuse_if_overtaken(Some(&mut *session)).await?;
                 }
-                return Ok(answer);
+                target.write(&body, Some(session)).await
             }
-            Err(error) => error,
-        };
-        // A duplicate key means that the document exists, and the guarded filter did not match it. Either the document
-        // has seen a newer fence, or it was inserted just now, or another document has the same value in a unique
-        // index.
-        if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
-            return Err(classify_of_any_collection(error));
-        }
-        let again = target.creates == Creates::Upsert && !in_session && sent < MAX_SENDS;
-        match target.refuse_if_overtaken(session.as_deref_mut()).await {
-            Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
-            Ok(()) if again => {}
-            // The first error counts. In a transaction, which that error has ended, the read fails as well, with an
-            // error after which the transaction would be run again without end.
-            _ => return Err(classify_of_any_collection(error)),
+            // The write itself has no time limit. The caller may stop waiting for it.
+            None => {
+                let work = async move { target.write(&body, None).await };
+                let name = || STORE.to_owned();
+                runtime::call("a guarded write", Duration::MAX, name, work).await
+            }
         }
     }
 }
 
 impl GuardedTarget {
+    async fn write<W: GuardedWrite>(
+        &self,
+        write: &W,
+        session: Option<&mut ClientSession>,
+    ) -> Result<W::Answer, Error> {
+        let outcome = self.write_or_find_reason(write, session).await;
+        self.documents.answered(outcome)
+    }
+
+    async fn write_or_find_reason<W: GuardedWrite>(
+        &self,
+        write: &W,
+        mut session: Option<&mut ClientSession>,
+    ) -> Result<W::Answer, Error> {
+        if self.creates == Creates::Insert {
+            let (look, documents) = (&self.first_look, &self.documents);
+            look.ensure_fit(documents, ensure_ids_are_unique).await?;
+        }
+        let documents = self.documents.durable_writes().await?;
+        let in_session = session.is_some();
+        let mut sent = 0;
+        loop {
+            sent += 1;
+            let error = match write.send(self, documents, session.as_deref_mut()).await {
+                Ok(answer) => {
+                    if !W::has_written(&answer) {
+                        self.refuse_if_overtaken(session).await?;
+                    }
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            // A duplicate key means that the document exists, and the guarded filter did not match it. Either the document
+            // has seen a newer fence, or it was inserted just now, or another document has the same value in a unique
+            // index.
+            if self.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
+                return Err(classify_of_any_collection(error));
+            }
+            let again = self.creates == Creates::Upsert && !in_session && sent < MAX_SENDS;
+            match self.refuse_if_overtaken(session.as_deref_mut()).await {
+                Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
+                Ok(()) if again => {}
+                // The first error counts. In a transaction, which that error has ended, the read fails as well, with an
+                // error after which the transaction would be run again without end.
+                _ => return Err(classify_of_any_collection(error)),
+            }
+        }
+    }
+
     pub(super) fn guarded(&self) -> Document {
         self.fence.guard(self.filter.clone())
     }
@@ -149,10 +172,7 @@ impl GuardedTarget {
             .reads()
             .find_one(self.fence.overtaken(self.meant()))
             .projection(doc! { "_id": 0, Fence::FIELD: 1 });
-        let found = match session {
-            Some(session) => find.session(session).await,
-            None => find.await,
-        };
+        let found = send_in!(session, find);
         match found.map_err(classify_of_any_collection)? {
             None => Ok(()),
             Some(newer) => Err(Error::Fenced {
