@@ -25,7 +25,7 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use self::expressions::{
     MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
-    next_fence, of_clock, replace_if,
+    next_fence, of_clock, replace_by_all, replace_if, with,
 };
 
 pub(crate) use self::{
@@ -82,10 +82,7 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
         },
     );
     let known = doc! { "$and": [has_next_fence(), make_sense("$$all")] };
-    vec![doc! { "$replaceWith": { "$let": {
-        "vars": { "all": holders() },
-        "in": { "$cond": [known, ended, "$$ROOT"] },
-    } } }]
+    replace_by_all(doc! { "$cond": [known, ended, "$$ROOT"] })
 }
 
 /// The documents of a page: those after a key, beginning with the first key that has the prefix. Keys are compared by
@@ -143,10 +140,11 @@ pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
 
 /// Whether the document is a lock with valid holders.
 fn is_known() -> Document {
-    doc! { "$let": {
-        "vars": { "all": holders() },
-        "in": { "$and": [is_lock(), make_sense("$$all")] },
-    } }
+    with(
+        "all",
+        holders(),
+        doc! { "$and": [is_lock(), make_sense("$$all")] },
+    )
 }
 
 /// The expressions that many statements contain, by the names that `docs/protocol/mongodb.md` gives them. An expression

@@ -6,7 +6,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{
     expressions::{
-        MAX_DURATION_MILLIS, any, is_held, is_lease, is_listed, is_live, is_lock, is_sole, millis,
+        MAX_DURATION_MILLIS, is_lease, is_live_and_listed, is_live_and_sole, millis, with,
     },
     holders::{RoomEffect, holders_that, released, with_holders},
 };
@@ -65,22 +65,22 @@ pub(super) fn release_done_or(
     let lease = request.lease;
     let others = holders_that(doc! { "$not": [is_lease(lease)] });
     let list = with_holders(others, RoomEffect::MakesRoom, retention);
-    let list = doc! { "$let": {
-        "vars": { "mine": { "$arrayElemAt": [holders_that(is_lease(lease)), 0] } },
-        "in": { "$mergeObjects": [list, written(done, lease, "$$mine.owner")] },
-    } };
+    let list = with(
+        "mine",
+        doc! { "$arrayElemAt": [holders_that(is_lease(lease)), 0] },
+        doc! { "$mergeObjects": [list, written(done, lease, "$$mine.owner")] },
+    );
     let sole = doc! { "$mergeObjects": [released(), written(done, lease, "$owner")] };
     let is_later = doc! { "$and": [
         makes_sense(),
         { "$eq": ["$done.kind", done.tick.kind().as_str()] },
         { "$gt": ["$done.tick", done.tick.number()] },
     ] };
-    let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
     vec![doc! { "$replaceWith": { "$switch": {
         "branches": [
             { "case": is_later, "then": otherwise.clone() },
-            { "case": { "$and": [is_sole(lease), is_held(), is_lock()] }, "then": sole },
-            { "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] }, "then": list },
+            { "case": is_live_and_sole(lease), "then": sole },
+            { "case": is_live_and_listed(lease), "then": list },
         ],
         "default": otherwise,
     } } }]

@@ -30,6 +30,28 @@ pub(super) fn replace_or(
     vec![doc! { "$replaceWith": { "$cond": [condition, replacement, otherwise] } }]
 }
 
+/// Replaces the document by the value of the first of these cases that is true.
+pub(super) fn replace_by_case<const N: usize>(
+    cases: [(Document, Document); N],
+    otherwise: impl Into<Bson>,
+) -> Vec<Document> {
+    let branches = cases.map(|(case, then)| doc! { "case": case, "then": then });
+    vec![doc! { "$replaceWith": { "$switch": {
+        "branches": branches.to_vec(),
+        "default": otherwise,
+    } } }]
+}
+
+/// Replaces the document by an expression about the list `all` of all [`holders`].
+pub(super) fn replace_by_all(replacement: Document) -> Vec<Document> {
+    vec![doc! { "$replaceWith": with("all", holders(), replacement) }]
+}
+
+/// An expression with a variable, whose value is computed once.
+pub(super) fn with(name: &str, value: impl Into<Bson>, expression: impl Into<Bson>) -> Document {
+    doc! { "$let": { "vars": { name: value }, "in": expression } }
+}
+
 /// Whether the document is a lock. A document of another program, one that a later version wrote, and one with an
 /// invalid fence or expiry are not.
 ///
@@ -87,6 +109,17 @@ pub(super) fn is_held() -> Document {
 /// Whether this lease is the sole holder, live or not.
 pub(super) fn is_sole(lease: LeaseId) -> Document {
     doc! { "$eq": ["$lease", lease.to_string()] }
+}
+
+/// Whether this lease is the sole holder, and live.
+pub(super) fn is_live_and_sole(lease: LeaseId) -> Document {
+    doc! { "$and": [is_sole(lease), is_held(), is_lock()] }
+}
+
+/// Whether this lease is one of several holders, and live.
+pub(super) fn is_live_and_listed(lease: LeaseId) -> Document {
+    let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
+    doc! { "$and": [is_held(), is_lock(), is_listed(lease), live] }
 }
 
 /// The holders as a list, even if there is only one or none. Not a list if the document does not tell who holds the

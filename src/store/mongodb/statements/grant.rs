@@ -12,8 +12,8 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     done,
     expressions::{
-        cleanup_at, clock_has, from_now, holders, is_below_last_fence, is_free, is_live, is_new,
-        last_of_next, literal, lock, make_sense, replace_if,
+        cleanup_at, clock_has, from_now, is_below_last_fence, is_free, is_live, is_new,
+        last_of_next, literal, lock, make_sense, replace_by_all, replace_if, with,
     },
     turn,
 };
@@ -161,7 +161,7 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
         kept_until(request, retention),
         held,
     );
-    let granted = doc! { "$let": { "vars": { "fence": fence(request) }, "in": granted } };
+    let granted = with("fence", fence(request), granted);
     let granted = match request.access {
         Access::Exclusive => {
             let nobody = doc! { "$eq": ["$$live", []] };
@@ -175,10 +175,7 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
         }
         QueueState::Followed => in_turn(request, free, granted),
     };
-    vec![doc! { "$replaceWith": { "$let": {
-        "vars": { "all": holders() },
-        "in": { "$let": { "vars": { "live": live }, "in": decision } },
-    } } }]
+    replace_by_all(with("live", live, decision))
 }
 
 /// The document after a request whose process may take a place in the queue. The places are evaluated once.
@@ -197,10 +194,8 @@ fn in_turn(request: &AcquireRequest, free: Document, granted: Document) -> Docum
             } }
         }
     };
-    doc! { "$let": {
-        "vars": { "places": turn::places() },
-        "in": { "$let": { "vars": { "before": turn::before(request) }, "in": decision } },
-    } }
+    let decision = with("before", turn::before(request), decision);
+    with("places", turn::places(), decision)
 }
 
 /// Whether the live holders leave room for the request.

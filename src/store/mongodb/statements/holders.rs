@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc};
 
 use super::{
-    expressions::{bounded, cleanup_at, is_held, lock},
+    expressions::{bounded, cleanup_at, is_held, lock, with},
     turn,
 };
 
@@ -49,8 +49,6 @@ pub(super) fn with_holders(holders: Document, effect: RoomEffect, retention: Dur
         cleanup_at(bounded(until), Duration::ZERO, retention),
         held,
     );
-    doc! { "$let": {
-        "vars": { "holders": holders },
-        "in": { "$cond": [{ "$eq": ["$$holders", []] }, released(), list] },
-    } }
+    let list = doc! { "$cond": [{ "$eq": ["$$holders", []] }, released(), list] };
+    with("holders", holders, list)
 }

@@ -11,9 +11,10 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     done::release_done_or,
     expressions::{
-        MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, holders, is_held,
-        is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence,
-        replace_if, replace_or,
+        MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, is_held, is_lease,
+        is_listed, is_live, is_live_and_listed, is_live_and_sole, is_lock, is_sole, lock,
+        make_sense, millis, next_fence, replace_by_all, replace_by_case, replace_if, replace_or,
+        with,
     },
     holders::{RoomEffect, holders_that, released, with_holders},
 };
@@ -25,22 +26,17 @@ use crate::{
 /// Renews a live lease: it lives for its ttl from now on, unless its expiry is later already.
 pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
-    let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
     let expires_at = doc! { "$max": ["$$this.expires_at", from_now(request.ttl)] };
     let renewed = changed("$holders", lease, doc! { "expires_at": expires_at });
-    vec![doc! { "$replaceWith": { "$switch": {
-        "branches": [
-            {
-                "case": { "$and": [is_sole(lease), is_held(), is_lock()] },
-                "then": renewed_sole(request.ttl, retention),
-            },
-            {
-                "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] },
-                "then": with_holders(renewed, RoomEffect::MakesNoRoom, retention),
-            },
-        ],
-        "default": "$$ROOT",
-    } } }]
+    let list = with_holders(renewed, RoomEffect::MakesNoRoom, retention);
+    let cases = [
+        (
+            is_live_and_sole(lease),
+            renewed_sole(request.ttl, retention),
+        ),
+        (is_live_and_listed(lease), list),
+    ];
+    replace_by_case(cases, "$$ROOT")
 }
 
 /// Renews each of these leases with this ttl, if it is live and a sole holder.
@@ -89,20 +85,16 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
             possible.push(is_mine(Mode::Shared));
             possible.push(doc! { "$not": [any("$$all", other)] });
             let mine = doc! { "$filter": { "input": "$$all", "cond": is_lease(lease) } };
-            doc! { "$let": {
-                "vars": { "mine": { "$arrayElemAt": [mine, 0] } },
-                "in": lock(
-                    next_fence(),
-                    cleanup_at(bounded("$$mine.expires_at"), Duration::ZERO, retention),
-                    doc! {
-                        "lease": "$$mine.lease",
-                        "owner": "$$mine.owner",
-                        "acquired_at": "$$mine.acquired_at",
-                        "expires_at": "$$mine.expires_at",
-                        "note": "$$mine.note",
-                    },
-                ),
-            } }
+            let cleanup_at = cleanup_at(bounded("$$mine.expires_at"), Duration::ZERO, retention);
+            let held = doc! {
+                "lease": "$$mine.lease",
+                "owner": "$$mine.owner",
+                "acquired_at": "$$mine.acquired_at",
+                "expires_at": "$$mine.expires_at",
+                "note": "$$mine.note",
+            };
+            let upgraded = lock(next_fence(), cleanup_at, held);
+            with("mine", doc! { "$arrayElemAt": [mine, 0] }, upgraded)
         }
         Conversion::Downgrade => {
             possible.push(is_lock());
@@ -115,10 +107,7 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
             )
         }
     };
-    vec![doc! { "$replaceWith": { "$let": {
-        "vars": { "all": holders() },
-        "in": { "$cond": [{ "$and": possible }, converted, "$$ROOT"] },
-    } } }]
+    replace_by_all(doc! { "$cond": [{ "$and": possible }, converted, "$$ROOT"] })
 }
 
 /// The server's error code for a text that is not a number. [`release_or_fail`] fails with it if the lease is not among
@@ -213,14 +202,10 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
             (sole, changed(left, lease, held_on))
         }
     };
+    let list = with_holders(list, RoomEffect::MakesRoom, retention);
+    let is_sole = doc! { "$and": [is_sole(lease), is_lock()] };
     let in_list = doc! { "$and": [is_lock(), is_listed(lease)] };
-    vec![doc! { "$replaceWith": { "$switch": {
-        "branches": [
-            { "case": { "$and": [is_sole(lease), is_lock()] }, "then": sole },
-            { "case": in_list, "then": with_holders(list, RoomEffect::MakesRoom, retention) },
-        ],
-        "default": otherwise,
-    } } }]
+    replace_by_case([(is_sole, sole), (in_list, list)], otherwise)
 }
 
 /// These holders, with a change to the holder with this lease.

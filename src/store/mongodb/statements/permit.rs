@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::expressions::{MAX_DURATION_MILLIS, literal, millis};
+use super::expressions::{MAX_DURATION_MILLIS, literal, millis, with};
 use crate::{
     messages::PermitRequest,
     model::{LIMITER_SCHEMA, Quota, USED_END, WindowKind},
@@ -77,9 +77,7 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let pipeline = steps
         .into_iter()
         .rev()
-        .fold(decided, |then, (name, value)| {
-            doc! { "$let": { "vars": { name: value }, "in": then } }
-        });
+        .fold(decided, |then, (name, value)| with(name, value, then));
     vec![doc! { "$replaceWith": pipeline }]
 }
 

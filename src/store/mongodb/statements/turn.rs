@@ -5,7 +5,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::expressions::{UUID, from_now, is_held, literal, millis, modes};
+use super::expressions::{UUID, any, from_now, is_held, literal, millis, modes, with};
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
     model::{Access, LeaseId, MAX_PLACE_TIME, MAX_PLACES, Mode},
@@ -38,14 +38,14 @@ pub(super) fn comes_first(waiter: LeaseId) -> Document {
 
 /// Whether the first place is that of this process, and counts.
 fn has_first_place(waiter: LeaseId) -> Document {
-    let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
-    doc! { "$and": [
-        { "$isArray": "$waiters" },
-        { "$let": {
-            "vars": { "this": { "$arrayElemAt": ["$waiters", 0] } },
-            "in": { "$and": [is_mine, counts()] },
-        } },
-    ] }
+    let first = doc! { "$arrayElemAt": ["$waiters", 0] };
+    let is_mine = with("this", first, doc! { "$and": [is_of(waiter), counts()] });
+    doc! { "$and": [{ "$isArray": "$waiters" }, is_mine] }
+}
+
+/// Whether a place is that of this process.
+fn is_of(waiter: LeaseId) -> Document {
+    doc! { "$eq": ["$$this.waiter", waiter.to_string()] }
 }
 
 /// The places after a grant to a request that [comes first](comes_first): all but the first place.
@@ -87,14 +87,14 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
         None => Bson::from("$$places"),
         Some(waiter) => {
             let place = doc! { "$indexOfArray": ["$$places.waiter", waiter.to_string()] };
-            doc! { "$let": { "vars": { "at": place }, "in": { "$switch": {
+            let ahead = doc! { "$switch": {
                 "branches": [
                     { "case": { "$eq": ["$$at", -1] }, "then": "$$places" },
                     { "case": { "$eq": ["$$at", 0] }, "then": [] },
                 ],
                 "default": { "$slice": ["$$places", "$$at"] },
-            } } } }
-            .into()
+            } };
+            with("at", place, ahead).into()
         }
     };
     let owner = literal(&request.owner);
@@ -117,14 +117,11 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
                 { "$sum": "$$others.permits" },
             ] };
             let have_no_room = doc! { "$or": [
-                { "$anyElementTrue": { "$map": { "input": "$$others", "in": is_other } } },
+                any("$$others", is_other),
                 { "$gt": [taken, permits.of() - permits.n()] },
             ] };
-            doc! { "$let": {
-                "vars": { "others": others },
-                "in": { "$cond": [have_no_room, "$$others", []] },
-            } }
-            .into()
+            let conflicting = doc! { "$cond": [have_no_room, "$$others", []] };
+            with("others", others, conflicting).into()
         }
     };
     if request.reentrant {
@@ -157,18 +154,15 @@ pub(super) fn is_its_turn() -> Document {
         { "$eq": ["$$before", []] },
         { "$and": [
             { "$not": [is_held()] },
-            { "$let": { "vars": { "free_for": free_for }, "in": over } },
+            with("free_for", free_for, over),
         ] },
     ] }
 }
 
 /// The places after a grant: without the place of the request, and without those that it has passed.
 pub(super) fn leave_place(request: &AcquireRequest) -> Document {
-    let passed = doc! { "$in": ["$$this.waiter", "$$before.waiter"] };
-    let mut gone = vec![passed];
-    if let Some(waiter) = request.turn.waiter() {
-        gone.push(doc! { "$eq": ["$$this.waiter", waiter.to_string()] });
-    }
+    let mut gone = vec![doc! { "$in": ["$$this.waiter", "$$before.waiter"] }];
+    gone.extend(request.turn.waiter().map(is_of));
     let left = doc! { "$filter": {
         "input": "$$places",
         "cond": { "$not": [{ "$or": gone }] },
@@ -184,10 +178,8 @@ pub(super) fn leave(waiter: LeaseId) -> Document {
 
 /// A list of places for the document, which never contains an empty list.
 fn unless_empty(places: Document) -> Document {
-    doc! { "$let": {
-        "vars": { "left": places },
-        "in": { "$cond": [{ "$eq": ["$$left", []] }, "$$REMOVE", "$$left"] },
-    } }
+    let left = doc! { "$cond": [{ "$eq": ["$$left", []] }, "$$REMOVE", "$$left"] };
+    with("left", places, left)
 }
 
 /// The document after a refusal. The process of the request has a new place at the end, or its place counts for longer.
@@ -201,7 +193,7 @@ pub(super) fn take_place(request: &AcquireRequest) -> Option<Document> {
     };
     let counts_for = counts_for.min(MAX_PLACE_TIME);
     let (mode, permits) = (request.access.mode().as_str(), request.access.permits());
-    let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
+    let is_mine = is_of(waiter);
     let owner = literal(&request.owner);
     let change = doc! {
         "owner": owner.clone(),
@@ -225,9 +217,6 @@ pub(super) fn take_place(request: &AcquireRequest) -> Option<Document> {
         { "$eq": ["$$this.owner", owner] },
         { "$gte": ["$$this.until", from_now(long_enough(counts_for))] },
     ] };
-    let any = |cond: Document| {
-        doc! { "$anyElementTrue": { "$map": { "input": "$$places", "in": cond } } }
-    };
     let longer = doc! { "$map": {
         "input": "$$places",
         "in": { "$cond": [is_mine.clone(), { "$mergeObjects": ["$$this", change] }, "$$this"] },
@@ -235,8 +224,8 @@ pub(super) fn take_place(request: &AcquireRequest) -> Option<Document> {
     let with = |places: Document| doc! { "$mergeObjects": ["$$ROOT", { "waiters": places }] };
     Some(doc! { "$switch": {
         "branches": [
-            { "case": any(is_kept), "then": "$$ROOT" },
-            { "case": any(is_mine), "then": with(longer) },
+            { "case": any("$$places", is_kept), "then": "$$ROOT" },
+            { "case": any("$$places", is_mine), "then": with(longer) },
             {
                 "case": { "$lt": [{ "$size": "$$places" }, MAX_PLACES as i64] },
                 "then": with(doc! { "$concatArrays": ["$$places", [mine]] }),
