@@ -19,31 +19,6 @@ pub(super) struct BulkResult {
     pub(super) documents: HashMap<String, RawDocumentBuf>,
 }
 
-/// How many documents a command changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Changed {
-    found: Option<usize>,
-    changed: Option<usize>,
-    failed: bool,
-}
-
-impl Changed {
-    /// The result if this many documents were found, and all of them changed.
-    pub(super) fn all(number: usize) -> Self {
-        Self {
-            found: Some(number),
-            changed: Some(number),
-            failed: false,
-        }
-    }
-
-    /// How many documents were changed, if the answer tells. A statement that fails midway may have changed more than
-    /// it says.
-    pub(super) fn number(&self) -> Option<usize> {
-        self.changed.filter(|_| !self.failed)
-    }
-}
-
 /// One change among many: of the document of this key.
 pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Document {
     let mut statement = doc! { "q": statements::filter(key), "u": update };
@@ -70,18 +45,16 @@ impl Pipelines<'_> {
         })
     }
 
-    /// Sends these changes in one command, and returns how many documents were changed.
+    /// Sends these changes in one command, and returns how many documents were changed, if the answer tells. A statement
+    /// that fails midway may have changed more than it says.
     pub(super) async fn send_changes(
         self,
         statements: Vec<Document>,
         concern: Document,
-    ) -> Result<Changed, Error> {
+    ) -> Result<Option<usize>, Error> {
         let answer = self.send_all(statements, concern).await?;
-        Ok(Changed {
-            found: index(&answer, "n"),
-            changed: index(&answer, "nModified"),
-            failed: answer.contains_key("writeErrors"),
-        })
+        let is_told = !answer.contains_key("writeErrors");
+        Ok(count(&answer, "nModified").filter(|_| is_told))
     }
 
     async fn send_all(
@@ -119,13 +92,13 @@ fn failures(mut answer: Document) -> HashMap<usize, Document> {
         return HashMap::new();
     };
     let failure = |error| match error {
-        Bson::Document(error) => Some((index(&error, "index")?, error)),
+        Bson::Document(error) => Some((count(&error, "index")?, error)),
         _ => None,
     };
     errors.into_iter().filter_map(failure).collect()
 }
 
 /// A number of statements or documents.
-fn index(answer: &Document, field: &str) -> Option<usize> {
+fn count(answer: &Document, field: &str) -> Option<usize> {
     usize::try_from(statements::integer(answer.get(field)?)?).ok()
 }

@@ -11,8 +11,8 @@ use super::{
     MongoStore,
     concern::Deployment,
     dialect::Dialect,
-    error::{UNKNOWN_EXPRESSION, classify, code, not_prepared},
-    statement_clock::StatementClock,
+    error::{UNKNOWN_EXPRESSION, classify, has_code, not_prepared},
+    statement_clock::{StatementClock, shard_date},
 };
 use crate::model::Error;
 
@@ -20,8 +20,9 @@ impl MongoStore {
     /// The dialect. Asks the cluster once, if it is a sharded one.
     pub(super) async fn ask_dialect(&self) -> Result<Dialect, Error> {
         if self.locks.ask_deployment().await? != Deployment::Sharded {
+            let pipelines = Dialect::Pipelines(StatementClock::Command);
             return Ok(if self.pipelines {
-                Dialect::Pipelines(StatementClock::Command)
+                pipelines
             } else {
                 Dialect::Classic
             });
@@ -88,11 +89,8 @@ impl MongoStore {
         let locks = self.locks.reads();
         let collections = self.locks.other_database("config");
         let collections = collections.collection::<Document>("collections");
-        let found = collections
-            .find_one(doc! { "_id": locks.namespace().to_string() })
-            .await
-            .map_err(classify);
-        let found = match found {
+        let found = collections.find_one(doc! { "_id": locks.namespace().to_string() });
+        let found = match found.await.map_err(classify) {
             Err(Error::Denied { .. }) | Ok(None) => return Ok(()),
             Err(error) => return Err(error),
             Ok(Some(found)) => found,
@@ -109,7 +107,7 @@ impl MongoStore {
     /// Asks whether the shards know `$currentDate`, by a statement that changes nothing. That does not follow from the
     /// server's version alone: the cluster's feature compatibility version may be an older one.
     async fn ask_whether_shards_have_date(&self) -> Result<bool, Error> {
-        let update = vec![doc! { "$set": { "touched": StatementClock::ShardDate.expression() } }];
+        let update = vec![doc! { "$set": { "touched": shard_date() } }];
         let asked = self
             .locks
             .reads()
@@ -119,9 +117,7 @@ impl MongoStore {
             .await;
         match asked {
             Ok(_) => Ok(true),
-            Err(error) if code(&error).is_some_and(|it| UNKNOWN_EXPRESSION.contains(&it)) => {
-                Ok(false)
-            }
+            Err(error) if has_code(&error, &UNKNOWN_EXPRESSION) => Ok(false),
             Err(error) => Err(classify(error)),
         }
     }

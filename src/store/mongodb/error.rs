@@ -78,14 +78,14 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
     }
 }
 
+/// Whether the server has answered with one of these numbers.
+pub(crate) fn has_code(error: &DriverError, codes: &[i32]) -> bool {
+    code(error).is_some_and(|code| codes.contains(&code))
+}
+
 /// Whether the error says that the server has no journal for a write to wait for.
-fn refuses_journal(error: &DriverError) -> bool {
-    match &*error.kind {
-        ErrorKind::Command(command) => {
-            command.code == BAD_VALUE && command.message.contains(WITHOUT_JOURNAL)
-        }
-        _ => false,
-    }
+fn refuses_journal(kind: &ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Command(it) if it.code == BAD_VALUE && it.message.contains(WITHOUT_JOURNAL))
 }
 
 /// An error of the driver with a sentence as its text, because its own text contains whole answers of the server.
@@ -193,12 +193,6 @@ pub(crate) fn duplicate(text: &str) -> Option<Duplicate<'_>> {
     })
 }
 
-/// The error if a unique index on a field other than `_id` refuses a lock.
-fn of_another_index(text: &str) -> Option<Error> {
-    let duplicate = duplicate(text).filter(|it| it.field != "_id")?;
-    Some(not_prepared(unique_index(duplicate.index)))
-}
-
 /// The error for a collection that is not fit for locks.
 pub(crate) fn not_prepared(problem: impl Into<String>) -> Error {
     Error::NotPrepared {
@@ -252,7 +246,11 @@ pub(crate) fn view() -> String {
 /// The error if the server refused a change of a lock because of what the collection is. A retry cannot help.
 fn of_an_unfit_collection(code: i32, text: &str) -> Option<Error> {
     match code {
-        DUPLICATE_KEY => of_another_index(text),
+        // A unique index on a field other than `_id` refuses the lock.
+        DUPLICATE_KEY => {
+            let duplicate = duplicate(text).filter(|it| it.field != "_id")?;
+            Some(not_prepared(unique_index(duplicate.index)))
+        }
         REFUSED_BY_VALIDATOR => Some(not_prepared(
             "its validator refuses the documents of locks: remove it, or give the locks a collection of their own",
         )),
@@ -274,11 +272,12 @@ pub(crate) fn classify_of_any_collection(error: DriverError) -> Error {
     let unwritten = error.contains_label(NO_WRITES_PERFORMED);
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
     let transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
-    let number = code(&error);
     // The driver gives this label to connections that it cannot make, too.
-    let is_overloaded = number.is_some() && error.contains_label(SYSTEM_OVERLOADED_ERROR);
-    let no_journal = refuses_journal(&error);
-    let is_classic = number.is_some_and(|number| refuses_pipelines(number, &sentence(&error.kind)));
+    let is_overloaded = code(&error).is_some() && error.contains_label(SYSTEM_OVERLOADED_ERROR);
+    let is_denied = has_code(&error, &DENIED);
+    let is_interrupted = retryable || is_overloaded || has_code(&error, &INTERRUPTED);
+    let is_classic =
+        code(&error).is_some_and(|code| refuses_pipelines(code, &sentence(&error.kind)));
     let is_passing_refusal = is_passing_refusal(&error);
     let kind = error.kind.clone();
     let source = cause(error);
@@ -286,11 +285,9 @@ pub(crate) fn classify_of_any_collection(error: DriverError) -> Error {
         _ if is_classic => no_pipelines(),
         _ if is_passing_refusal => Error::Unreachable { store, source },
         _ if refused(&kind) => Error::Denied { store, source },
-        _ if no_journal => Error::NoJournal { store, source },
+        _ if refuses_journal(&kind) => Error::NoJournal { store, source },
         _ if transient => Error::TransactionAborted { store, source },
-        _ if number.is_some_and(|number| DENIED.contains(&number)) => {
-            Error::Denied { store, source }
-        }
+        _ if is_denied => Error::Denied { store, source },
         // No server was found to send the request to.
         ErrorKind::ServerSelection { .. } | ErrorKind::DnsResolve { .. } => {
             Error::Unreachable { store, source }
@@ -302,12 +299,7 @@ pub(crate) fn classify_of_any_collection(error: DriverError) -> Error {
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => {
             Error::Interrupted { store, source }
         }
-        _ if retryable
-            || is_overloaded
-            || number.is_some_and(|number| INTERRUPTED.contains(&number)) =>
-        {
-            Error::Interrupted { store, source }
-        }
+        _ if is_interrupted => Error::Interrupted { store, source },
         // The server refused the request, or the driver refused it before it sent anything.
         ErrorKind::Command(_)
         | ErrorKind::Write(_)
@@ -365,9 +357,7 @@ fn is_passing_refusal(error: &DriverError) -> bool {
         boxed.map(|it| &**it).or_else(|| it.downcast_ref())
     });
     matches!(*error.kind, ErrorKind::Authentication { .. })
-        && source
-            .and_then(code)
-            .is_some_and(|number| INTERRUPTED.contains(&number))
+        && source.is_some_and(|source| has_code(source, &INTERRUPTED))
 }
 
 /// Whether the server refused the credentials. After the first refusal the driver treats the server as unavailable

@@ -12,7 +12,7 @@ use mongodb::{
 use super::{
     MongoStore,
     concern::Deployment,
-    error::{INDEX_CONFLICTS, INDEX_REFUSED, classify, code, failed, not_prepared, sentence},
+    error::{INDEX_CONFLICTS, INDEX_REFUSED, classify, failed, has_code, not_prepared, sentence},
     fitness::FOR_LOCKS,
     statements,
 };
@@ -183,7 +183,7 @@ impl MongoStore {
         let locks = self.locks.durable_writes().await?;
         match locks.create_index(model).await {
             Ok(_) => Ok(()),
-            Err(conflict) if code(&conflict).is_some_and(|at| INDEX_CONFLICTS.contains(&at)) => {
+            Err(conflict) if has_code(&conflict, &INDEX_CONFLICTS) => {
                 let change = doc! {
                     "collMod": locks.name(),
                     "index": { "name": index.name, "expireAfterSeconds": seconds as i64 },
@@ -193,13 +193,11 @@ impl MongoStore {
                 database.run_command(change).await.map_err(classify)?;
                 Ok(())
             }
-            Err(refused) if code(&refused).is_some_and(|at| INDEX_REFUSED.contains(&at)) => {
-                Err(not_prepared(format!(
-                    "its engine refuses the TTL index {}: {}; locks work, but purge the dead ones",
-                    index.name,
-                    brief(&sentence(&refused.kind), 45)
-                )))
-            }
+            Err(refused) if has_code(&refused, &INDEX_REFUSED) => Err(not_prepared(format!(
+                "its engine refuses the TTL index {}: {}; locks work, but purge the dead ones",
+                index.name,
+                brief(&sentence(&refused.kind), 45)
+            ))),
             Err(error) => Err(classify(error)),
         }
     }

@@ -25,7 +25,7 @@ use mongodb::bson::{RawDocument, doc};
 use tokio::time::Instant;
 
 use super::{
-    bulk::{Changed, unread},
+    bulk::unread,
     decode::{self, timed},
     error::interrupted,
     pipelines::Pipelines,
@@ -108,7 +108,7 @@ impl Pipelines<'_> {
         let statement = statements::release_together(requests);
         let sent = Instant::now();
         let changed = self.send_changes(vec![statement], doc! { "w": 1 }).await?;
-        if changed == Changed::all(requests.len()) {
+        if changed == Some(requests.len()) {
             return Ok(vec![Ok(ReleaseAnswer::Released); requests.len()]);
         }
         let keys = requests.iter().map(|request| request.key.as_str());
@@ -128,9 +128,7 @@ impl Pipelines<'_> {
         let released = count(|it| matches!(it, Ok(BatchedRelease::Released)));
         let unknown = count(|it| matches!(it, Ok(BatchedRelease::Overwritten) | Err(_)));
         // How many of the unknown leases were released.
-        let hidden = changed
-            .number()
-            .and_then(|changed| changed.checked_sub(released));
+        let hidden = changed.and_then(|changed| changed.checked_sub(released));
         let answers =
             requests
                 .iter()

@@ -19,7 +19,7 @@ use mongodb::bson::{Document, RawDocumentBuf};
 use tokio::time::Instant;
 
 use super::{
-    bulk::{BulkResult, Changed, statement, unread},
+    bulk::{BulkResult, statement, unread},
     concern::Deployment,
     decode::{self, timed},
     error::{interrupted, statement_failed},
@@ -88,7 +88,7 @@ impl Pipelines<'_> {
         let concern = self.store.locks.write_concern().await?;
         let changed = self.send_changes(statements, concern).await?;
         if proves
-            && changed == Changed::all(together.len())
+            && changed == Some(together.len())
             && let Some(now) = self.store.clock.about(sent)
         {
             for renewal in together {

@@ -29,13 +29,8 @@ impl StatementClock {
     pub(super) fn update(self, pipeline: Vec<Document>) -> Vec<Document> {
         match self {
             Self::Command => pipeline,
-            _ => pipeline.into_iter().map(|it| self.stage(it)).collect(),
+            Self::ShardDate => pipeline.into_iter().map(stage).collect(),
         }
-    }
-
-    fn stage(self, stage: Document) -> Document {
-        let bound = |(operator, value): (String, Bson)| (operator, self.bind(value));
-        stage.into_iter().map(bound).collect()
     }
 
     /// One of the changes of an `update` command with this clock.
@@ -43,9 +38,9 @@ impl StatementClock {
         if self != Self::Command
             && let Some(Bson::Array(pipeline)) = statement.get_mut("u")
         {
-            for stage in pipeline.iter_mut() {
-                if let Bson::Document(stage) = stage {
-                    *stage = self.stage(std::mem::take(stage));
+            for it in pipeline.iter_mut() {
+                if let Bson::Document(it) = it {
+                    *it = stage(std::mem::take(it));
                 }
             }
         }
@@ -57,7 +52,7 @@ impl StatementClock {
         if self != Self::Command
             && let Some(condition) = filter.remove("$expr")
         {
-            filter.insert("$expr", self.bind(condition));
+            filter.insert("$expr", bound(condition));
         }
         filter
     }
@@ -66,21 +61,26 @@ impl StatementClock {
     pub(super) fn projection(self) -> Document {
         let mut shown = statements::projection();
         if self != Self::Command {
-            shown.insert("now", self.expression());
+            shown.insert("now", shard_date());
         }
         shown
     }
+}
 
-    fn bind(self, value: Bson) -> Bson {
-        doc! { "$let": { "vars": { "clock": self.expression() }, "in": with_bound(value) } }.into()
-    }
+/// The time of the shard, as an expression.
+pub(super) fn shard_date() -> Document {
+    doc! { "$currentDate": {} }
+}
 
-    pub(super) fn expression(self) -> Bson {
-        match self {
-            Self::Command => NOW.into(),
-            Self::ShardDate => doc! { "$currentDate": {} }.into(),
-        }
-    }
+/// An expression with the time of the shard, computed once, instead of `$$NOW`.
+fn bound(value: Bson) -> Document {
+    doc! { "$let": { "vars": { "clock": shard_date() }, "in": with_bound(value) } }
+}
+
+/// A stage of an update with the time of the shard.
+fn stage(stage: Document) -> Document {
+    let bound = |(operator, value): (String, Bson)| (operator, bound(value).into());
+    stage.into_iter().map(bound).collect()
 }
 
 /// The expression, with the variable instead of `$$NOW`.

@@ -61,14 +61,10 @@ pub(super) fn is_lock() -> Document {
     is_lock_below(FENCE_END)
 }
 
-/// Whether the document is a lock that has a next fence.
+/// Whether the document is a lock that has a next fence, and so has the clock.
 pub(super) fn has_next_fence() -> Document {
-    has_next_fences(NonZeroU16::MIN)
-}
-
-/// Whether the document is a lock with this many fences after its own, and the clock has as many.
-pub(super) fn has_next_fences(fences: NonZeroU16) -> Document {
-    doc! { "$and": [is_below_last_fence(fences), clock_has(fences)] }
+    let one = NonZeroU16::MIN;
+    doc! { "$and": [is_below_last_fence(one), clock_has(one)] }
 }
 
 /// Whether the document is a lock with this many fences after its own.
