@@ -46,11 +46,8 @@ impl Pipelines<'_> {
     /// A `find` costs the server half of a change that is refused (`held` in `docs/performance.md`).
     async fn read_refusal(self, request: &AcquireRequest) -> Option<Held> {
         let now = self.store.clock.at(Instant::now())?;
-        let read = self
-            .store
-            .locks
-            .reads()
-            .find_one(statements::filter(&request.key));
+        let locks = self.store.locks.reads();
+        let read = locks.find_one(statements::filter(&request.key));
         let document = read.await.ok()??;
         let record = decode::found(&document, &request.key).ok()?.at(now).ok()?;
         match rules::acquire(Some(&record), request, now) {
@@ -89,14 +86,11 @@ impl Pipelines<'_> {
             Err(error) => return Err(self.explain_failure(&request.key, classify(error)).await),
         };
         let found = decode::found(&document, &request.key)?;
-        let now = match found.granted_at(request.lease) {
-            Some(granted_at) => {
-                self.store.record_time(granted_at);
-                Some(granted_at)
-            }
-            None => self.store.clock.at(sent),
-        };
-        let Some(now) = now else {
+        let granted_at = found.granted_at(request.lease);
+        if let Some(granted_at) = granted_at {
+            self.store.record_time(granted_at);
+        }
+        let Some(now) = granted_at.or_else(|| self.store.clock.at(sent)) else {
             return Ok(None);
         };
         answered(&found.at(now)?, request, now)

@@ -16,11 +16,8 @@ impl Pipelines<'_> {
     pub(super) async fn evict(self, key: &Key) -> Result<Option<Eviction>, Error> {
         let clock = self.statement_clock;
         let update = clock.update(statements::evict(self.store.retention));
-        let evicted = self
-            .store
-            .locks
-            .durable_writes()
-            .await?
+        let locks = self.store.locks.durable_writes().await?;
+        let evicted = locks
             .find_one_and_update(statements::filter(key), update)
             .projection(clock.projection())
             .return_document(ReturnDocument::After)
@@ -28,10 +25,8 @@ impl Pipelines<'_> {
             .map_err(classify);
         let evicted = match evicted {
             Err(error) => return Err(self.explain_failure(key, error).await),
-            Ok(evicted) => evicted,
-        };
-        let Some(evicted) = evicted else {
-            return Ok(None);
+            Ok(None) => return Ok(None),
+            Ok(Some(evicted)) => evicted,
         };
         // An eviction is not sent again, because it would evict a holder that came after it. So its answer may come
         // from the driver's retry, without the time, which it does not need.
@@ -44,14 +39,8 @@ impl Pipelines<'_> {
     /// Removes the document of a key if it is a dead lock. Returns whether it did.
     pub(super) async fn remove_expired(self, key: &Key) -> Result<bool, Error> {
         let expired = self.statement_clock.filter(statements::expired(key));
-        let removed = self
-            .store
-            .locks
-            .durable_writes()
-            .await?
-            .delete_one(expired)
-            .await
-            .map_err(classify)?;
+        let locks = self.store.locks.durable_writes().await?;
+        let removed = locks.delete_one(expired).await.map_err(classify)?;
         if removed.deleted_count > 0 {
             return Ok(true);
         }

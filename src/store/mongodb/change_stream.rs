@@ -61,9 +61,8 @@ impl MongoStore {
         if self.ask_whether_classic().await? {
             return Ok(None);
         }
-        let opened = self
-            .locks
-            .reads()
+        let locks = self.locks.reads();
+        let opened = locks
             .watch()
             .pipeline(pipeline)
             // A change stream accepts no other read concern.

@@ -38,7 +38,7 @@ use super::{
     statements::utc,
 };
 use crate::{
-    model::{Error, Key},
+    model::{Error, Key, LockRecord},
     rules::{Decision, Write},
 };
 
@@ -72,30 +72,26 @@ struct DocumentAt {
 impl MongoStore {
     /// Asks whether the collection has a document of the classic dialect.
     pub(super) async fn ask_whether_documents_are_classic(&self) -> Result<bool, Error> {
-        let found = self
-            .locks
-            .reads()
-            .find_one(doc! { "schema": CLASSIC_SCHEMA });
+        let locks = self.locks.reads();
+        let found = locks.find_one(doc! { "schema": CLASSIC_SCHEMA });
         Ok(found.await.map_err(classify)?.is_some())
     }
 }
 
 impl Classic<'_> {
+    /// Reads the lock of this key, lets a rule decide, and writes what the rule has decided, if there is a document.
+    async fn change<A>(
+        self,
+        key: &Key,
+        rule: impl Fn(Option<&LockRecord>, DateTime<Utc>) -> Decision<A, LockRecord>,
+    ) -> Result<A, Error> {
+        let id = key.as_str().into();
+        self.decide(ReadLevel::Majority, id, key, false, rule).await
+    }
+
     /// Reads the document with this id, lets a rule decide, and writes what the rule has decided. A missing document is
     /// created only for a rule that may write one.
     async fn decide<R: ClassicForm, A>(
-        self,
-        id: Bson,
-        key: &Key,
-        may_insert: bool,
-        rule: impl Fn(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
-    ) -> Result<A, Error> {
-        self.decide_after(ReadLevel::Majority, id, key, may_insert, rule)
-            .await
-    }
-
-    /// As [`decide`](Self::decide), after a read of this level.
-    async fn decide_after<R: ClassicForm, A>(
         self,
         level: ReadLevel,
         id: Bson,

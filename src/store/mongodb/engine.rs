@@ -108,9 +108,8 @@ impl MongoStore {
     /// server's version alone: the cluster's feature compatibility version may be an older one.
     async fn ask_whether_shards_have_date(&self) -> Result<bool, Error> {
         let update = vec![doc! { "$set": { "touched": shard_date() } }];
-        let asked = self
-            .locks
-            .reads()
+        let locks = self.locks.reads();
+        let asked = locks
             // No key has this id.
             .find_one_and_update(doc! { "_id": { "leasehold": "clock" } }, update)
             .return_document(ReturnDocument::Before)

@@ -380,13 +380,11 @@ fn refused(kind: &ErrorKind) -> bool {
 /// runs the transaction again. Any other error is wrapped, and `get_custom::<leasehold::Error>()` returns it.
 impl From<Error> for DriverError {
     fn from(error: Error) -> Self {
-        match &error {
-            Error::TransactionAborted { source, .. } => match source.error::<Self>() {
-                Some(said) => said.clone(),
-                None => Self::custom(error),
-            },
-            _ => Self::custom(error),
-        }
+        let said = match &error {
+            Error::TransactionAborted { source, .. } => source.error::<Self>().cloned(),
+            _ => None,
+        };
+        said.unwrap_or_else(|| Self::custom(error))
     }
 }
 

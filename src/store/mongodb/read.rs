@@ -25,13 +25,9 @@ impl Pipelines<'_> {
     /// The document of a key, with the server's time.
     pub(super) async fn read(self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
         let clock = self.statement_clock;
-        self.store
-            .locks
-            .reads()
-            .find_one(statements::filter(key))
-            .projection(clock.projection())
-            .await
-            .map_err(classify)
+        let locks = self.store.locks.reads();
+        let read = locks.find_one(statements::filter(key));
+        read.projection(clock.projection()).await.map_err(classify)
     }
 
     /// The documents of these keys, each with the server's time.
@@ -45,10 +41,8 @@ impl Pipelines<'_> {
         // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
         // end, and the driver does not ask for a second one.
         let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
-        let found = self
-            .store
-            .locks
-            .reads()
+        let locks = self.store.locks.reads();
+        let found = locks
             .find(statements::of_keys(keys))
             .projection(self.statement_clock.projection())
             .batch_size(all)
@@ -86,10 +80,8 @@ impl Pipelines<'_> {
     pub(super) async fn list(self, request: &ListRequest) -> Result<Page, Error> {
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let clock = self.statement_clock;
-        let found = self
-            .store
-            .locks
-            .reads()
+        let locks = self.store.locks.reads();
+        let found = locks
             .find(clock.filter(statements::page(request)))
             .projection(clock.projection())
             .sort(doc! { "_id": 1 })

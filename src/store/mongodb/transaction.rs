@@ -35,9 +35,8 @@ impl MongoStore {
     ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
         let clock = self.statement_clock().await?;
         let update = clock.update(statements::touch(ObjectId::new()));
-        let touched = self
-            .locks
-            .reads()
+        let locks = self.locks.reads();
+        let touched = locks
             .find_one_and_update(statements::filter(key), update)
             .projection(clock.projection())
             .return_document(ReturnDocument::After)

@@ -41,8 +41,8 @@ impl Classic<'_> {
         } else {
             ReadLevel::Majority
         };
-        self.decide_after(level, id(&request.key), &request.key, true, rule)
-            .await?
+        let id = request.key.as_str().into();
+        self.decide(level, id, &request.key, true, rule).await?
     }
 
     /// Takes a free key in one step. `None` if it is not free, or if its document is new.
@@ -79,14 +79,13 @@ impl Classic<'_> {
 
     pub(crate) async fn leave(self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let rule = |record: Option<&LockRecord>, now| rules::leave(record, waiter, now);
-        self.decide(id(key), key, false, rule).await
+        self.change(key, rule).await
     }
 
     pub(crate) async fn renew(self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let renew = async |request: &RenewRequest| {
             let rule = |record: Option<&LockRecord>, now| rules::renew(record, request, now);
-            self.decide(id(&request.key), &request.key, false, rule)
-                .await
+            self.change(&request.key, rule).await
         };
         let renewals: Vec<_> = requests.iter().map(renew).collect();
         Ok(in_order(renewals).await)
@@ -94,8 +93,7 @@ impl Classic<'_> {
 
     pub(crate) async fn convert(self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
         let rule = |record: Option<&LockRecord>, now| rules::convert(record, request, now);
-        self.decide(id(&request.key), &request.key, false, rule)
-            .await?
+        self.change(&request.key, rule).await?
     }
 
     pub(crate) async fn release(self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -104,8 +102,7 @@ impl Classic<'_> {
             return Ok(ReleaseAnswer::Released);
         }
         let rule = |record: Option<&LockRecord>, now| rules::release(record, request, now);
-        self.decide(id(&request.key), &request.key, false, rule)
-            .await
+        self.change(&request.key, rule).await
     }
 
     /// Releases a lease in one step. Returns whether it did.
@@ -121,11 +118,11 @@ impl Classic<'_> {
             write: Write::Keep,
             answer: record.map(|record| rules::inspect(record, now)),
         };
-        self.decide(id(key), key, false, rule).await
+        self.change(key, rule).await
     }
 
     pub(crate) async fn evict(self, key: &Key) -> Result<Option<Eviction>, Error> {
-        self.decide(id(key), key, false, rules::evict).await?
+        self.change(key, rules::evict).await?
     }
 
     pub(crate) async fn remove_expired(self, key: &Key) -> Result<bool, Error> {
@@ -142,7 +139,7 @@ impl Classic<'_> {
                 answer: false,
             },
         };
-        self.decide(id(key), key, false, rule).await
+        self.change(key, rule).await
     }
 
     /// Sends each request by itself, several at a time.
@@ -159,7 +156,8 @@ impl Classic<'_> {
         let filter = statements::limiter_filter(request);
         let id = filter.get("_id").cloned().unwrap_or(Bson::Null);
         let rule = |record: Option<&LimiterRecord>, now| rules::permit(record, request, now);
-        self.decide(id, &request.key, true, rule).await
+        self.decide(ReadLevel::Majority, id, &request.key, true, rule)
+            .await
     }
 }
 
@@ -174,8 +172,4 @@ async fn in_order<T>(work: Vec<impl Future<Output = T>>) -> Vec<T> {
         .await;
     outcomes.sort_by_key(|(number, _)| *number);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
-fn id(key: &Key) -> Bson {
-    key.as_str().into()
 }

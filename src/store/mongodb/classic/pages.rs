@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use mongodb::bson::{Bson, Document, RawDocument, doc};
 
 use super::{
-    Classic,
+    Classic, ReadLevel,
     form::{CLASSIC_SCHEMA, ClassicForm as _, has_places},
     read_at,
 };
@@ -158,6 +158,6 @@ impl Classic<'_> {
                 answer: is_over,
             }
         };
-        self.decide(id, key, false, rule).await
+        self.decide(ReadLevel::Majority, id, key, false, rule).await
     }
 }
