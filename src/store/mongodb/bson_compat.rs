@@ -16,15 +16,26 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::error::STORE;
 use crate::model::{Cause, Error};
 
+/// Calls the function of version 3 of `bson`, or that of version 2, with the same argument.
+macro_rules! either {
+    ($of_version_3:ident, $of_version_2:ident, $argument:expr) => {{
+        #[allow(unused_imports)]
+        use mongodb::bson::*;
+        let outcome = $of_version_3($argument).if_present();
+        let outcome = outcome.or_else(|| $of_version_2($argument).if_present());
+        outcome.unwrap_or_else(|| Err(Cause::text("this version of bson is not known")))
+    }};
+}
+
 /// The value as a document.
 ///
 /// # Errors
 ///
 /// [`Error::Store`] if it cannot be a document.
 pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
-    let raw = write_with_bson_3(value).or_else(|| write_with_bson_2(value));
-    let written = from_either(raw).and_then(|raw| Document::try_from(raw).map_err(Cause::from));
-    written.map_err(failed)
+    let raw = either!(serialize_to_raw_document_buf, to_raw_document_buf, value);
+    raw.and_then(|raw| Document::try_from(raw).map_err(Cause::from))
+        .map_err(failed)
 }
 
 /// The document as a value.
@@ -34,41 +45,12 @@ pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
 /// [`Error::Store`] if it is not a value of this type.
 pub(crate) fn value<T: DeserializeOwned>(document: &RawDocumentBuf) -> Result<T, Error> {
     let bytes = document.as_bytes();
-    let value = read_with_bson_3(bytes).or_else(|| read_with_bson_2(bytes));
-    from_either(value).map_err(failed)
-}
-
-fn from_either<T>(outcome: Option<Result<T, Cause>>) -> Result<T, Cause> {
-    outcome.unwrap_or_else(|| Err(Cause::text("this version of bson is not known")))
+    either!(deserialize_from_slice, from_slice, bytes).map_err(failed)
 }
 
 fn failed(source: Cause) -> Error {
     let store = STORE;
     Error::Store { store, source }
-}
-
-fn write_with_bson_3<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
-    #[allow(unused_imports)]
-    use mongodb::bson::*;
-    serialize_to_raw_document_buf(value).if_present()
-}
-
-fn write_with_bson_2<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
-    #[allow(unused_imports)]
-    use mongodb::bson::*;
-    to_raw_document_buf(value).if_present()
-}
-
-fn read_with_bson_3<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
-    #[allow(unused_imports)]
-    use mongodb::bson::*;
-    deserialize_from_slice(bytes).if_present()
-}
-
-fn read_with_bson_2<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
-    #[allow(unused_imports)]
-    use mongodb::bson::*;
-    from_slice(bytes).if_present()
 }
 
 /// The result of a function that this version of `bson` lacks.

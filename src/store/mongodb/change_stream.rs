@@ -58,7 +58,7 @@ impl MongoStore {
         &self,
         pipeline: impl IntoIterator<Item = Document>,
     ) -> Result<Option<ChangeStream<Document>>, Error> {
-        if self.ask_whether_classic().await? {
+        if !self.has_pipelines().await? {
             return Ok(None);
         }
         let locks = self.locks.reads();

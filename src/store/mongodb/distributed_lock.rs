@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use mongodb::{
     Collection, IndexModel,
     bson::{Document, doc},
-    options::{IndexOptions, ReadConcern, ReadPreference, ReturnDocument, SelectionCriteria},
+    options::{IndexOptions, ReturnDocument},
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -309,15 +309,9 @@ impl MongoDistributedLock {
             "as": "locks",
         } };
         let time = doc! { "$documents": [{ "now": { "$toLong": "$$NOW" } }] };
-        let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-        let mut cursor = self
-            .locks
-            .database()
-            .aggregate([time, lock])
-            .selection_criteria(primary)
-            .read_concern(ReadConcern::local())
-            .await
-            .map_err(classify)?;
+        let database = self.locks.database();
+        let read = database.aggregate([time, lock]).await;
+        let mut cursor = read.map_err(classify)?;
         let found = if cursor.advance().await.map_err(classify)? {
             cursor.deserialize_current().map_err(classify)?
         } else {

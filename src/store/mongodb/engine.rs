@@ -57,12 +57,7 @@ impl MongoStore {
     ///
     /// Cancel safe.
     pub async fn has_pipelines(&self) -> Result<bool, Error> {
-        Ok(!self.ask_whether_classic().await?)
-    }
-
-    /// Whether the store speaks the classic dialect. Asks as [`ask_dialect`](Self::ask_dialect) does.
-    pub(super) async fn ask_whether_classic(&self) -> Result<bool, Error> {
-        Ok(self.ask_dialect().await? == Dialect::Classic)
+        Ok(self.ask_dialect().await? != Dialect::Classic)
     }
 
     /// The clock for a pipeline that is sent outside of the operations of [`Store`](crate::store::Store).

@@ -65,7 +65,7 @@ impl MongoStore {
         let this = self.clone();
         let work = async move {
             let hidden = this.ensure_fit_for_locks().await?;
-            if !this.ask_whether_classic().await? {
+            if this.has_pipelines().await? {
                 for index in indexes(this.retention) {
                     this.create(index).await?;
                 }
@@ -118,7 +118,7 @@ impl MongoStore {
             self.ensure_one_cluster().await?;
         }
         // This also finds out whether a sharded collection is fit.
-        if !self.ask_whether_classic().await? {
+        if self.has_pipelines().await? {
             self.try_pipeline().await?;
         }
         Ok(hidden)

@@ -7,29 +7,28 @@ const SECOND_AFTER: Duration = Duration::from_secs(1);
 /// How often they are asked from then on: the driver also learns of routers later, from DNS.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// When the routers were asked.
+/// When the routers were asked for the last time, and whether that was not the first time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum RouterChecks {
-    #[default]
-    None,
-    One(Instant),
-    Several(Instant),
+pub(super) struct RouterChecks {
+    pub(super) last: Option<Instant>,
+    is_repeated: bool,
 }
 
 impl RouterChecks {
     pub(super) fn is_due(self, now: Instant) -> bool {
-        let since = |last| now.saturating_duration_since(last);
-        match self {
-            Self::None => true,
-            Self::One(last) => since(last) >= SECOND_AFTER,
-            Self::Several(last) => since(last) >= EVERY,
-        }
+        let pause = if self.is_repeated {
+            EVERY
+        } else {
+            SECOND_AFTER
+        };
+        self.last
+            .is_none_or(|last| now.saturating_duration_since(last) >= pause)
     }
 
     pub(super) fn next(self, now: Instant) -> Self {
-        match self {
-            Self::None => Self::One(now),
-            Self::One(_) | Self::Several(_) => Self::Several(now),
+        Self {
+            last: Some(now),
+            is_repeated: self.last.is_some(),
         }
     }
 }

@@ -34,13 +34,13 @@ impl MongoStore {
             return Ok(());
         }
         // While this operation asks again, the others go on. But nothing goes on before the first answer.
-        if !matches!(before, RouterChecks::None) {
+        if before.last.is_some() {
             *self.routers.lock() = before.next(now);
         }
         let checked = self.ensure_one_cluster().await;
         *self.routers.lock() = match &checked {
             Ok(()) => before.next(now),
-            Err(_) => RouterChecks::None,
+            Err(_) => RouterChecks::default(),
         };
         checked
     }

@@ -95,11 +95,10 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     if let Some(note) = &request.note {
         fields.insert("note", &**note);
     }
-    let gone = doc! { "free": "", "released_at": "" };
     fields.insert("version", ObjectId::new());
     let update = doc! {
         "$set": fields,
-        "$unset": gone,
+        "$unset": { "free": "", "released_at": "" },
         "$inc": { "fence": fences },
         "$currentDate": { "acquired_at": true, "renewed_at": true },
     };
@@ -128,11 +127,9 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
         "acquired_at": one(doc! { "$type": "date" }),
         "renewed_at": one(doc! { "$type": "date" }),
     };
-    let mut gone = gone(&doc! { "free": true });
-    gone.remove("released_at");
     let update = doc! {
         "$set": { "free": true, "version": ObjectId::new() },
-        "$unset": gone,
+        "$unset": gone(&doc! { "free": true, "released_at": true }),
         "$currentDate": { "released_at": true },
     };
     (filter, update)

@@ -169,11 +169,10 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
         }
         Access::Shared | Access::Permits(_) => granted,
     };
-    let decision = match queue {
-        QueueState::Ignored | QueueState::Over | QueueState::First(_) => {
-            doc! { "$cond": [free, granted, "$$ROOT"] }
-        }
-        QueueState::Followed => in_turn(request, free, granted),
+    let decision = if queue == QueueState::Followed {
+        in_turn(request, free, granted)
+    } else {
+        doc! { "$cond": [free, granted, "$$ROOT"] }
     };
     replace_by_all(with("live", live, decision))
 }
