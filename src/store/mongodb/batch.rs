@@ -89,19 +89,16 @@ impl Pipelines<'_> {
             let error = statement_failed(error);
             return Err(self.explain_failure(&request.key, error).await);
         }
-        let answer = match result.documents.get(request.key.as_str()) {
-            Some(document) => {
-                let (record, now) = timed(decode::lock(document, &request.key)?)?;
-                answered(&record, request, now)?
+        if let Some(document) = result.documents.get(request.key.as_str()) {
+            let (record, now) = timed(decode::lock(document, &request.key)?)?;
+            match answered(&record, request, now)? {
+                // The document that was read may show a done tick that no majority has yet. Or the holder has left
+                // between the two commands. It may have been this lease itself.
+                Some(AcquireAnswer::Done(_)) | None => {}
+                Some(answer) => return Ok(answer),
             }
-            None => None,
-        };
-        match answer {
-            // The document that was read may show a done tick that no majority has yet. Or the holder has left between
-            // the two commands. It may have been this lease itself.
-            Some(AcquireAnswer::Done(_)) | None => self.acquire_again(request).await,
-            Some(answer) => Ok(answer),
         }
+        self.acquire_again(request).await
     }
 
     /// The answer to a release of the batch. The lease was released if its statement did not fail.

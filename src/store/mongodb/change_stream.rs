@@ -21,7 +21,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use futures::{StreamExt as _, stream};
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use mongodb::{
     bson::{Bson, Document, doc},
     change_stream::ChangeStream,
@@ -44,20 +47,19 @@ const NO_CHANGE_STREAMS: i32 = 40_573;
 
 impl MongoStore {
     pub(super) async fn watch_freed(&self) -> Result<Option<FreedKeys>, Error> {
-        let events = self.watch(pipeline()).await?;
-        Ok(events.map(|events| stream::try_unfold(events, |it| next_event(it, freed)).boxed()))
+        self.watch(pipeline(), freed).await
     }
 
     pub(super) async fn watch_awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
-        let events = self.watch(places_pipeline()).await?;
-        Ok(events.map(|events| stream::try_unfold(events, |it| next_event(it, key)).boxed()))
+        self.watch(places_pipeline(), key).await
     }
 
     /// `None` if the server has no change streams, or the store speaks the classic dialect.
-    async fn watch(
+    async fn watch<T: Send + 'static>(
         &self,
-        pipeline: impl IntoIterator<Item = Document>,
-    ) -> Result<Option<ChangeStream<Document>>, Error> {
+        pipeline: [Document; 2],
+        read: fn(&Document) -> Option<T>,
+    ) -> Result<Option<BoxStream<'static, Result<Vec<T>, Error>>>, Error> {
         if !self.has_pipelines().await? {
             return Ok(None);
         }
@@ -70,7 +72,10 @@ impl MongoStore {
             .max_await_time(MAX_AWAIT_TIME)
             .await;
         match opened {
-            Ok(events) => Ok(Some(events.with_type())),
+            Ok(events) => {
+                let next = move |events| next_event(events, read);
+                Ok(Some(stream::try_unfold(events.with_type(), next).boxed()))
+            }
             Err(error) if code(&error) == Some(NO_CHANGE_STREAMS) => Ok(None),
             Err(error) => Err(classify(error)),
         }
@@ -129,12 +134,8 @@ fn time(document: &Document, field: &str) -> Option<DateTime<Utc>> {
 
 /// The key in an event; `None` if the id is not a key.
 fn key(event: &Document) -> Option<Key> {
-    let id = event
-        .get_document("documentKey")
-        .ok()?
-        .get_str("_id")
-        .ok()?;
-    Key::new(id).ok()
+    let document = event.get_document("documentKey").ok()?;
+    Key::new(document.get_str("_id").ok()?).ok()
 }
 
 /// Selects the events after which a waiter may be granted the key. Of each event it keeps the key, the places of the
