@@ -132,10 +132,10 @@ impl Pipelines<'_> {
     /// document is then not a lock.
     pub(super) async fn explain_failure(self, key: &Key, error: Error) -> Error {
         match error {
-            Error::Store { .. } => match explained(self.explain_refusal(key).await) {
-                Err(not_a_lock) => not_a_lock,
-                Ok(()) => error,
-            },
+            Error::Store { .. } => {
+                let not_a_lock = explained(self.explain_refusal(key).await).err();
+                not_a_lock.unwrap_or(error)
+            }
             error => error,
         }
     }

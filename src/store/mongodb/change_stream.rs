@@ -45,6 +45,9 @@ const MAX_AWAIT_TIME: Duration = Duration::from_secs(1);
 /// The code with which a standalone server refuses to open a change stream.
 const NO_CHANGE_STREAMS: i32 = 40_573;
 
+/// What the events of a stream tell.
+type Told<T> = BoxStream<'static, Result<Vec<T>, Error>>;
+
 impl MongoStore {
     pub(super) async fn watch_freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.watch(pipeline(), freed).await
@@ -59,7 +62,7 @@ impl MongoStore {
         &self,
         pipeline: [Document; 2],
         read: fn(&Document) -> Option<T>,
-    ) -> Result<Option<BoxStream<'static, Result<Vec<T>, Error>>>, Error> {
+    ) -> Result<Option<Told<T>>, Error> {
         if !self.has_pipelines().await? {
             return Ok(None);
         }

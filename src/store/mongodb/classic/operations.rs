@@ -63,13 +63,10 @@ impl Classic<'_> {
             .ok()
             .and_then(statements::utc);
         let record = LockRecord::read(&granted, &request.key, chrono::DateTime::UNIX_EPOCH)?;
-        let Some(record) = record else {
-            return Ok(None);
-        };
-        let is_awaited = !record.waiters.is_empty();
-        let holder = record.holders.into_iter().next();
+        let holder = record.and_then(|record| record.holders.into_iter().next());
         Ok(holder.map(|holder| Grant {
-            is_awaited,
+            // A document with a queue is not free in this way.
+            is_awaited: false,
             fence: holder.fence,
             acquired_at: holder.acquired_at,
             expires_at: holder.expires_at,

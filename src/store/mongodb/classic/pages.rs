@@ -47,10 +47,9 @@ impl Classic<'_> {
         let ids = ids.sort(doc! { "_id": 1 }).limit(limit).await;
         let mut ids = ids.map_err(classify)?;
         while ids.advance().await.map_err(classify)? {
-            let Some(key) = ids.current().get_str("_id").ok().map(Key::new) else {
+            let Ok(Ok(key)) = ids.current().get_str("_id").map(Key::new) else {
                 continue;
             };
-            let Ok(key) = key else { continue };
             if let Some(now) = self.time_at(&key).await? {
                 return Ok(now);
             }
@@ -83,26 +82,24 @@ impl Classic<'_> {
         let documents = by_key(found).await?;
         let (mut now, mut answers) = (None, Vec::new());
         for LookRequest { key, lease } in leases {
-            let Some(document) = documents.get(key.as_str()) else {
-                answers.push(LookAnswer::default());
-                continue;
-            };
-            let at = if has_places(document) {
-                if now.is_none() {
-                    now = self.time_at(key).await?;
-                }
+            let document = documents.get(key.as_str());
+            let is_awaited = document.is_some_and(|document| has_places(document));
+            if is_awaited && now.is_none() {
+                now = self.time_at(key).await?;
+            }
+            let at = if is_awaited {
                 now
             } else {
                 Some(DateTime::<Utc>::MIN_UTC)
             };
-            // `None` if the document was removed meanwhile.
-            let Some(at) = at else {
-                answers.push(LookAnswer::default());
-                continue;
-            };
-            let lock = rules::found(LockRecord::read(document, key, at))?;
-            let look = lock.map(|lock| rules::look(&rules::inspect(&lock, at), *lease));
-            answers.push(look.unwrap_or_default());
+            let mut answer = LookAnswer::default();
+            // There is no time if the document was removed meanwhile.
+            if let (Some(document), Some(at)) = (document, at)
+                && let Some(lock) = rules::found(LockRecord::read(document, key, at))?
+            {
+                answer = rules::look(&rules::inspect(&lock, at), *lease);
+            }
+            answers.push(answer);
         }
         Ok(answers)
     }

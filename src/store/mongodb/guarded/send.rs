@@ -73,7 +73,7 @@ pub(super) struct Pending<'a, W> {
     pub(super) session: Option<&'a mut ClientSession>,
 }
 
-impl<'a, W: GuardedWrite> Pending<'a, W> {
+impl<W: GuardedWrite> Pending<'_, W> {
     pub(super) fn new(target: GuardedTarget, body: Result<W, Error>) -> Self {
         Self {
             target,
