@@ -100,11 +100,8 @@ impl Pipelines<'_> {
                 Err(race) if is_race(&race, "_id") => continue,
                 // An earlier attempt was carried out, and may have been a grant, so the error is ambiguous.
                 Err(error) if carried_out => {
-                    let source = cause(error);
-                    return Err(Error::Interrupted {
-                        store: STORE,
-                        source,
-                    });
+                    let (store, source) = (STORE, cause(error));
+                    return Err(Error::Interrupted { store, source });
                 }
                 Err(error) => return Err(classify(error)),
             };
