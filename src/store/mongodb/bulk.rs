@@ -45,8 +45,8 @@ impl Pipelines<'_> {
         })
     }
 
-    /// Sends these changes in one command, and returns how many documents were changed, if the answer tells. A statement
-    /// that fails midway may have changed more than it says.
+    /// Sends these changes in one command, and returns how many documents were changed, if the answer tells. A
+    /// statement that fails midway may have changed more than it says.
     pub(super) async fn send_changes(
         self,
         statements: Vec<Document>,

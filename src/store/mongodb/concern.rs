@@ -227,8 +227,8 @@ impl<T: Send + Sync> Collections<T> {
         Ok(deployment)
     }
 
-    /// Asks any server behind the client. Returns the addresses of those that could have been asked, too: the driver tells
-    /// them only to who chooses among them.
+    /// Asks any server behind the client. Returns the addresses of those that could have been asked, too: the driver
+    /// tells them only to who chooses among them.
     pub(super) async fn ask_any(
         &self,
         question: Document,

@@ -1,5 +1,5 @@
-//! The TTL indexes that remove dead locks and limiters, and the lock that is tried: it is taken and released to see that
-//! the server lets a client do that.
+//! The TTL indexes that remove dead locks and limiters, and the lock that is tried: it is taken and released to see
+//! that the server lets a client do that.
 
 use std::time::Duration;
 

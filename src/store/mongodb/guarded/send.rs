@@ -140,9 +140,9 @@ impl GuardedTarget {
                 }
                 Err(error) => error,
             };
-            // A duplicate key means that the document exists, and the guarded filter did not match it. Either the document
-            // has seen a newer fence, or it was inserted just now, or another document has the same value in a unique
-            // index.
+            // A duplicate key means that the document exists, and the guarded filter did not match it. Either the
+            // document has seen a newer fence, or it was inserted just now, or another document has the same value in a
+            // unique index.
             if self.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
                 return Err(classify_of_any_collection(error));
             }
