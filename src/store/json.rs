@@ -4,15 +4,13 @@
 //! 1970.
 
 use chrono::{DateTime, Utc};
-#[cfg(feature = "sqlite")]
-use serde::Serialize;
 use serde_json::Value;
 #[cfg(feature = "sqlite")]
 use serde_json::json;
 
 use crate::model::Holder;
 #[cfg(feature = "sqlite")]
-use crate::model::{LIMITER_SCHEMA, LastDone, LockRecord, Mode, Place, SCHEMA};
+use crate::model::{Done, LIMITER_SCHEMA, LastDone, LockRecord, Mode, Place, SCHEMA};
 use crate::{
     model::{Error, Key, LimiterRecord},
     store::stored::{self, Field, Fields, Found, time_of},
@@ -105,135 +103,87 @@ pub(crate) fn limiter(document: &Value, key: &Key) -> Result<LimiterRecord, Erro
     Ok(limiter)
 }
 
-/// The document of a lock, as a store writes it.
-#[cfg(feature = "sqlite")]
-#[derive(Serialize)]
-struct WrittenLock<'a> {
-    schema: &'static str,
-    fence: i64,
-    #[serde(flatten)]
-    sole: Option<WrittenHolder<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    holders: Vec<WrittenEntry<'a>>,
-    /// The latest expiry of `holders`. The expiry of a sole holder is in `sole`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    released_at: Option<i64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    evicted: Vec<WrittenEntry<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    waiters: Vec<WrittenPlace<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    done: Option<WrittenDone<'a>>,
-}
-
-#[cfg(feature = "sqlite")]
-#[derive(Serialize)]
-struct WrittenDone<'a> {
-    kind: &'static str,
-    tick: i64,
-    at: i64,
-    by: &'a str,
-    lease: String,
-    until: i64,
-}
-
-/// One of several holders.
-#[cfg(feature = "sqlite")]
-#[derive(Serialize)]
-struct WrittenEntry<'a> {
-    #[serde(flatten)]
-    holder: WrittenHolder<'a>,
-    mode: &'static str,
-    permits: i64,
-    fence: i64,
-}
-
-#[cfg(feature = "sqlite")]
-#[derive(Serialize)]
-struct WrittenHolder<'a> {
-    lease: String,
-    owner: &'a str,
-    acquired_at: i64,
-    expires_at: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'a str>,
-}
-
-#[cfg(feature = "sqlite")]
-#[derive(Serialize)]
-struct WrittenPlace<'a> {
-    waiter: String,
-    owner: &'a str,
-    mode: &'static str,
-    permits: i64,
-    since: i64,
-    until: i64,
-}
-
 /// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields of
 /// the document itself.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_lock(lock: &LockRecord) -> Value {
-    fn written(holder: &Holder) -> WrittenHolder<'_> {
-        WrittenHolder {
-            lease: holder.lease.to_string(),
-            owner: &holder.owner,
-            acquired_at: holder.acquired_at.timestamp_millis(),
-            expires_at: holder.expires_at.timestamp_millis(),
-            note: holder.note.as_deref(),
-        }
-    }
-    fn entry(holder: &Holder) -> WrittenEntry<'_> {
-        WrittenEntry {
-            holder: written(holder),
-            mode: holder.mode.as_str(),
-            permits: holder.permits,
-            fence: holder.fence.get(),
-        }
-    }
-    fn place(place: &Place) -> WrittenPlace<'_> {
-        WrittenPlace {
-            waiter: place.waiter.to_string(),
-            owner: &place.owner,
-            mode: place.mode.as_str(),
-            permits: place.permits,
-            since: place.since.timestamp_millis(),
-            until: place.until.timestamp_millis(),
-        }
-    }
     let at = Some(lock.expires_at.timestamp_millis());
     let (sole, several, expires_at, released_at) = match &*lock.holders {
         [] => (None, &[][..], None, at),
         // None of these holders is live, and the key was released after the last one had expired.
         left if left.iter().all(|it| it.expires_at < lock.expires_at) => (None, left, None, at),
         [sole] if sole.mode == Mode::Exclusive && sole.fence == lock.fence => {
-            (Some(written(sole)), &[][..], None, None)
+            let expires_at = sole.expires_at.timestamp_millis();
+            (Some(sole), &[][..], Some(expires_at), None)
         }
         several => (None, several, at, None),
     };
-    json!(WrittenLock {
-        schema: SCHEMA,
-        fence: lock.fence.get(),
-        sole,
-        holders: several.iter().map(entry).collect(),
-        expires_at,
-        released_at,
-        evicted: lock.evicted.iter().map(entry).collect(),
-        waiters: lock.waiters.iter().map(place).collect(),
-        done: match &lock.done {
-            LastDone::Tick(done) => Some(WrittenDone {
-                kind: done.tick.kind().as_str(),
-                tick: done.tick.number(),
-                at: done.at.timestamp_millis(),
-                by: &done.by,
-                lease: done.lease.to_string(),
-                until: done.until.timestamp_millis(),
-            }),
-            LastDone::Nothing | LastDone::Unreadable => None,
-        },
+    let done = match &lock.done {
+        LastDone::Tick(done) => Some(of_done(done)),
+        LastDone::Nothing | LastDone::Unreadable => None,
+    };
+    without_empty(json!({
+        "schema": SCHEMA,
+        "fence": lock.fence.get(),
+        "lease": sole.map(|it| it.lease.to_string()),
+        "owner": sole.map(|it| &*it.owner),
+        "acquired_at": sole.map(|it| it.acquired_at.timestamp_millis()),
+        "holders": several.iter().map(of_holder).collect::<Vec<_>>(),
+        "expires_at": expires_at,
+        "note": sole.and_then(|it| it.note.as_deref()),
+        "released_at": released_at,
+        "evicted": lock.evicted.iter().map(of_holder).collect::<Vec<_>>(),
+        "waiters": lock.waiters.iter().map(of_place).collect::<Vec<_>>(),
+        "done": done,
+    }))
+}
+
+/// One of several holders.
+#[cfg(feature = "sqlite")]
+fn of_holder(holder: &Holder) -> Value {
+    without_empty(json!({
+        "lease": holder.lease.to_string(),
+        "owner": &*holder.owner,
+        "acquired_at": holder.acquired_at.timestamp_millis(),
+        "expires_at": holder.expires_at.timestamp_millis(),
+        "note": holder.note.as_deref(),
+        "mode": holder.mode.as_str(),
+        "permits": holder.permits,
+        "fence": holder.fence.get(),
+    }))
+}
+
+#[cfg(feature = "sqlite")]
+fn of_place(place: &Place) -> Value {
+    json!({
+        "waiter": place.waiter.to_string(),
+        "owner": &*place.owner,
+        "mode": place.mode.as_str(),
+        "permits": place.permits,
+        "since": place.since.timestamp_millis(),
+        "until": place.until.timestamp_millis(),
     })
+}
+
+#[cfg(feature = "sqlite")]
+fn of_done(done: &Done) -> Value {
+    json!({
+        "kind": done.tick.kind().as_str(),
+        "tick": done.tick.number(),
+        "at": done.at.timestamp_millis(),
+        "by": &*done.by,
+        "lease": done.lease.to_string(),
+        "until": done.until.timestamp_millis(),
+    })
+}
+
+/// The document without the fields that are null or an empty list.
+#[cfg(feature = "sqlite")]
+fn without_empty(mut document: Value) -> Value {
+    if let Some(fields) = document.as_object_mut() {
+        fields.retain(|_, value| !value.is_null() && *value != json!([]));
+    }
+    document
 }
 
 /// The document of a limiter, for a store that writes it as a whole.

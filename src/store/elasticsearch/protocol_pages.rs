@@ -35,7 +35,7 @@ pub(super) fn tree(value: &Value) -> Tree {
 
 /// The requests have a hole in the place of each script.
 fn without_sources(value: &mut Value) {
-    let own = |source: &str| SCRIPTS.iter().find(|script| script.source() == source);
+    let own = |source: &str| SCRIPTS.iter().find(|script| script.source == source);
     match value {
         Value::Object(fields) => {
             let name = fields.get("source").and_then(Value::as_str).and_then(own);

@@ -96,7 +96,7 @@ impl Values {
             ("SCRIPT_RELEASE", "release"),
             ("SCRIPT_INSPECT", "inspect"),
         ] {
-            holes.push((hole, json!(script(name).source())));
+            holes.push((hole, json!(script(name).source)));
         }
         holes
     }
@@ -162,7 +162,7 @@ fn templates() -> Vec<PageStatement> {
 fn parts() -> PageStatement {
     let parts = SCRIPTS.iter().filter(|script| !is_guard(script));
     let lines = parts.map(|script| {
-        let files = script.files().into_iter();
+        let files = script.files.iter();
         let files: Vec<_> = files.map(|(name, _)| json!(name).to_string()).collect();
         format!("  {}: [{}]", json!(script.name()), files.join(", "))
     });
@@ -179,9 +179,9 @@ fn is_guard(script: &Script) -> bool {
 fn files() -> Vec<PageStatement> {
     let scripts = SCRIPTS.iter().filter(|script| !is_guard(script));
     let mut files: Vec<(&str, &str)> = Vec::new();
-    for file in scripts.flat_map(|script| script.files()) {
-        if !files.contains(&file) {
-            files.push(file);
+    for file in scripts.flat_map(|script| script.files) {
+        if !files.contains(file) {
+            files.push(*file);
         }
     }
     let files = files.into_iter();

@@ -1,84 +1,44 @@
 //! The scripts that the shards run, and their names.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
-/// A script of this crate, with the name of its file. A script about locks begins with functions from other files:
-/// `lock.painless`; `holders.painless` if it handles several holders; `place.painless` and `places.painless` if it
-/// handles waiting processes; `done.painless` if it handles done ticks.
+/// A file of a script: its name, and what is written in it.
+type File = (&'static str, &'static str);
+
+/// A script of this crate. A script about locks begins with functions from other files: `lock.painless`;
+/// `holders.painless` if it handles several holders; `place.painless` and `places.painless` if it handles waiting
+/// processes; `done.painless` if it handles done ticks.
 pub(crate) struct Script {
-    name: &'static str,
-    /// The functions that it uses.
-    functions: &'static [&'static Functions],
-    written: &'static str,
-    sent: OnceLock<Sent>,
-}
-
-/// Functions that several scripts use, with the name of their file.
-pub(super) struct Functions {
+    /// The files that it is made of, in their order. The last one has its name.
     #[cfg(test)]
-    name: &'static str,
-    written: &'static str,
-}
-
-struct Sent {
-    source: String,
-    stored_name: String,
+    pub(super) files: &'static [File],
+    /// The script as it is sent: without comments and indents, because it is part of each request.
+    pub(crate) source: String,
+    /// The name under which the script is stored. A hash of the source is part of it (FNV-1a, 64 bits), so that two
+    /// versions of this crate can use one cluster, each with its own scripts.
+    pub(crate) stored_name: String,
 }
 
 impl Script {
-    const fn new(
-        name: &'static str,
-        functions: &'static [&'static Functions],
-        written: &'static str,
-    ) -> Self {
+    fn new(name: &str, files: &'static [File]) -> Self {
+        let parts: Vec<_> = files.iter().map(|(_, it)| without_comments(it)).collect();
+        let source = parts.join("\n");
+        let hash = source
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
         Self {
-            name,
-            functions,
-            written,
-            sent: OnceLock::new(),
+            #[cfg(test)]
+            files,
+            source,
+            stored_name: format!("leasehold-{name}-{hash:016x}"),
         }
     }
 
     #[cfg(test)]
     pub(super) fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The files that it is made of, with their names, in their order.
-    #[cfg(test)]
-    pub(super) fn files(&self) -> Vec<(&'static str, &'static str)> {
-        let functions = self.functions.iter().map(|it| (it.name, it.written));
-        functions.chain([(self.name, self.written)]).collect()
-    }
-
-    /// The script as it is sent: without comments and indents, because it is part of each request.
-    pub(crate) fn source(&self) -> &str {
-        &self.sent().source
-    }
-
-    /// The name under which the script is stored. A hash of the source is part of it (FNV-1a, 64 bits), so that two
-    /// versions of this crate can use one cluster, each with its own scripts.
-    pub(crate) fn stored_name(&self) -> &str {
-        &self.sent().stored_name
-    }
-
-    fn sent(&self) -> &Sent {
-        self.sent.get_or_init(|| {
-            let functions = self.functions.iter().map(|it| &it.written);
-            let parts = functions.chain([&self.written]);
-            let parts: Vec<_> = parts.map(|part| without_comments(part)).collect();
-            let source = parts.join("\n");
-            let hash = source
-                .bytes()
-                .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                    (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-                });
-            let stored_name = format!("leasehold-{}-{hash:016x}", self.name);
-            Sent {
-                source,
-                stored_name,
-            }
-        })
+        self.files.last().unwrap().0
     }
 }
 
@@ -89,34 +49,29 @@ fn without_comments(script: &str) -> String {
     code.join("\n")
 }
 
-macro_rules! functions {
-    ($file:literal) => {
-        Functions {
-            #[cfg(test)]
-            name: $file,
-            written: include_str!(concat!($file, ".painless")),
-        }
+macro_rules! file {
+    ($name:literal) => {
+        ($name, include_str!(concat!($name, ".painless")))
     };
 }
 
 /// Functions about the document of a lock.
-static LOCK: Functions = functions!("lock");
+const LOCK: File = file!("lock");
 /// Functions about several holders.
-static HOLDERS: Functions = functions!("holders");
+const HOLDERS: File = file!("holders");
 /// Functions about the place of a process that waits.
-static PLACE: Functions = functions!("place");
+const PLACE: File = file!("place");
 /// Functions about all places.
-static PLACES: Functions = functions!("places");
-
+const PLACES: File = file!("places");
 /// Functions about the done tick.
-static DONE: Functions = functions!("done");
+const DONE: File = file!("done");
 
 macro_rules! scripts {
-    ($($constant:ident = [$($functions:ident),*] $file:literal;)*) => {
-        $(pub(crate) static $constant: Script =
-            Script::new($file, &[$(&$functions),*], include_str!(concat!($file, ".painless")));)*
+    ($($constant:ident = [$($functions:ident),*] $name:literal;)*) => {
+        $(pub(crate) static $constant: LazyLock<Script> =
+            LazyLock::new(|| Script::new($name, &[$($functions,)* file!($name)]));)*
         /// All scripts, for `prepare` to store them.
-        pub(crate) static SCRIPTS: &[&Script] = &[$(&$constant),*];
+        pub(crate) static SCRIPTS: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
 }
 
@@ -148,7 +103,7 @@ mod tests {
 
     #[test]
     fn each_script_is_stored_under_a_name_of_its_own() {
-        let names: BTreeSet<_> = SCRIPTS.iter().map(|it| it.stored_name()).collect();
+        let names: BTreeSet<_> = SCRIPTS.iter().map(|it| &*it.stored_name).collect();
         assert_eq!(names.len(), SCRIPTS.len());
     }
 
@@ -156,8 +111,8 @@ mod tests {
     #[test]
     fn comments_have_lines_of_their_own() {
         for script in SCRIPTS {
-            assert!(!script.source().contains("//"), "{}", script.name);
-            assert!(!script.written.contains("/*"), "{}", script.name);
+            assert!(!script.source.contains("//"), "{}", script.name());
+            assert!(!script.source.contains("/*"), "{}", script.name());
         }
     }
 }

@@ -28,10 +28,10 @@ impl Statements {
     pub(crate) fn store_script(&self, script: &Script) -> HttpRequest {
         HttpRequest {
             method: Method::Put,
-            path: format!("_scripts/{}", script.stored_name()),
+            path: format!("_scripts/{}", script.stored_name),
             query: Query::new(),
             body: Body::Json(json!({
-                "script": { "lang": "painless", "source": script.source() },
+                "script": { "lang": "painless", "source": script.source },
             })),
         }
     }

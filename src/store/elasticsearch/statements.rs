@@ -252,9 +252,9 @@ impl Statements {
 
     fn script(&self, script: &Script) -> Value {
         if self.stored_scripts {
-            json!({ "id": script.stored_name() })
+            json!({ "id": script.stored_name })
         } else {
-            json!({ "lang": "painless", "source": script.source() })
+            json!({ "lang": "painless", "source": script.source })
         }
     }
 

@@ -80,7 +80,7 @@ fn stored_scripts_are_named_and_not_sent() {
     statements.use_stored_scripts();
     let sent = acquire(&statements, "key");
     let script = &change_in(&sent)["script"];
-    assert_eq!(script["id"], ACQUIRE.stored_name());
+    assert_eq!(script["id"], ACQUIRE.stored_name);
     assert_eq!(script["source"], Value::Null);
 }
 
@@ -179,7 +179,7 @@ fn who_may_have_to_look_at_places_sends_the_script_that_does() {
         ),
         (statements.acquire_in_full(&ask("key")), &ACQUIRE_IN_FULL),
     ] {
-        assert_eq!(change.body["script"]["source"], script.source());
+        assert_eq!(change.body["script"]["source"], script.source);
     }
 }
 
