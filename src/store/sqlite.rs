@@ -241,7 +241,7 @@ impl Store for SqliteStore {
         self.with(move |file| {
             file.read(|read| {
                 let lock = read.read(&LOCKS, key.as_str(), &key)?;
-                Ok(lock.map(|lock| rules::inspect(&lock, read.now())))
+                Ok(lock.map(|(_, lock)| rules::inspect(&lock, read.now)))
             })
         })
         .await
@@ -303,8 +303,8 @@ impl SqliteStore {
             let purge = move |file: &mut File| {
                 file.change(|change| change.purge_page(table, &name, is_over))
             };
-            let purged = self.with(purge).await?;
-            (after, removed) = (purged.next, removed + purged.removed);
+            let (here, next) = self.with(purge).await?;
+            (after, removed) = (next, removed + here);
         }
         Ok(removed)
     }

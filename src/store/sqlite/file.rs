@@ -15,7 +15,7 @@ use super::{
     identity::Identity,
     lock_file::LockFile,
     opening::{self, Make},
-    table::{ReadTransaction, WriteTransaction},
+    table::Transaction,
 };
 use crate::model::{Cause, Error};
 
@@ -88,7 +88,7 @@ impl File {
     /// Runs `work` in a write transaction, and commits it if something was written.
     pub(super) fn change<T>(
         &mut self,
-        work: impl FnOnce(&mut WriteTransaction<'_>) -> Result<T, Error>,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if self.is_readonly {
             let problem = Cause::text("this user may only read it");
@@ -102,10 +102,9 @@ impl File {
         let transaction = transaction.map_err(classify)?;
         let clock =
             FileClock::read(&transaction, self.boot.as_deref(), self.base).map_err(classify)?;
-        let mut change =
-            WriteTransaction::new(ReadTransaction::new(&transaction, &self.path, clock.time()));
+        let mut change = clock.transaction(&transaction, &self.path);
         let done = work(&mut change)?;
-        if change.has_written() || clock.is_of_new_boot {
+        if change.has_written || clock.is_of_new_boot {
             clock.write(&transaction).map_err(classify)?;
             self.has_written = true;
             let committed = transaction.commit();
@@ -120,7 +119,7 @@ impl File {
     /// Runs `work` in a read transaction, which sees one state of the file.
     pub(super) fn read<T>(
         &mut self,
-        work: impl FnOnce(&ReadTransaction<'_>) -> Result<T, Error>,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let _locked = self.lock.lock()?;
         self.check()?;
@@ -129,11 +128,7 @@ impl File {
         let clock =
             FileClock::read(&transaction, self.boot.as_deref(), self.base).map_err(classify)?;
         self.base = clock.used_base();
-        work(&ReadTransaction::new(
-            &transaction,
-            &self.path,
-            clock.time(),
-        ))
+        work(&clock.transaction(&transaction, &self.path))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -215,8 +210,15 @@ impl FileClock {
             .map(drop)
     }
 
-    fn time(&self) -> DateTime<Utc> {
-        // The number is beyond the calendar only if another program wrote the file.
-        DateTime::from_timestamp_millis(self.kept.last).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    /// The transaction for which it was read.
+    fn transaction<'a>(&self, connection: &'a Connection, path: &'a Path) -> Transaction<'a> {
+        Transaction {
+            connection,
+            path,
+            // The number is beyond the calendar only if another program wrote the file.
+            now: DateTime::from_timestamp_millis(self.kept.last)
+                .unwrap_or(DateTime::<Utc>::MAX_UTC),
+            has_written: false,
+        }
     }
 }

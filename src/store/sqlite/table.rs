@@ -57,17 +57,12 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     kept: &[],
 };
 
-/// A read transaction.
-pub(super) struct ReadTransaction<'a> {
-    connection: &'a Connection,
-    path: &'a Path,
-    now: DateTime<Utc>,
-}
-
-/// A write transaction.
-pub(super) struct WriteTransaction<'a> {
-    reads: ReadTransaction<'a>,
-    written: bool,
+/// A transaction. A read gets it without `mut`, so it cannot write.
+pub(super) struct Transaction<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) path: &'a Path,
+    pub(super) now: DateTime<Utc>,
+    pub(super) has_written: bool,
 }
 
 /// A column of text as it is stored. SQLite does not check that a text is UTF-8, and another program may have written
@@ -92,55 +87,33 @@ impl ToSql for Text {
     }
 }
 
-/// Parses a document. A text that is not JSON counts as a document without a schema, which is refused.
-fn parsed(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_default()
+/// The record in a document. A text that is not JSON counts as a document without a schema, which is refused.
+fn decode<R>(
+    table: &Table<R>,
+    text: &Text,
+    key: &Key,
+    now: DateTime<Utc>,
+) -> Result<(Value, R), Error> {
+    let document = serde_json::from_str(text.as_str()).unwrap_or_default();
+    let record = (table.decode)(&document, key, now)?;
+    Ok((document, record))
 }
 
-fn decode<R>(table: &Table<R>, text: &Text, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
-    (table.decode)(&parsed(text.as_str()), key, now)
-}
-
-/// The outcome of a step of a purge.
-pub(super) struct PurgedPage {
-    pub(super) removed: u64,
-    /// The name after which the next step begins; `None` if this was the last one.
-    pub(super) next: Option<Text>,
-}
-
-impl<'a> ReadTransaction<'a> {
-    pub(super) fn new(connection: &'a Connection, path: &'a Path, now: DateTime<Utc>) -> Self {
-        Self {
-            connection,
-            path,
-            now,
-        }
-    }
-
-    pub(super) fn now(&self) -> DateTime<Utc> {
-        self.now
-    }
-
-    /// Reads the record with this name and key.
+impl Transaction<'_> {
+    /// Reads the document with this name and key, and the record in it.
     pub(super) fn read<R>(
         &self,
         table: &Table<R>,
         name: &str,
         key: &Key,
-    ) -> Result<Option<R>, Error> {
-        let document = self.document(table, name)?;
-        document
-            .map(|document| (table.decode)(&document, key, self.now))
-            .transpose()
-    }
-
-    fn document<R>(&self, table: &Table<R>, name: &str) -> Result<Option<Value>, Error> {
+    ) -> Result<Option<(Value, R)>, Error> {
         let query = || {
             let mut read = self.connection.prepare_cached(table.read)?;
             read.query_row([name], |row| Text::of(row, 0)).optional()
         };
         let text = query().map_err(|error| classify(error, self.path))?;
-        Ok(text.map(|text| parsed(text.as_str())))
+        text.map(|text| decode(table, &text, key, self.now))
+            .transpose()
     }
 
     /// Reads a page of locks.
@@ -161,7 +134,8 @@ impl<'a> ReadTransaction<'a> {
                     page.next = None;
                     return Ok(page);
                 }
-                let lock = decode(&LOCKS, text, &key, self.now).map(|lock| (lock, self.now));
+                let lock = decode(&LOCKS, text, &key, self.now);
+                let lock = lock.map(|(_, lock)| (lock, self.now));
                 listing::add(&mut page, key, lock, &request.filter);
             }
             match rows.into_iter().last() {
@@ -195,22 +169,11 @@ impl<'a> ReadTransaction<'a> {
         };
         query().map_err(|error| classify(error, self.path))
     }
-}
-
-impl<'a> WriteTransaction<'a> {
-    pub(super) fn new(reads: ReadTransaction<'a>) -> Self {
-        let written = false;
-        Self { reads, written }
-    }
-
-    pub(super) fn has_written(&self) -> bool {
-        self.written
-    }
 
     /// Whether SQLite has rolled the transaction back, as it does if the disk fails or is full. A later write would be
     /// a transaction of its own.
     pub(super) fn is_undone(&self) -> bool {
-        self.reads.connection.is_autocommit()
+        self.connection.is_autocommit()
     }
 
     /// Reads a record, applies a rule to it, and writes the result.
@@ -221,12 +184,8 @@ impl<'a> WriteTransaction<'a> {
         key: &Key,
         rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> Result<A, Error> {
-        let mut found = self.reads.document(table, name)?;
-        let record = found
-            .as_ref()
-            .map(|found| (table.decode)(found, key, self.reads.now))
-            .transpose()?;
-        let decision = rule(record.as_ref(), self.reads.now);
+        let (mut found, record) = self.read(table, name, key)?.unzip();
+        let decision = rule(record.as_ref(), self.now);
         match decision.write {
             Write::Keep => {}
             Write::Put(record) => {
@@ -245,13 +204,14 @@ impl<'a> WriteTransaction<'a> {
     }
 
     /// Removes the rows whose record `is_over` among the next rows after this name. A row that cannot be decoded stays.
+    /// Returns how many it removed, and the name after which the next step begins; `None` if this was the last one.
     pub(super) fn purge_page<R>(
         &mut self,
         table: &Table<R>,
         after: &Text,
         is_over: impl Fn(&R, DateTime<Utc>) -> bool,
-    ) -> Result<PurgedPage, Error> {
-        let rows = self.reads.rows(table, after, "", PURGE_PAGE)?;
+    ) -> Result<(u64, Option<Text>), Error> {
+        let rows = self.rows(table, after, "", PURGE_PAGE)?;
         let next = match rows.last() {
             Some((name, _)) if rows.len() == PURGE_PAGE => Some(name.clone()),
             _ => None,
@@ -259,22 +219,22 @@ impl<'a> WriteTransaction<'a> {
         let mut removed = 0;
         for (name, text) in rows {
             let key = (table.key)(name.as_str());
-            let record = key.and_then(|key| decode(table, &text, &key, self.reads.now).ok());
-            if record.is_some_and(|record| is_over(&record, self.reads.now)) {
+            let record = key.and_then(|key| decode(table, &text, &key, self.now).ok());
+            if record.is_some_and(|(_, record)| is_over(&record, self.now)) {
                 self.execute(table.remove, [&name])?;
                 removed += 1;
             }
         }
-        Ok(PurgedPage { removed, next })
+        Ok((removed, next))
     }
 
     fn execute(&mut self, statement: &str, params: impl rusqlite::Params) -> Result<(), Error> {
         let execute = || {
-            let mut statement = self.reads.connection.prepare_cached(statement)?;
+            let mut statement = self.connection.prepare_cached(statement)?;
             statement.execute(params)
         };
-        execute().map_err(|error| classify(error, self.reads.path))?;
-        self.written = true;
+        execute().map_err(|error| classify(error, self.path))?;
+        self.has_written = true;
         Ok(())
     }
 }
