@@ -169,7 +169,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     fn name(&self) -> String {
-        let alias = server::name(self.statements.alias());
+        let alias = server::name(&self.statements.alias);
         match &*self.last_host.lock() {
             Some(host) => format!(
                 "{} ({alias}, last answer from {})",

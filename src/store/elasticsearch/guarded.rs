@@ -332,7 +332,7 @@ impl<C: Transport> GuardedIndex<C> {
     /// Asks for the index that the name leads to, and requires that it keeps fences.
     async fn find(&self, id: &Key) -> Result<Target, Error> {
         let IndexStore { statements, .. } = &self.store;
-        let given = statements.alias();
+        let given = &statements.alias;
         let refused = |problem| Error::Store {
             store: C::NAME,
             source: Cause::text(problem),
@@ -360,12 +360,9 @@ impl<C> fmt::Debug for GuardedIndex<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The client is left out, because it would show the credentials.
         f.debug_struct("GuardedIndex")
-            .field("index", &self.store.statements.alias())
+            .field("index", &self.store.statements.alias)
             .field("fence", &self.fence)
-            .field(
-                "stored_scripts",
-                &self.store.statements.uses_stored_scripts(),
-            )
+            .field("stored_scripts", &self.store.statements.stored_scripts)
             .finish_non_exhaustive()
     }
 }

@@ -151,7 +151,7 @@ impl<C: Transport> IndexStore<C> {
     /// between the two is removed from the copies in sync, and the write is acknowledged without it. With or without
     /// this option, an acknowledged write is on every copy in sync.
     pub fn wait_for_active_shards(mut self, copies: u32) -> Self {
-        self.statements.wait_for_active_shards(copies);
+        self.statements.active_shards = Some(copies);
         self
     }
 
@@ -159,7 +159,7 @@ impl<C: Transport> IndexStore<C> {
     /// scripts instead of their text: for clusters that forbid inline scripts (`script.allowed_types: stored`).
     /// [`prepare`](IndexStore::prepare) then needs the right to store scripts.
     pub fn stored_scripts(mut self) -> Self {
-        self.statements.use_stored_scripts();
+        self.statements.stored_scripts = true;
         self
     }
 }
@@ -168,9 +168,9 @@ impl<C> fmt::Debug for IndexStore<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The client is left out, because it would show the credentials.
         f.debug_struct("IndexStore")
-            .field("alias", &self.statements.alias())
+            .field("alias", &self.statements.alias)
             .field("replicas", &self.replicas)
-            .field("stored_scripts", &self.statements.uses_stored_scripts())
+            .field("stored_scripts", &self.statements.stored_scripts)
             .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use super::{
     index_store::IndexStore,
     scripts::SCRIPTS,
     server::Server,
-    statements::HttpRequest,
+    statements::{HttpRequest, encoded, probe_of},
     transport::{REQUEST_TIMEOUT, Transport},
 };
 use crate::model::Error;
@@ -57,7 +57,7 @@ impl<C: Transport> IndexStore<C> {
 
     /// Creates what is missing.
     async fn set_up(&self) -> Result<(), Error> {
-        if self.statements.uses_stored_scripts() {
+        if self.statements.stored_scripts {
             for script in SCRIPTS {
                 self.confirmed(self.statements.store_script(script)).await?;
             }
@@ -130,7 +130,7 @@ impl<C: Transport> IndexStore<C> {
             }
             Err(refusal) if refusal.is_missing_index() => {
                 // A second index behind the aliases would stop all processes that use the first one.
-                match self.send(&self.statements.probe_of(alias)).await? {
+                match self.send(&probe_of(&encoded(alias))).await? {
                     // A user who may only prepare may not search.
                     Err(probe) if probe.is_missing_index() || probe.is_denied() => Ok(Vec::new()),
                     Ok(_) | Err(_) => Err(self.classify(refusal, true, None)),

@@ -16,7 +16,7 @@ use super::{
     found::Hit,
     index_store::IndexStore,
     scripts::PURGE,
-    statements::{Body, HttpRequest, Method, ScriptedUpdate, Statements, millis},
+    statements::{HttpRequest, ScriptedUpdate, Statements, millis},
     transport::Transport,
 };
 use crate::model::{Error, Key, LIMITER_SCHEMA, SCHEMA};
@@ -101,12 +101,7 @@ impl Statements {
         if let Some(after) = after {
             body["search_after"] = after;
         }
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_search", self.path()),
-            query: vec![("allow_partial_search_results", "false".into())],
-            body: Body::Json(body),
-        }
+        HttpRequest::search(&self.path(), body)
     }
 
     /// Deletes the document with this id, if it is a lock or a limiter that has been over for the retention. The answer

@@ -12,7 +12,7 @@ use super::{
     found,
     index_store::IndexStore,
     server::Server,
-    statements::{Asked, HttpRequest, ScriptedUpdate},
+    statements::{Asked, HttpRequest, ScriptedUpdate, probe_of},
     transport::{REQUEST_TIMEOUT, SealedFailure, SealedRequest, SealedResponse, Transport},
 };
 use crate::{
@@ -83,7 +83,7 @@ impl<C: Transport> IndexStore<C> {
             Err(refusal) => refusal,
         };
         let knows = if refusal.is_missing_index() {
-            self.knows(&self.statements.probe_both()).await?
+            self.knows(&probe_of(&self.statements.both())).await?
         } else {
             Knows::Nothing
         };

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     scripts::Script,
-    statements::{Body, HttpRequest, Method, Query, Statements, encoded},
+    statements::{Body, HttpRequest, Method, Statements, encoded},
 };
 
 /// The version of the mapping. `prepare` writes it into the mapping, and into the name of a new index.
@@ -21,19 +21,13 @@ const MASTER_TIMEOUT: &str = "5s";
 impl Statements {
     /// The name of a new index.
     pub(crate) fn index(&self) -> String {
-        format!("{}-v{VERSION}", self.alias())
+        format!("{}-v{VERSION}", self.alias)
     }
 
     /// Stores a script in the cluster.
     pub(crate) fn store_script(&self, script: &Script) -> HttpRequest {
-        HttpRequest {
-            method: Method::Put,
-            path: format!("_scripts/{}", script.stored_name),
-            query: Query::new(),
-            body: Body::Json(json!({
-                "script": { "lang": "painless", "source": script.source },
-            })),
-        }
+        let body = json!({ "script": { "lang": "painless", "source": script.source } });
+        put(format!("_scripts/{}", script.stored_name), body)
     }
 
     /// Creates the index with its aliases.
@@ -53,16 +47,12 @@ impl Statements {
             None => settings["auto_expand_replicas"] = json!("0-1"),
         }
         let [alias, write_alias] = self.aliases();
-        HttpRequest {
-            method: Method::Put,
-            path: encoded(&self.index()),
-            query: Query::new(),
-            body: Body::Json(json!({
-                "settings": { "index": settings },
-                "mappings": mapping(),
-                "aliases": { alias: {}, write_alias: {} },
-            })),
-        }
+        let body = json!({
+            "settings": { "index": settings },
+            "mappings": mapping(),
+            "aliases": { alias: {}, write_alias: {} },
+        });
+        put(encoded(&self.index()), body)
     }
 
     /// Adds the missing fields of the mapping to an existing index with this description. Its own `_meta` stays. The
@@ -75,29 +65,20 @@ impl Statements {
                 meta.entry(name).or_insert_with(|| value.clone());
             }
         }
-        HttpRequest {
-            method: Method::Put,
-            path: format!("{}/_mapping", encoded(index)),
-            query: Query::new(),
-            body: Body::Json(mapping),
-        }
+        put(format!("{}/_mapping", encoded(index)), mapping)
     }
 
     /// The user's alias, and the one that operations are sent to.
     pub(crate) fn aliases(&self) -> [&str; 2] {
-        [self.alias(), self.write_alias()]
+        [&self.alias, &self.target]
     }
 
     /// Adds these aliases to an existing index.
     pub(crate) fn put_aliases(&self, index: &str, aliases: &[&str]) -> HttpRequest {
         let add = |alias: &&str| json!({ "add": { "index": index, "alias": alias } });
         let actions: Vec<_> = aliases.iter().map(add).collect();
-        HttpRequest {
-            method: Method::Post,
-            path: "_aliases".to_owned(),
-            query: Query::new(),
-            body: Body::Json(json!({ "actions": actions })),
-        }
+        let body = Body::Json(json!({ "actions": actions }));
+        HttpRequest::new(Method::Post, "_aliases".to_owned(), body)
     }
 
     /// Asks for an index, or for all that have an alias: their aliases, mappings and settings.
@@ -115,13 +96,12 @@ impl Statements {
     }
 }
 
+fn put(path: String, body: Value) -> HttpRequest {
+    HttpRequest::new(Method::Put, path, Body::Json(body))
+}
+
 fn description_of(names: String) -> HttpRequest {
-    HttpRequest {
-        method: Method::Get,
-        path: names,
-        query: vec![("master_timeout", MASTER_TIMEOUT.into())],
-        body: Body::None,
-    }
+    HttpRequest::new(Method::Get, names, Body::None).with("master_timeout", MASTER_TIMEOUT)
 }
 
 pub(super) fn mapping() -> Value {

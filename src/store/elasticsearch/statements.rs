@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 pub(crate) use self::{
     change::{Asked, NameKind, ScriptedUpdate},
-    request::{Body, HttpRequest, Method, Query, encoded, is_name},
+    request::{Body, HttpRequest, Method, encoded, is_name, probe_of},
 };
 use super::scripts::{
     ACQUIRE, ACQUIRE_IN_FULL, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE,
@@ -63,22 +63,23 @@ const SHARD_TIMEOUT: &str = "5s";
 #[derive(Clone, Debug)]
 pub(crate) struct Statements {
     /// The name that the user has given.
-    alias: String,
-    /// The name that operations are sent to.
-    target: String,
-    stored_scripts: bool,
-    active_shards: Option<u32>,
+    pub(super) alias: String,
+    /// The name that operations are sent to. For locks it is the write alias, that of the one index that they are
+    /// written to. There are two reasons for a second alias. A rollover moves the user's alias to another index, and
+    /// leaves the write alias. And a request can require that its target is an alias, so that no update creates a
+    /// missing index.
+    pub(super) target: String,
+    pub(super) stored_scripts: bool,
+    /// How many copies of the shard have to be active before a write.
+    pub(super) active_shards: Option<u32>,
 }
 
 impl Statements {
-    /// The statements for locks, whose operations go to the [write alias](Self::write_alias).
+    /// The statements for locks, whose operations go to the write alias.
     pub(crate) fn of_locks(alias: String) -> Self {
-        let target = format!("{alias}{WRITE_ALIAS}");
         Self {
-            alias,
-            target,
-            stored_scripts: false,
-            active_shards: None,
+            target: format!("{alias}{WRITE_ALIAS}"),
+            ..Self::of_documents(alias)
         }
     }
 
@@ -90,30 +91,6 @@ impl Statements {
             stored_scripts: false,
             active_shards: None,
         }
-    }
-
-    /// Makes each write wait until this many copies of the shard are active.
-    pub(crate) fn wait_for_active_shards(&mut self, copies: u32) {
-        self.active_shards = Some(copies);
-    }
-
-    /// The alias of the one index that locks are written to. There are two reasons for a second alias. A rollover moves
-    /// the user's alias to another index, and leaves the write alias. And a request can require that its target is an
-    /// alias, so that no update creates a missing index.
-    pub(crate) fn write_alias(&self) -> &str {
-        &self.target
-    }
-
-    pub(crate) fn use_stored_scripts(&mut self) {
-        self.stored_scripts = true;
-    }
-
-    pub(crate) fn uses_stored_scripts(&self) -> bool {
-        self.stored_scripts
-    }
-
-    pub(crate) fn alias(&self) -> &str {
-        &self.alias
     }
 
     /// Checks that the name that the user has given [can be one](is_name). The error is the problem.
@@ -278,15 +255,17 @@ impl Statements {
             } });
             [action, change.body]
         });
-        let mut query: Query = vec![("timeout", SHARD_TIMEOUT.into())];
-        let copies = self.active_shards.map(|copies| copies.to_string().into());
-        query.extend(copies.map(|copies| ("wait_for_active_shards", copies)));
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_bulk", self.path()),
-            query,
-            body: Body::Lines(lines.collect()),
+        let request = self.post("_bulk", Body::Lines(lines.collect()));
+        let request = request.with("timeout", SHARD_TIMEOUT);
+        match self.active_shards {
+            Some(copies) => request.with("wait_for_active_shards", copies.to_string()),
+            None => request,
         }
+    }
+
+    /// A request to this API of the index that operations are sent to.
+    fn post(&self, api: &str, body: Body) -> HttpRequest {
+        HttpRequest::new(Method::Post, format!("{}/{api}", self.path()), body)
     }
 
     /// The name that operations are sent to, as a segment of a path.
@@ -303,12 +282,8 @@ impl Statements {
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
     let has_to_write = request.likely_held || request.is_likely_to_write_place();
     let waits_already = request.turn.waiter().is_some() && has_to_write;
-    is_whole(request) && request.tick.is_none() && !waits_already
-}
-
-/// Whether a request is for a lease that allows no other holder beside it.
-fn is_whole(request: &AcquireRequest) -> bool {
-    request.access == Access::Exclusive && !request.reentrant
+    let is_alone = request.access == Access::Exclusive && !request.reentrant;
+    is_alone && request.tick.is_none() && !waits_already
 }
 
 /// The parameters of each acquire. The number of fences is among them only if the scripts have to know it.

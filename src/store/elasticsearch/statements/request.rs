@@ -34,14 +34,35 @@ pub(crate) enum Body {
     Lines(Vec<Value>),
 }
 
-/// A search for no documents in the indices behind these names.
-pub(crate) fn probe_of(names: &str) -> HttpRequest {
-    HttpRequest {
-        method: Method::Post,
-        path: format!("{names}/_search"),
-        query: Query::new(),
-        body: Body::Json(json!({ "size": 0 })),
+impl HttpRequest {
+    /// A request without query parameters.
+    pub(crate) fn new(method: Method, path: String, body: Body) -> Self {
+        Self {
+            method,
+            path,
+            query: Query::new(),
+            body,
+        }
     }
+
+    /// The same request, with one more query parameter.
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        self.query.push((name, value.into()));
+        self
+    }
+
+    /// A search that answers with nothing unless it sees all shards and does not end early.
+    pub(crate) fn search(names: &str, body: Value) -> Self {
+        Self::new(Method::Post, format!("{names}/_search"), Body::Json(body))
+            .with("allow_partial_search_results", "false")
+    }
+}
+
+/// A search for no documents in the indices behind these names. It fails while a node that has just started does not
+/// know the indices.
+pub(crate) fn probe_of(names: &str) -> HttpRequest {
+    let body = Body::Json(json!({ "size": 0 }));
+    HttpRequest::new(Method::Post, format!("{names}/_search"), body)
 }
 
 /// Whether this can be the name of an index or alias. The clusters allow more, but with these characters a name is one

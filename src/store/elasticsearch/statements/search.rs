@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::{
     super::scripts::NOW,
-    Statements, encoded, id,
-    request::{Body, HttpRequest, Method, Query, probe_of},
+    Statements, id,
+    request::{Body, HttpRequest, probe_of},
 };
 use crate::{
     messages::ListRequest,
@@ -18,49 +18,25 @@ const READ_FOR_PLACES: &str = "schema,fence,expires_at,lease,holders,waiters";
 impl Statements {
     /// A get of the whole document of a key.
     pub(crate) fn get(&self, key: &Key) -> HttpRequest {
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_mget", self.path()),
-            query: Query::new(),
-            body: Body::Json(json!({ "ids": [id(key)] })),
-        }
+        self.post("_mget", Body::Json(json!({ "ids": [id(key)] })))
     }
 
     /// A get of the documents of several keys, of only the fields that tell whether a document is a lock, who holds it and
     /// who waits for it. The other fields are not sent: an owner and a note may be long.
     pub(crate) fn get_many(&self, keys: &[&Key]) -> HttpRequest {
         let ids: Vec<_> = keys.iter().map(|key| id(key)).collect();
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_mget", self.path()),
-            query: vec![("_source_includes", READ_FOR_PLACES.into())],
-            body: Body::Json(json!({ "ids": ids })),
-        }
+        self.post("_mget", Body::Json(json!({ "ids": ids })))
+            .with("_source_includes", READ_FOR_PLACES)
     }
 
     /// Makes earlier writes visible to searches.
     pub(crate) fn refresh(&self) -> HttpRequest {
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_refresh", self.path()),
-            query: Query::new(),
-            body: Body::None,
-        }
+        self.post("_refresh", Body::None)
     }
 
-    /// A search for no documents. It fails while a node that has just started does not know the indices.
+    /// A search for no documents.
     pub(crate) fn probe(&self) -> HttpRequest {
         probe_of(&self.path())
-    }
-
-    /// A search for no documents in all indices that the aliases lead to.
-    pub(crate) fn probe_both(&self) -> HttpRequest {
-        probe_of(&self.both())
-    }
-
-    /// A search for no documents in the indices that have this name or alias.
-    pub(crate) fn probe_of(&self, index_or_alias: &str) -> HttpRequest {
-        probe_of(&encoded(index_or_alias))
     }
 
     pub(crate) fn search(&self, request: &ListRequest) -> HttpRequest {
@@ -92,12 +68,6 @@ impl Statements {
         if let Some(after) = &request.after {
             body["search_after"] = json!([after.as_str()]);
         }
-        HttpRequest {
-            method: Method::Post,
-            path: format!("{}/_search", self.path()),
-            // Without this, a search that does not see all shards, or ends early, answers with what it has found.
-            query: vec![("allow_partial_search_results", "false".into())],
-            body: Body::Json(body),
-        }
+        HttpRequest::search(&self.path(), body)
     }
 }

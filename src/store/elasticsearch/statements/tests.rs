@@ -77,7 +77,7 @@ fn a_script_is_the_same_text_for_every_request() {
 #[test]
 fn stored_scripts_are_named_and_not_sent() {
     let mut statements = Statements::of_locks("locks".into());
-    statements.use_stored_scripts();
+    statements.stored_scripts = true;
     let sent = acquire(&statements, "key");
     let script = &change_in(&sent)["script"];
     assert_eq!(script["id"], ACQUIRE.stored_name);
@@ -371,7 +371,7 @@ fn each_write_waits_for_as_many_copies_as_the_user_says() {
         [None, None],
         "it is a matter of the index"
     );
-    statements.wait_for_active_shards(2);
+    statements.active_shards = Some(2);
     assert_eq!(
         waits(&statements),
         [Some("2".to_owned()), Some("2".to_owned())]
