@@ -6,7 +6,7 @@
 //!   `scripts.rs`. They are pure.
 //! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`), purges (`purge.rs`)
 //!   and the question for which keys other processes wait (`places.rs`).
-//! - **The requests:** `send.rs` and `bulk.rs` (`bulk_limit.rs`) send them, by either client (`transport.rs`).
+//! - **The requests:** `send.rs` and `bulk.rs` send them, by either client (`transport.rs`).
 //!   `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements of `setup.rs` and the conditions of
 //!   `fitness.rs`, and tries it out (`trial.rs`). `aliased_index.rs` knows the index behind an alias.
@@ -19,7 +19,6 @@ mod acquire;
 mod aliased_index;
 mod answer;
 mod bulk;
-mod bulk_limit;
 mod error;
 mod fitness;
 mod found;

@@ -80,7 +80,7 @@ impl ItemAnswer {
     /// The answer to a request that was refused as a whole.
     pub(crate) fn refused(refusal: ErrorResponse) -> Self {
         Self {
-            index: refusal.index().map(str::to_owned),
+            index: refusal.index.clone(),
             id: None,
             outcome: Err(refusal),
         }
@@ -100,7 +100,7 @@ impl ItemAnswer {
         let server = match &self.outcome {
             Ok(outcome) => &outcome.server,
             // "No such document" is an answer about the document too.
-            Err(refusal) if refusal.is_missing_document() => refusal.server(),
+            Err(refusal) if refusal.is_missing_document() => &refusal.server,
             Err(_) => return Ok(self.outcome),
         };
         if self.id.as_deref() == Some(id) && self.index.as_deref() == Some(index) {
@@ -151,9 +151,12 @@ fn read(mut item: Value, server: &Server) -> ItemAnswer {
     };
     let source = told.pointer_mut("/get/_source").map(Value::take);
     let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
-    let refused = effect.as_ref().err().and_then(ErrorResponse::index);
+    let refused = effect
+        .as_ref()
+        .err()
+        .and_then(|refusal| refusal.index.clone());
     ItemAnswer {
-        index: refused.map(str::to_owned).or_else(|| text("_index")),
+        index: refused.or_else(|| text("_index")),
         id: text("_id"),
         outcome: effect.map(|effect| ChangeOutcome {
             effect,

@@ -1,6 +1,8 @@
 //! Several changes in one request: a `_bulk`. Something between here and the cluster, such as a proxy, may take no
 //! request that is as large. Then they go in several.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{
     answer::{self, Answer, ChangeOutcome, ItemAnswer},
     error::ErrorResponse,
@@ -22,23 +24,14 @@ impl<'a> Part<'a> {
     fn halves(mut self) -> [Self; 2] {
         let half = self.keys.len().div_ceil(2);
         let keys = self.keys.split_off(half);
-        // Each change has two lines.
-        let body = match &mut self.request.body {
-            Body::Lines(lines) => Body::Lines(lines.split_off(2 * half)),
-            Body::None | Body::Json(_) => Body::None,
-        };
-        let HttpRequest {
-            method,
-            path,
-            query,
-            ..
-        } = &self.request;
-        let request = HttpRequest {
-            method: *method,
-            path: path.clone(),
-            query: query.clone(),
-            body,
-        };
+        let mut request = self.request.clone();
+        if let (Body::Lines(first), Body::Lines(second)) =
+            (&mut self.request.body, &mut request.body)
+        {
+            // Each change has two lines.
+            first.truncate(2 * half);
+            second.drain(..2 * half);
+        }
         [self, Self { keys, request }]
     }
 }
@@ -52,7 +45,7 @@ impl<C: Transport> IndexStore<C> {
         mut changes: Vec<(&Key, ScriptedUpdate)>,
     ) -> Result<Outcomes, Error> {
         let index = self.located().await?;
-        let limit = self.bulk_limit.get();
+        let limit = self.bulk_limit.load(Relaxed);
         let mut waiting = Vec::new();
         while !changes.is_empty() {
             let later = changes.split_off(limit.min(changes.len()));
@@ -67,7 +60,7 @@ impl<C: Transport> IndexStore<C> {
             // This says that nothing was carried out.
             if number > 1 && matches!(&answer, Ok(Err(refusal)) if refusal.is_too_large()) {
                 let [first, second] = part.halves();
-                self.bulk_limit.lower_to(first.keys.len());
+                self.bulk_limit.fetch_min(first.keys.len(), Relaxed);
                 waiting.extend([second, first]);
                 continue;
             }

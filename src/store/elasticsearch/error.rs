@@ -10,13 +10,15 @@ use crate::model::{Cause, Error, Fence, Key};
 /// The error with which a cluster refuses a request, or an item of a bulk.
 #[derive(Debug)]
 pub(crate) struct ErrorResponse {
-    server: Server,
+    /// Who sent it.
+    pub(super) server: Server,
     status: u16,
     kind: String,
     /// The kind of the innermost cause.
     cause: String,
     reason: String,
-    index: Option<String>,
+    /// The index that the error names, if it names one.
+    pub(super) index: Option<String>,
     /// Whether something between here and the cluster has answered.
     is_foreign: bool,
 }
@@ -70,24 +72,10 @@ impl ErrorResponse {
             }
         };
         Self {
-            server,
-            status,
-            kind: String::new(),
-            cause: String::new(),
             reason: reason.to_owned(),
-            index: None,
             is_foreign: true,
+            ..Self::read(status, &Value::Null, server)
         }
-    }
-
-    /// Who sent it.
-    pub(crate) fn server(&self) -> &Server {
-        &self.server
-    }
-
-    /// The index that the error names, if it names one.
-    pub(crate) fn index(&self) -> Option<&str> {
-        self.index.as_deref()
     }
 
     /// Whether the document is missing, and not its index.
@@ -117,98 +105,70 @@ impl ErrorResponse {
 
     /// Classifies the error by what the caller can do about it. In doubt, the request may have been carried out.
     pub(crate) fn classify(self, key: Option<&Key>) -> Error {
-        let Server { store, .. } = self.server;
-        let kind = self.kind.as_str();
-        let index = self
-            .index
-            .as_deref()
-            .map_or("with the locks".to_owned(), name);
-        let server = self.server.clone();
-        let unprepared = |problem: fmt::Arguments<'_>| server.not_prepared(problem);
-        match (self.status, kind) {
+        let store = self.server.store;
+        // The node compiles no more scripts for now, and says that a script failed. (A script that is stored has to be
+        // compiled too.)
+        let compiles_none = self.status == 400 && self.cause == "circuit_breaking_exception";
+        if !compiles_none && let Some(problem) = self.unprepared() {
+            return self.server.not_prepared(problem);
+        }
+        let (status, kind, is_foreign) = (self.status, self.kind.clone(), self.is_foreign);
+        let source: Cause = self.into();
+        match (status, kind.as_str(), key) {
+            _ if compiles_none => Error::Overloaded { store, source },
             // A disk is full, an operator has blocked writes to the index, or the node has no capacity for the request.
-            (403, "cluster_block_exception") | (429, _) => Error::Overloaded {
-                store,
-                source: self.into(),
-            },
-            // The node compiles no more scripts for now, and says that a script failed. (A script that is stored has to
-            // be compiled too.)
-            (400, _) if self.cause == "circuit_breaking_exception" => Error::Overloaded {
-                store,
-                source: self.into(),
-            },
-            (401 | 403, _) => Error::Denied {
-                store,
-                source: self.into(),
-            },
-            (404, "index_not_found_exception") => {
-                unprepared(format_args!("there is no index {index}"))
-            }
-            (400, "index_closed_exception") => {
-                unprepared(format_args!("the index {index} is closed: open it"))
-            }
-            (400 | 404, _) if self.reason.contains("unable to find script") => {
-                unprepared(format_args!(
-                    "the scripts of this version are not stored: use stored_scripts() with prepare() too"
-                ))
-            }
-            (400, "invalid_alias_name_exception") => unprepared(format_args!(
-                "{}: give the locks another alias",
-                name(&self.reason)
-            )),
-            (
-                400,
-                "strict_dynamic_mapping_exception"
-                | "mapper_parsing_exception"
-                | "document_parsing_exception",
-            ) => unprepared(format_args!(
-                "the mapping of the index {index} takes no locks ({})",
-                self.reason
-            )),
-            // The mapping of the index cannot be changed to the one that locks need.
-            (400, "illegal_argument_exception") if self.reason.starts_with("mapper [") => {
-                unprepared(format_args!(
-                    "the mapping of the index cannot become that of locks: give the locks another alias ({})",
-                    self.reason
-                ))
-            }
-            (400, "illegal_argument_exception") if self.reason.contains("inline") => {
-                unprepared(format_args!(
-                    "inline scripts are forbidden: use stored_scripts() of the store and of guards, or \
-                     ?scripts=stored in the address"
-                ))
-            }
-            (409, _) => match key {
-                Some(key) => Error::Contention { key: key.clone() },
-                None => Error::Interrupted {
-                    store,
-                    source: self.into(),
-                },
-            },
+            (403, "cluster_block_exception", _) | (429, ..) => Error::Overloaded { store, source },
+            (401 | 403, ..) => Error::Denied { store, source },
+            (409, _, Some(key)) => Error::Contention { key: key.clone() },
             // A node failed, the primary is gone (perhaps after it carried out the request), a proxy lost its node, or
             // the answer makes no sense. In each case the request may have been carried out.
             // While the primary moves to another node, its shard is missing, closed or not started yet. While a proxy
             // starts, it may know no way to the cluster, and answers 404 itself.
-            (200..=399 | 408 | 500.., _)
+            (200..=399 | 408 | 409 | 500.., ..)
             | (
                 404,
                 "shard_not_found_exception"
                 | "index_shard_closed_exception"
                 | "index_shard_not_started_exception"
                 | "illegal_index_shard_state_exception",
-            ) => Error::Interrupted {
-                store,
-                source: self.into(),
-            },
-            (404, _) if self.is_foreign => Error::Interrupted {
-                store,
-                source: self.into(),
-            },
-            _ => Error::Store {
-                store,
-                source: self.into(),
-            },
+                _,
+            ) => Error::Interrupted { store, source },
+            (404, ..) if is_foreign => Error::Interrupted { store, source },
+            _ => Error::Store { store, source },
         }
+    }
+
+    /// What an operator has to do, if the error says that the index or the cluster is not fit for locks.
+    fn unprepared(&self) -> Option<String> {
+        let reason = &self.reason;
+        let index = self.index.as_deref();
+        let index = index.map_or("with the locks".to_owned(), name);
+        Some(match (self.status, self.kind.as_str()) {
+            (404, "index_not_found_exception") => format!("there is no index {index}"),
+            (400, "index_closed_exception") => format!("the index {index} is closed: open it"),
+            (400 | 404, _) if reason.contains("unable to find script") => {
+                "the scripts of this version are not stored: use stored_scripts() with prepare() too".to_owned()
+            }
+            (400, "invalid_alias_name_exception") => {
+                format!("{}: give the locks another alias", name(reason))
+            }
+            (
+                400,
+                "strict_dynamic_mapping_exception"
+                | "mapper_parsing_exception"
+                | "document_parsing_exception",
+            ) => format!("the mapping of the index {index} takes no locks ({reason})"),
+            // The mapping of the index cannot be changed to the one that locks need.
+            (400, "illegal_argument_exception") if reason.starts_with("mapper [") => format!(
+                "the mapping of the index cannot become that of locks: give the locks another alias ({reason})"
+            ),
+            (400, "illegal_argument_exception") if reason.contains("inline") => {
+                "inline scripts are forbidden: use stored_scripts() of the store and of guards, or ?scripts=stored in the \
+                 address"
+                    .to_owned()
+            }
+            _ => return None,
+        })
     }
 }
 

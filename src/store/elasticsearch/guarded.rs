@@ -322,7 +322,7 @@ impl<C: Transport> GuardedIndex<C> {
         match answer.of(&asked.id, &target.index)? {
             Ok(outcome) => Ok(Some(outcome)),
             Err(refusal) if refusal.is_missing_document() && asked.inserts => {
-                Err(refusal.server().malformed(UPSERT_FOUND_NONE))
+                Err(refusal.server.malformed(UPSERT_FOUND_NONE))
             }
             Err(refusal) if refusal.is_missing_document() => Ok(None),
             Err(refusal) => Err(refusal.classify_for_a_document(id)),

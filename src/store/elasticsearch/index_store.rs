@@ -1,13 +1,13 @@
 //! The store on an index, and its options.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use parking_lot::Mutex;
 
-use super::{
-    aliased_index::AliasedIndex, bulk_limit::BulkLimit, statements::Statements,
-    transport::Transport,
-};
+use super::{aliased_index::AliasedIndex, statements::Statements, transport::Transport};
 use crate::store::clock::ServerClock;
 
 /// Keeps locks in an index of Elasticsearch or OpenSearch, one document for each key.
@@ -104,7 +104,9 @@ pub struct IndexStore<C> {
     pub(super) replicas: Option<u32>,
     pub(super) clock: Arc<ServerClock>,
     pub(super) aliased_index: Arc<AliasedIndex>,
-    pub(super) bulk_limit: Arc<BulkLimit>,
+    /// How many changes go in one request. It only becomes smaller: what refuses a request because of its size does not
+    /// change while a process runs.
+    pub(super) bulk_limit: Arc<AtomicUsize>,
     /// The host that gave the last answer. The client does not tell which hosts it has.
     pub(super) last_host: Arc<Mutex<Option<Arc<str>>>>,
 }
@@ -125,7 +127,7 @@ impl<C: Transport> IndexStore<C> {
             replicas: None,
             clock: Arc::default(),
             aliased_index: Arc::default(),
-            bulk_limit: Arc::default(),
+            bulk_limit: Arc::new(AtomicUsize::new(usize::MAX)),
             last_host: Arc::default(),
         }
     }

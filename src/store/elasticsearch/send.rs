@@ -13,7 +13,7 @@ use super::{
     index_store::IndexStore,
     server::Server,
     statements::{Asked, HttpRequest, ScriptedUpdate, probe_of},
-    transport::{REQUEST_TIMEOUT, SealedFailure, SealedRequest, SealedResponse, Transport},
+    transport::{REQUEST_TIMEOUT, SealedRequest, Transport},
 };
 use crate::{
     model::{Cause, Error, Key},
@@ -111,9 +111,7 @@ impl<C: Transport> IndexStore<C> {
             store: C::NAME,
             problem,
         })?;
-        let answer = self.client.send(SealedRequest(request, limit)).await;
-        let SealedResponse { host, status, body } =
-            answer.map_err(|SealedFailure(failure)| failure.classify(C::NAME))?;
+        let (host, status, body) = self.client.send(SealedRequest(request, limit)).await?;
         let server = self.answered_by(&host);
         match (status, serde_json::from_slice::<Value>(&body)) {
             (200..=299, Ok(json)) => Ok(Ok(Answer { json, server })),
@@ -188,7 +186,7 @@ impl<C: Transport> IndexStore<C> {
         match answer.of(&asked.id, index) {
             Ok(Ok(outcome)) => Ok(Some(outcome)),
             Ok(Err(refusal)) if refusal.is_missing_document() && asked.inserts => {
-                Err(refusal.server().malformed(UPSERT_FOUND_NONE))
+                Err(refusal.server.malformed(UPSERT_FOUND_NONE))
             }
             Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
             Ok(Err(refusal)) => Err(self.classify(refusal, recovers, Some(key))),

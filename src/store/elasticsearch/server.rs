@@ -46,40 +46,25 @@ impl Server {
     }
 }
 
-/// Why no answer came.
-#[derive(Debug)]
-pub(crate) struct NoAnswer {
-    /// Whether a connection was made, so that the request may have been sent.
-    was_connected: bool,
-    cause: Cause,
-}
-
-impl NoAnswer {
-    /// The error of a request, or of the answer of this host.
-    pub(crate) fn of(host: Option<&str>, error: impl StdError + Send + Sync + 'static) -> Self {
-        let was_connected = host.is_some() || !never_connected(&error);
-        let texts: Vec<_> = chain(&error).map(ToString::to_string).collect();
-        let host = host.or_else(|| texts.iter().find_map(|text| named_host(text)));
-        let root = texts.last().map_or("", String::as_str);
-        let problem = if was_connected {
-            "gave no answer"
-        } else {
-            "cannot be connected to"
-        };
-        let text = format!("{} {problem}: {root}", name(host.unwrap_or("the server")));
-        Self {
-            was_connected,
-            cause: Cause::worded(short(&text), error),
-        }
-    }
-
-    /// The error, by whether the request may have been sent.
-    pub(crate) fn classify(self, store: &'static str) -> Error {
-        let source = self.cause;
-        match self.was_connected {
-            true => Error::Interrupted { store, source },
-            false => Error::Unreachable { store, source },
-        }
+/// The error of a request, or of the answer of this host. If a connection was made, the request may have been sent.
+pub(crate) fn no_answer(
+    store: &'static str,
+    host: Option<&str>,
+    error: impl StdError + Send + Sync + 'static,
+) -> Error {
+    let was_connected = host.is_some() || !never_connected(&error);
+    let texts: Vec<_> = chain(&error).map(ToString::to_string).collect();
+    let host = host.or_else(|| texts.iter().find_map(|text| named_host(text)));
+    let host = name(host.unwrap_or("the server"));
+    let root = texts.last().map_or("", String::as_str);
+    if was_connected {
+        let text = short(&format!("{host} gave no answer: {root}"));
+        let source = Cause::worded(text, error);
+        Error::Interrupted { store, source }
+    } else {
+        let text = short(&format!("{host} cannot be connected to: {root}"));
+        let source = Cause::worded(text, error);
+        Error::Unreachable { store, source }
     }
 }
 
@@ -161,10 +146,10 @@ mod tests {
     #[test]
     fn a_refused_connection_is_unreachable_and_a_broken_one_ambiguous() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        let error = NoAnswer::of(None, refused).classify("Elasticsearch");
+        let error = no_answer("Elasticsearch", None, refused);
         assert!(matches!(error, Error::Unreachable { .. }));
         let broken = io::Error::from(io::ErrorKind::ConnectionReset);
-        let error = NoAnswer::of(Some("es:9200"), broken).classify("Elasticsearch");
+        let error = no_answer("Elasticsearch", Some("es:9200"), broken);
         assert!(error.is_ambiguous());
         assert!(error.driver_error::<io::Error>().is_some());
     }

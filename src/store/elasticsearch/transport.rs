@@ -5,9 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    server::{self, NoAnswer},
+    server::{host_of, no_answer},
     statements::{Body, HttpRequest, Method},
 };
+use crate::model::Error;
 
 /// The longest time limit of a request. Without it a request on a dead connection would never end. The default
 /// `call_timeout` is shorter.
@@ -22,7 +23,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
     const NAME: &'static str;
 
     #[doc(hidden)]
-    async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, SealedFailure>;
+    async fn send(&self, request: SealedRequest<'_>) -> Result<Response, Error>;
 }
 
 /// A request and its time limit. It hides [`HttpRequest`] from the public interface, and keeps other crates from
@@ -31,19 +32,8 @@ pub trait Transport: Clone + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest, pub(crate) Duration);
 
-/// Why no answer came.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct SealedFailure(pub(crate) NoAnswer);
-
 /// A status and a body, and the host and port that sent them.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct SealedResponse {
-    pub(crate) host: String,
-    pub(crate) status: u16,
-    pub(crate) body: Vec<u8>,
-}
+type Response = (String, u16, Vec<u8>);
 
 /// The body as it is sent.
 fn bytes(body: &Body) -> Option<Vec<u8>> {
@@ -64,10 +54,7 @@ macro_rules! transport {
         impl Transport for $client {
             const NAME: &'static str = $name;
 
-            async fn send(
-                &self,
-                request: SealedRequest<'_>,
-            ) -> Result<SealedResponse, SealedFailure> {
+            async fn send(&self, request: SealedRequest<'_>) -> Result<Response, Error> {
                 use $crate_name::http::{Method as HttpMethod, headers};
 
                 let SealedRequest(request, limit) = request;
@@ -87,16 +74,12 @@ macro_rules! transport {
                     .transport()
                     .send(method, &request.path, header, query, body, Some(limit))
                     .await
-                    .map_err(|error| SealedFailure(NoAnswer::of(None, error)))?;
+                    .map_err(|error| no_answer($name, None, error))?;
                 let status = response.status_code().as_u16();
-                let host = server::host_of(response.url().as_str()).to_owned();
+                let host = host_of(response.url().as_str()).to_owned();
                 let body = response.bytes().await;
-                let body = body.map_err(|error| SealedFailure(NoAnswer::of(Some(&host), error)))?;
-                Ok(SealedResponse {
-                    host,
-                    status,
-                    body: body.to_vec(),
-                })
+                let body = body.map_err(|error| no_answer($name, Some(&host), error))?;
+                Ok((host, status, body.to_vec()))
             }
         }
     };
