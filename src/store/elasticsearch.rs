@@ -48,7 +48,6 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use self::{
-    acquire::PreparedAcquire,
     answer::{ChangeOutcome, Effect},
     found::Hit,
     server::Server,
@@ -118,38 +117,33 @@ impl<C: Transport> Store for IndexStore<C> {
         {
             return Ok(AcquireAnswer::Held(held));
         }
-        let asked = self.prepared_acquire(request);
-        let outcome = self.change(&request.key, asked.change).await?;
-        self.acquired(request, asked.at, outcome).await
+        let (change, at) = self.prepared_acquire(request);
+        let outcome = self.change(&request.key, change).await?;
+        self.acquired(request, at, outcome).await
     }
 
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let change = self.statements.leave(key, waiter);
-        match self.change(key, change).await? {
-            Some(outcome) => self.timed(&outcome, key).map(drop),
-            None => Ok(()),
+        if let Some(outcome) = self.change(key, change).await? {
+            self.timed(&outcome, key)?;
         }
+        Ok(())
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        match requests {
+        let change = |request| self.statements.renew(request);
+        let outcomes = match requests {
             [] => return Ok(Vec::new()),
-            [request] => {
-                let change = self.statements.renew(request);
-                let outcome = self.change(&request.key, change).await?;
-                return Ok(vec![self.renewed(request, outcome.as_ref())]);
+            [request] => vec![Ok(self.change(&request.key, change(request)).await?)],
+            _ => {
+                let changes = requests.iter().map(|it| (&it.key, change(it)));
+                self.change_many(changes.collect()).await?
             }
-            _ => {}
-        }
-        let changes = requests
-            .iter()
-            .map(|request| (&request.key, self.statements.renew(request)));
-        let outcomes = self.change_many(changes.collect()).await?;
-        let renewed =
-            |(request, outcome): (&RenewRequest, Result<Option<ChangeOutcome>, Error>)| {
-                self.renewed(request, outcome?.as_ref())
-            };
-        Ok(requests.iter().zip(outcomes).map(renewed).collect())
+        };
+        let answers = requests.iter().zip(outcomes);
+        Ok(answers
+            .map(|(it, outcome)| self.renewed(it, outcome?))
+            .collect())
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
@@ -169,13 +163,10 @@ impl<C: Transport> Store for IndexStore<C> {
 
     fn name(&self) -> String {
         let alias = server::name(&self.statements.alias);
-        match &*self.last_host.lock() {
-            Some(host) => format!(
-                "{} ({alias}, last answer from {})",
-                C::NAME,
-                server::name(host)
-            ),
-            None => format!("{} ({alias})", C::NAME),
+        let store = C::NAME;
+        match self.last_host.lock().as_deref().map(server::name) {
+            Some(host) => format!("{store} ({alias}, last answer from {host})"),
+            None => format!("{store} ({alias})"),
         }
     }
 
@@ -189,19 +180,11 @@ impl<C: Transport> Store for IndexStore<C> {
         }
         let prepared = |request: &BatchRequest| match request {
             BatchRequest::Acquire(request) => self.prepared_acquire(request),
-            BatchRequest::Release(request) => PreparedAcquire {
-                change: self.statements.release(request),
-                at: None,
-            },
+            BatchRequest::Release(request) => (self.statements.release(request), None),
         };
-        let (times, changes): (Vec<_>, Vec<_>) = requests
-            .iter()
-            .map(|request| {
-                let PreparedAcquire { change, at } = prepared(request);
-                (at, (request.key(), change))
-            })
-            .unzip();
-        let outcomes = self.change_many(changes).await?;
+        let (changes, times): (Vec<_>, Vec<_>) = requests.iter().map(prepared).unzip();
+        let keys = requests.iter().map(BatchRequest::key);
+        let outcomes = self.change_many(keys.zip(changes).collect()).await?;
         // Some of the answers take a second request. Those requests run concurrently.
         let answers = requests.iter().zip(times).zip(outcomes);
         let answers = answers.map(async |((request, at), outcome)| {
@@ -232,15 +215,15 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let index = self.located().await?;
-        if request.after.is_none() {
+        let is_first = request.after.is_none();
+        if is_first {
             // One refresh serves all pages of a list.
             self.refresh().await?;
         }
-        let is_first = request.after.is_none();
         let search = self.statements.search(request);
         let (hits, server) = self.search(&search, &index, is_first).await?;
         let mut page = Page::default();
-        let mut hits_read = hits.len();
+        let mut is_last = hits.len() < request.limit;
         for hit in &hits {
             // The next page is requested by the sort value, so the key is read from there and not from the id.
             let Some(key) = hit.sorted_by() else {
@@ -252,7 +235,7 @@ impl<C: Transport> Store for IndexStore<C> {
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
                 // The keys are in order: after the first key without the prefix no key has it, so this page is the
                 // last.
-                hits_read = 0;
+                is_last = true;
                 break;
             }
             let Some(lock) = hit.lock(&key) else {
@@ -260,7 +243,7 @@ impl<C: Transport> Store for IndexStore<C> {
             };
             listing::add(&mut page, key, lock, &request.filter);
         }
-        if hits_read < request.limit {
+        if is_last {
             page.next = None;
         }
         Ok(page)
@@ -291,18 +274,8 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         let change = self.statements.remove_expired(key);
-        match self
-            .change(key, change)
-            .await?
-            .map(|outcome| outcome.effect)
-        {
-            Some(Effect::Deleted) => Ok(true),
-            None => Ok(false),
-            Some(Effect::None | Effect::Written | Effect::Absent) => {
-                explained(self.inspect(key).await.map(drop))?;
-                Ok(false)
-            }
-        }
+        let outcome = self.change(key, change).await?;
+        self.has_made(Effect::Deleted, key, outcome).await
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
@@ -330,25 +303,23 @@ impl<C: Transport> IndexStore<C> {
         let answer = self.ask(request).await?;
         let server = answer.server.clone();
         let hits = found::hits(answer, is_first)?;
-        match hits.iter().find(|hit| hit.index != index) {
-            None => Ok((hits, server)),
-            Some(hit) => {
-                let other = server::name(&hit.index);
-                let problem = format!("a search of {index} found a document of {other}");
-                Err(self.other_index(index, &server, problem))
-            }
+        if let Some(hit) = hits.iter().find(|hit| hit.index != index) {
+            let other = server::name(&hit.index);
+            let problem = format!("a search of {index} found a document of {other}");
+            return Err(self.other_index(index, &server, problem));
         }
+        Ok((hits, server))
     }
 
     fn renewed(
         &self,
         request: &RenewRequest,
-        outcome: Option<&ChangeOutcome>,
+        outcome: Option<ChangeOutcome>,
     ) -> Result<RenewAnswer, Error> {
         let Some(outcome) = outcome else {
             return Ok(RenewAnswer::Expired);
         };
-        let (record, now) = self.timed(outcome, &request.key)?;
+        let (record, now) = self.timed(&outcome, &request.key)?;
         Ok(rules::answer_renew(Some(&record), request.lease, now))
     }
 
@@ -357,14 +328,27 @@ impl<C: Transport> IndexStore<C> {
         key: &Key,
         outcome: Option<ChangeOutcome>,
     ) -> Result<ReleaseAnswer, Error> {
-        match outcome.map(|outcome| outcome.effect) {
-            Some(Effect::Written) => Ok(ReleaseAnswer::Released),
-            None => Ok(ReleaseAnswer::NotHeld),
-            Some(Effect::None | Effect::Deleted | Effect::Absent) => {
-                explained(self.inspect(key).await.map(drop))?;
-                Ok(ReleaseAnswer::NotHeld)
-            }
+        let is_released = self.has_made(Effect::Written, key, outcome).await?;
+        Ok(match is_released {
+            true => ReleaseAnswer::Released,
+            false => ReleaseAnswer::NotHeld,
+        })
+    }
+
+    /// Whether a change has had this effect. If the document is no lock, that is an error.
+    async fn has_made(
+        &self,
+        effect: Effect,
+        key: &Key,
+        outcome: Option<ChangeOutcome>,
+    ) -> Result<bool, Error> {
+        let Some(outcome) = outcome else {
+            return Ok(false);
+        };
+        if outcome.effect != effect {
+            explained(self.inspect(key).await.map(drop))?;
         }
+        Ok(outcome.effect == effect)
     }
 
     fn timed(
@@ -372,13 +356,23 @@ impl<C: Transport> IndexStore<C> {
         outcome: &ChangeOutcome,
         key: &Key,
     ) -> Result<(LockRecord, DateTime<Utc>), Error> {
-        let (record, now) = outcome.record(key)?;
-        match now {
-            Some(now) => {
-                self.clock.record_time(now, Instant::now());
-                Ok((record, now))
-            }
-            None => Err(outcome.server.malformed("it tells no time")),
+        self.timed_at(outcome, key, None)
+    }
+
+    /// The document after a change, and the time at which it was answered: that of the answer, or else `at`.
+    fn timed_at(
+        &self,
+        outcome: &ChangeOutcome,
+        key: &Key,
+        at: Option<DateTime<Utc>>,
+    ) -> Result<(LockRecord, DateTime<Utc>), Error> {
+        let (record, now) = outcome.record_at(key, at)?;
+        if let Some(now) = now {
+            self.clock.record_time(now, Instant::now());
         }
+        let Some(now) = now.or(at) else {
+            return Err(outcome.server.malformed("it tells no time"));
+        };
+        Ok((record, now))
     }
 }

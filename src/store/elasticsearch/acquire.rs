@@ -17,14 +17,6 @@ use crate::{
     store::json,
 };
 
-/// An acquire that is ready to be sent.
-pub(super) struct PreparedAcquire {
-    pub(super) change: ScriptedUpdate,
-    /// A lower bound of the server's time when the change is sent; only for an acquire whose refusal does not contain
-    /// the time.
-    pub(super) at: Option<DateTime<Utc>>,
-}
-
 impl<C: Transport> IndexStore<C> {
     /// Reads the document of a key that was held a moment ago, and returns the holders if they refuse the request.
     /// `None` if they do not, or if that is not known. The caller then sends the acquire.
@@ -47,24 +39,22 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Prepares an acquire.
+    /// Prepares an acquire. With it comes a lower bound of the server's time when it is sent, if its refusal does not
+    /// contain the time.
     ///
     /// A refusal contains the time only if the answer is filtered, which costs the node a sixth to a third more
     /// (`search-forms` in `docs/performance.md`). So a request that no earlier one can have been granted is sent without a filter if an earlier answer
     /// contained the time a moment ago, and a refusal is judged by that time. A grant always contains the time at which
     /// it was written.
-    pub(super) fn prepared_acquire(&self, request: &AcquireRequest) -> PreparedAcquire {
+    pub(super) fn prepared_acquire(
+        &self,
+        request: &AcquireRequest,
+    ) -> (ScriptedUpdate, Option<DateTime<Utc>>) {
         let change = self.statements.acquire(request);
-        match self
-            .clock
-            .at(Instant::now())
-            .filter(|_| request.earlier != Earlier::Unclear)
-        {
-            None => PreparedAcquire { change, at: None },
-            at => PreparedAcquire {
-                change: change.showing(serde_json::json!(true)),
-                at,
-            },
+        let at = self.clock.at(Instant::now());
+        match at.filter(|_| request.earlier != Earlier::Unclear) {
+            None => (change, None),
+            at => (change.showing(serde_json::json!(true)), at),
         }
     }
 
@@ -75,9 +65,7 @@ impl<C: Transport> IndexStore<C> {
         at: Option<DateTime<Utc>>,
         outcome: Option<ChangeOutcome>,
     ) -> Result<AcquireAnswer, Error> {
-        let is_written = outcome
-            .as_ref()
-            .is_some_and(|outcome| outcome.effect == Effect::Written);
+        let is_written = matches!(&outcome, Some(outcome) if outcome.effect == Effect::Written);
         let (record, now) = self.judged(request, at, outcome)?;
         let Decision { write, answer } = rules::acquire(Some(&record), request, now);
         let is_confirmed = is_written || !matches!(answer, Ok(AcquireAnswer::Granted(_)));
@@ -115,13 +103,6 @@ impl<C: Transport> IndexStore<C> {
         if outcome.effect == Effect::Absent {
             return Err(rules::no_next_fence(&request.key));
         }
-        let (record, now) = outcome.record_at(&request.key, at)?;
-        if let Some(now) = now {
-            self.clock.record_time(now, Instant::now());
-        }
-        match now.or(at) {
-            Some(now) => Ok((record, now)),
-            None => Err(outcome.server.malformed("it tells no time")),
-        }
+        self.timed_at(&outcome, &request.key, at)
     }
 }

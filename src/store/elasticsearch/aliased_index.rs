@@ -57,35 +57,26 @@ impl AliasedIndex {
         if let Some(index) = self.known() {
             return Ok(index);
         }
-        match &*failed {
-            // The failed request began after this caller came, so its error answers this caller too. Otherwise many
-            // callers of a cluster that does not answer would wait one after the other.
-            Some((number, error)) if *number > came => return Err(error.clone()),
-            _ => {}
+        // The failed request began after this caller came, so its error answers this caller too. Otherwise many callers of
+        // a cluster that does not answer would wait one after the other.
+        if let Some((number, error)) = &*failed
+            && *number > came
+        {
+            return Err(error.clone());
         }
         let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
-        let unanswered = || {
+        let answer = timeout(LOOKUPS_TIMEOUT, request).await;
+        let found = answer.unwrap_or_else(|_| {
             Err(Error::TimedOut {
                 store: name(),
                 operation: "the question where the locks are",
                 limit: LOOKUPS_TIMEOUT,
             })
-        };
-        match timeout(LOOKUPS_TIMEOUT, request)
-            .await
-            .unwrap_or_else(|_| unanswered())
-        {
-            Ok(index) => {
-                let index: Arc<str> = index.into();
-                *failed = None;
-                *self.known.write() = Some(index.clone());
-                Ok(index)
-            }
-            Err(error) => {
-                *failed = Some((number, error.clone()));
-                Err(error)
-            }
-        }
+        });
+        *failed = found.as_ref().err().map(|error| (number, error.clone()));
+        let index: Arc<str> = found?.into();
+        *self.known.write() = Some(index.clone());
+        Ok(index)
     }
 
     /// The cluster has just said that this is the index.
