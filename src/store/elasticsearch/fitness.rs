@@ -28,56 +28,33 @@ const SEARCHED: [&str; 10] = [
     "kind",
 ];
 
-/// A setting that makes an index unfit for locks, unless it is missing or harmless.
-struct Setting {
-    /// The name, without `index.`.
-    name: &'static str,
-    harmless: &'static [&'static str],
-    /// What any other value does, and what helps.
-    problem: &'static str,
-}
+const INGEST: &str = "an ingest pipeline: set it to _none";
+const UNCHANGEABLE: &str =
+    "so that no lock can be changed: delete it and correct its index template";
 
-const SETTINGS: [Setting; 8] = [
-    Setting {
-        name: "default_pipeline",
-        harmless: &[NO_PIPELINE],
-        problem: "an ingest pipeline: set it to _none",
-    },
-    Setting {
-        name: "final_pipeline",
-        harmless: &[NO_PIPELINE],
-        problem: "an ingest pipeline: set it to _none",
-    },
-    Setting {
-        name: "translog.durability",
-        harmless: &["request"],
-        problem: "so that a lock that was granted may be lost: set it to request",
-    },
-    Setting {
-        name: "lifecycle.name",
-        harmless: &[""],
-        problem: "a policy that can delete the index with its locks: remove it",
-    },
-    Setting {
-        name: "mode",
-        harmless: &["standard"],
-        problem: "so that no lock can be changed: delete it and correct its index template",
-    },
-    Setting {
-        name: "mapping.source.mode",
-        harmless: &["stored"],
-        problem: "so that no lock can be changed: delete it and correct its index template",
-    },
-    Setting {
-        name: "derived_source.enabled",
-        harmless: &["false"],
-        problem: "so that no lock can be changed: delete it and correct its index template",
-    },
-    Setting {
-        name: "search.default_pipeline",
-        harmless: &[NO_PIPELINE],
-        problem: "a search pipeline that can hide locks from lists: set it to _none",
-    },
+/// The settings that make an index unfit for locks, without `index.`, unless they are missing or have the value beside
+/// them; and what any other value does, and what helps.
+const SETTINGS: [(&str, &str, &str); 8] = [
+    ("default_pipeline", NO_PIPELINE, INGEST),
+    ("final_pipeline", NO_PIPELINE, INGEST),
+    (
+        "translog.durability",
+        "request",
+        "so that a lock that was granted may be lost: set it to request",
+    ),
+    (
+        "lifecycle.name",
+        "",
+        "a policy that can delete the index with its locks: remove it",
+    ),
+    ("mode", "standard", UNCHANGEABLE),
+    ("mapping.source.mode", "stored", UNCHANGEABLE),
+    ("derived_source.enabled", "false", UNCHANGEABLE),
+    (
+        "search.default_pipeline",
+        NO_PIPELINE,
+        "a search pipeline that can hide locks from lists: set it to _none",
+    ),
 ];
 
 impl Statements {
@@ -85,9 +62,8 @@ impl Statements {
     /// for locks. Otherwise the problem.
     pub(crate) fn located(&self, answer: &Value) -> Result<String, String> {
         let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
-        let [alias, _] = self.aliases();
         let (index, description) = match &*found {
-            [] => return Err(format!("there is no index behind {alias}")),
+            [] => return Err(format!("there is no index behind {}", self.alias)),
             [one] => *one,
             several => {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
@@ -118,9 +94,7 @@ impl Statements {
 
     /// Checks that an index is fit for locks, with the write alias, if it has one. The error is the problem.
     pub(crate) fn fit_for_locks(&self, index: &str, description: &Value) -> Result<(), String> {
-        let [_, write_alias] = self.aliases();
-        let alias = &description["aliases"][write_alias];
-        alias_is_fit(write_alias, alias)?;
+        alias_is_fit(&self.target, &description["aliases"][&self.target])?;
         mapping_is_fit(index, &description["mappings"])?;
         settings_are_fit(index, &description["settings"]["index"])
     }
@@ -149,25 +123,20 @@ fn alias_is_fit(name: &str, alias: &Value) -> Result<(), String> {
 }
 
 fn mapping_is_fit(index: &str, mappings: &Value) -> Result<(), String> {
-    match mappings["_meta"][VERSION_FIELD].as_i64() {
-        Some(..=VERSION) => {}
-        Some(later) => {
-            return Err(format!(
-                "the index {index} was set up by a later version of leasehold (its mapping has the version {later}, and \
-                 this one knows {VERSION}): upgrade leasehold here"
-            ));
-        }
-        None => {
-            return Err(format!(
-                "the index {index} is there, without the mapping of locks"
-            ));
-        }
+    let Some(version) = mappings["_meta"][VERSION_FIELD].as_i64() else {
+        return Err(format!(
+            "the index {index} is there, without the mapping of locks"
+        ));
+    };
+    if version > VERSION {
+        return Err(format!(
+            "the index {index} was set up by a later version of leasehold (its mapping has the version {version}, and \
+             this one knows {VERSION}): upgrade leasehold here"
+        ));
     }
     let source = &mappings["_source"];
-    let filtered = ["includes", "excludes"].map(|filter| source[filter].as_array());
-    let is_filtered = filtered.into_iter().flatten().any(|it| !it.is_empty());
     let is_whole = matches!(source["mode"].as_str(), None | Some("stored"));
-    if source["enabled"] == json!(false) || is_filtered || !is_whole {
+    if source["enabled"] == json!(false) || is_filtered(source) || !is_whole {
         return Err(format!(
             "the index {index} keeps no whole _source, so that no lock can be changed: {ANEW}"
         ));
@@ -201,23 +170,23 @@ fn mapping_is_fit(index: &str, mappings: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a `_source` leaves out some of the fields of a document.
+pub(super) fn is_filtered(source: &Value) -> bool {
+    let filters = ["includes", "excludes"].map(|filter| source[filter].as_array());
+    filters.into_iter().flatten().any(|it| !it.is_empty())
+}
+
 fn settings_are_fit(index: &str, settings: &Value) -> Result<(), String> {
     if settings["verified_before_close"] == json!("true") {
         return Err(format!("the index {index} is closed: open it"));
     }
-    for setting in SETTINGS {
-        let pointer = format!("/{}", setting.name.replace('.', "/"));
+    for (name, harmless, problem) in SETTINGS {
+        let pointer = format!("/{}", name.replace('.', "/"));
         let value = settings.pointer(&pointer).unwrap_or(&Value::Null);
-        let is_harmless = |value: &str| {
-            setting
-                .harmless
-                .iter()
-                .any(|it| it.eq_ignore_ascii_case(value))
-        };
+        let is_harmless = |value: &str| value.eq_ignore_ascii_case(harmless);
         if value.is_null() || value.as_str().is_some_and(is_harmless) {
             continue;
         }
-        let (name, problem) = (setting.name, setting.problem);
         let value = value.as_str().unwrap_or("?");
         return Err(format!(
             "index.{name} of the index {index} is {value}, {problem}"
@@ -229,17 +198,14 @@ fn settings_are_fit(index: &str, settings: &Value) -> Result<(), String> {
 /// A field that their mapping lacks, and without which something does not work. A search never finds a document by a
 /// field that is not mapped, and with `strict`, a document with such a field is refused.
 fn missing_field(theirs: &Value) -> Option<String> {
-    let ours = mapping();
-    let is_missing = |field: &&&str| field_of(theirs, field).is_none();
-    let searched = || {
-        SEARCHED
-            .iter()
-            .find(is_missing)
-            .map(|field| (*field).to_owned())
-    };
-    let written = || missing_in(&ours, theirs);
-    let is_strict = theirs["dynamic"] == json!("strict");
-    is_strict.then(written).flatten().or_else(searched)
+    if theirs["dynamic"] == json!("strict")
+        && let Some(written) = missing_in(&mapping(), theirs)
+    {
+        return Some(written);
+    }
+    let mut searched = SEARCHED.into_iter();
+    let missing = searched.find(|field| field_of(theirs, field).is_none());
+    missing.map(str::to_owned)
 }
 
 /// A field of our mapping, or of an object in it, that their mapping lacks.

@@ -198,16 +198,12 @@ impl<C: Transport> GuardedIndex<C> {
         id: impl AsRef<str>,
     ) -> Result<Option<T>, Error> {
         let id = Key::new(id)?;
-        let Some(document) = self.claimed(&id).await? else {
-            return Ok(None);
-        };
-        match serde_json::from_value(document) {
-            Ok(document) => Ok(Some(document)),
-            Err(error) => Err(Error::Store {
-                store: C::NAME,
-                source: error.into(),
-            }),
-        }
+        let document = self.claimed(&id).await?;
+        let read = document.map(serde_json::from_value).transpose();
+        read.map_err(|error| Error::Store {
+            store: C::NAME,
+            source: error.into(),
+        })
     }
 
     /// Writes a whole document. It creates the document, or replaces the existing one.
@@ -302,10 +298,10 @@ impl<C: Transport> GuardedIndex<C> {
 
     async fn claimed(&self, id: &Key) -> Result<Option<Value>, Error> {
         let change = self.store.statements.guarded_claim(id, self.fence);
-        match self.change(id, change).await? {
-            Some(outcome) => outcome.passed(self.fence).map(Some),
-            None => Ok(None),
-        }
+        let outcome = self.change(id, change).await?;
+        outcome
+            .map(|outcome| outcome.passed(self.fence))
+            .transpose()
     }
 
     /// Sends one change. `None` if the document does not exist.
@@ -344,14 +340,15 @@ impl<C: Transport> GuardedIndex<C> {
                 let found = target(given, &answer);
                 found.map_err(|problem| refused(answer.server.told(problem)))
             }
-            Err(refusal) if refusal.is_missing_index() => {
+            Err(refusal) => {
                 // A node that has just started does not know the indices yet.
-                match self.store.knows(&statements.probe()).await? {
-                    Knows::Nothing => Err(refusal.classify_for_a_document(id)),
-                    Knows::Index | Knows::NotYet => Err(self.store.classify(refusal, true, None)),
+                if refusal.is_missing_index()
+                    && self.store.knows(&statements.probe()).await? != Knows::Nothing
+                {
+                    return Err(self.store.classify(refusal, true, None));
                 }
+                Err(refusal.classify_for_a_document(id))
             }
-            Err(refusal) => Err(refusal.classify_for_a_document(id)),
         }
     }
 }

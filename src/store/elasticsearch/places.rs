@@ -30,7 +30,10 @@ impl<C: Transport> IndexStore<C> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let documents = self.documents_of(leases).await?;
+        let index = self.located().await?;
+        let keys: Vec<_> = leases.iter().map(|it| &it.key).collect();
+        let get = self.statements.get_many(&keys);
+        let documents = self.documents(&get, &keys, &index).await?;
         let now = self.clock.at(Instant::now());
         let (mut answers, mut unclear) = (Vec::new(), Vec::new());
         for (at, (request, document)) in leases.iter().zip(documents).enumerate() {
@@ -58,14 +61,6 @@ impl<C: Transport> IndexStore<C> {
         Ok(answers)
     }
 
-    /// What was read of the documents of the keys of these leases; `None` for a key without a document.
-    async fn documents_of(&self, leases: &[LookRequest]) -> Result<Vec<Option<Value>>, Error> {
-        let index = self.located().await?;
-        let keys: Vec<_> = leases.iter().map(|it| &it.key).collect();
-        let get = self.statements.get_many(&keys);
-        self.documents(&get, &keys, &index).await
-    }
-
     /// What a get has read of the documents of these keys, in the same order. `None` for a document that is missing.
     pub(super) async fn documents(
         &self,
@@ -90,13 +85,11 @@ impl<C: Transport> IndexStore<C> {
                 return Err(self.other_index(index, &server, problem));
             }
             let source = document.get_mut("_source").map(Value::take);
-            documents.push(match (document["found"].as_bool(), source) {
-                (Some(true), Some(source @ Value::Object(_))) => Some(source),
-                (Some(false), None) => None,
-                _ => {
-                    return Err(server.malformed("it does not say whether it has the document"));
-                }
-            });
+            match (document["found"].as_bool(), source) {
+                (Some(true), Some(source @ Value::Object(_))) => documents.push(Some(source)),
+                (Some(false), None) => documents.push(None),
+                _ => return Err(server.malformed("it does not say whether it has the document")),
+            }
         }
         Ok(documents)
     }

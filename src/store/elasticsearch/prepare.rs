@@ -45,12 +45,9 @@ impl<C: Transport> IndexStore<C> {
         self.set_up().await?;
         let answer = self.ask(&self.statements.get_index()).await?;
         let answer = answer.describes_indices()?;
-        let index = self.statements.located(&answer);
-        let index = index.and_then(|index| {
-            is_writable(&index, &answer[&index])?;
-            Ok(index)
-        });
-        let index = index.map_err(|problem| answer.server.not_prepared(problem))?;
+        let unfit = |problem| answer.server.not_prepared(problem);
+        let index = self.statements.located(&answer).map_err(unfit)?;
+        is_writable(&index, &answer[&index]).map_err(unfit)?;
         self.aliased_index.know(index);
         self.try_lock().await
     }
@@ -150,22 +147,16 @@ impl<C: Transport> IndexStore<C> {
         fit.map_err(|problem| answer.server.not_prepared(problem))?;
         self.confirmed(self.statements.put_mapping(index, description))
             .await?;
-        match &*missing_aliases(description, &self.statements.aliases()) {
-            [] => Ok(()),
-            missing => {
-                let put = self.statements.put_aliases(index, missing);
-                self.confirmed(put).await
-            }
+        let missing = missing_aliases(description, &self.statements.aliases());
+        if missing.is_empty() {
+            return Ok(());
         }
+        self.confirmed(self.statements.put_aliases(index, &missing))
+            .await
     }
 
     async fn confirmed(&self, request: HttpRequest) -> Result<(), Error> {
         confirm(&self.ask(&request).await?)
-    }
-
-    /// The error for an index that is not fit for locks, as the last answer shows.
-    pub(super) fn not_prepared(&self, problem: &'static str) -> Error {
-        self.last_server().not_prepared(problem)
     }
 }
 
@@ -173,12 +164,12 @@ impl<C: Transport> IndexStore<C> {
 /// not ask for this.
 fn is_writable(index: &str, description: &Value) -> Result<(), String> {
     let blocks = &description["settings"]["index"]["blocks"];
-    match BLOCKS.iter().find(|block| blocks[block] == json!("true")) {
-        None => Ok(()),
-        Some(block) => Err(format!(
+    let blocked = BLOCKS.iter().find(|block| blocks[block] == json!("true"));
+    blocked.map_or(Ok(()), |block| {
+        Err(format!(
             "index.blocks.{block} of the index {index} is true, so that no lock can be granted: set it to false"
-        )),
-    }
+        ))
+    })
 }
 
 /// Requires that the cluster has acknowledged a change. If some nodes did not learn of it in time, the answer has a

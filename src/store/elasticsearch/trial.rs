@@ -33,8 +33,8 @@ impl<C: Transport> IndexStore<C> {
             Ok(AcquireAnswer::Granted(grant)) => self.find(&request, &grant).await,
             Ok(_) => Err(self.malformed("nobody has the key, and it is not granted")),
             Err(Error::Denied { .. }) => return Ok(()),
-            Err(error) if error.is_ambiguous() => Err(error),
-            Err(error) => return Err(error),
+            Err(error) if !error.is_ambiguous() => return Err(error),
+            Err(error) => Err(error),
         };
         let removed = self.remove(&request).await;
         tried.and(removed)
@@ -50,7 +50,7 @@ impl<C: Transport> IndexStore<C> {
             page => page?,
         };
         let Some(found) = page.locks.iter().find(|lock| lock.key == *key) else {
-            return Err(self.not_prepared(
+            return Err(self.last_server().not_prepared(
                 "a search of its index does not find a lock that was just granted, so that lists and purges miss locks",
             ));
         };
@@ -60,12 +60,13 @@ impl<C: Transport> IndexStore<C> {
                     && holder.fence == grant.fence
                     && holder.expires_at == grant.expires_at
             });
-        is_it.then_some(()).ok_or_else(|| {
-            self.not_prepared(
-                "its index does not keep a lock as it was granted, so that two may hold one key: look for what changes \
-                 documents that are written there",
-            )
-        })
+        if is_it {
+            return Ok(());
+        }
+        Err(self.last_server().not_prepared(
+            "its index does not keep a lock as it was granted, so that two may hold one key: look for what changes \
+             documents that are written there",
+        ))
     }
 
     async fn remove(&self, request: &AcquireRequest) -> Result<(), Error> {

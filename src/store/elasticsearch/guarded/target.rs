@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{server::name, statements::NameKind};
+use super::super::{fitness::is_filtered, server::name, statements::NameKind};
 use crate::model::Fence;
 
 /// Where the documents are.
@@ -39,13 +39,12 @@ fn named(given: &str, answer: &Value) -> Result<Target, String> {
         });
     }
     let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
-    let alias = |it: &Value| it["aliases"].get(given).cloned();
-    let writes = |it: &Value, is_alone: bool| {
-        let write_index = alias(it).and_then(|alias| alias["is_write_index"].as_bool());
-        alias(it).is_some() && write_index.unwrap_or(is_alone)
-    };
     let is_alone = found.len() == 1;
-    match found.iter().find(|(_, it)| writes(it, is_alone)) {
+    let writes = |it: &Value| {
+        let alias = it["aliases"].get(given);
+        alias.is_some_and(|alias| alias["is_write_index"].as_bool().unwrap_or(is_alone))
+    };
+    match found.iter().find(|(_, it)| writes(it)) {
         Some((index, _)) => Ok(Target {
             index: (*index).clone(),
             kind: NameKind::Alias,
@@ -61,11 +60,9 @@ fn keeps_fences(index: &Value, given: &str) -> Result<(), String> {
     let (mappings, settings) = (&index["mappings"], &index["settings"]["index"]);
     let field = Fence::FIELD;
     let source = &mappings["_source"];
-    let filters = ["includes", "excludes"].map(|filter| source[filter].as_array());
-    let is_filtered = filters.into_iter().flatten().any(|it| !it.is_empty());
     let own_mode = source["mode"].as_str();
     let mode = own_mode.or(settings["mapping"]["source"]["mode"].as_str());
-    if source["enabled"] == json!(false) || mode == Some("disabled") || is_filtered {
+    if source["enabled"] == json!(false) || mode == Some("disabled") || is_filtered(source) {
         return Err(
             "its mapping keeps no whole _source, so that a document loses fields when it is changed: use an index that does"
                 .to_owned(),
