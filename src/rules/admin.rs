@@ -24,24 +24,17 @@ pub fn evict(
     record: Option<&LockRecord>,
     now: DateTime<Utc>,
 ) -> Decision<Result<Option<Eviction>, Error>> {
-    let kept = |answer| Decision {
-        write: Write::Keep,
-        answer,
-    };
     let Some(record) = record else {
-        return kept(Ok(None));
+        return Decision::keep(Ok(None));
     };
     let Some(fence) = next_fence(Some(record.fence), now) else {
-        return kept(Err(no_next_fence(&record.key)));
+        return Decision::keep(Err(no_next_fence(&record.key)));
     };
     let mut evicted = LockRecord::new(record.key.clone(), fence, Vec::new(), now);
     evicted.evicted = record.live_holders(now).cloned().collect();
     evicted.waiters = record.waiters.clone();
     evicted.done = record.done.clone();
-    Decision {
-        answer: Ok(Some(answer_evict(&evicted))),
-        write: Write::Put(evicted),
-    }
+    Decision::put(evicted, |evicted| Ok(Some(answer_evict(evicted))))
 }
 
 /// What a look at a lease tells, by the state of its key: whether the lease is among the holders, and whether a process

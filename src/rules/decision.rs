@@ -19,6 +19,20 @@ pub struct Decision<A, R = LockRecord> {
     pub answer: A,
 }
 
+impl<A, R> Decision<A, R> {
+    pub(super) fn keep(answer: A) -> Self {
+        let write = Write::Keep;
+        Self { write, answer }
+    }
+
+    /// The answer is read from the document that is written.
+    pub(super) fn put(record: R, answer: impl FnOnce(&R) -> A) -> Self {
+        let answer = answer(&record);
+        let write = Write::Put(record);
+        Self { write, answer }
+    }
+}
+
 /// The change of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<R = LockRecord> {

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write, free_from, live};
+use super::decision::{Decision, free_from, live};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, DoneTick, ReleaseAnswer, ReleaseRequest},
     model::{Done, Error, Key, LastDone, LockRecord, Tick, after},
@@ -77,10 +77,7 @@ pub(super) fn release_done(
     let found = record.filter(is_before);
     let found = found.and_then(|record| Some((record, live(record, request.lease, now)?)));
     let Some((record, mine)) = found else {
-        return Decision {
-            write: Write::Keep,
-            answer: answer_release_done(record, request),
-        };
+        return Decision::keep(answer_release_done(record, request));
     };
     let mut released = record.clone();
     released.holders.retain(|it| it.lease != request.lease);
@@ -93,10 +90,7 @@ pub(super) fn release_done(
         LastDone::Nothing | LastDone::Unreadable => until,
     };
     released.done = LastDone::Tick(Done::new(tick, by, now, until));
-    Decision {
-        write: Write::Put(released),
-        answer: ReleaseAnswer::Released,
-    }
+    Decision::put(released, |_| ReleaseAnswer::Released)
 }
 
 /// Reads the answer to a release with a done tick from the document, as the operation left it.

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::{
-    decision::{Decision, Write, grant, last_of_next, latest_expiry, live, no_next_fence},
+    decision::{Decision, grant, last_of_next, latest_expiry, live, no_next_fence},
     done, turn,
 };
 use crate::{
@@ -44,11 +44,9 @@ pub fn acquire(
         .flat_map(|record| record.live_holders(now).cloned())
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
-    if let Some(answer) = record
-        .filter(|_| !mine)
-        .and_then(|it| done::refusal(it, request))
-    {
-        return kept(answer);
+    let others = record.filter(|_| !mine);
+    if let Some(answer) = others.and_then(|it| done::refusal(it, request)) {
+        return Decision::keep(answer);
     }
     let newest = record.map(|record| record.fence);
     let next = last_of_next(newest, request.fences, now);
@@ -65,8 +63,8 @@ pub fn acquire(
         }
     };
     let next = match (answer, next) {
-        (Some(answer), _) => return kept(answer),
-        (None, None) => return kept(Err(no_next_fence(&request.key))),
+        (Some(answer), _) => return Decision::keep(answer),
+        (None, None) => return Decision::keep(Err(no_next_fence(&request.key))),
         (None, Some(next)) => next,
     };
     // An owner that enters again keeps its fence: the resources that it protects have seen that one.
@@ -89,10 +87,7 @@ pub fn acquire(
     let mut granted = LockRecord::new(request.key.clone(), newest, holders, expires_at);
     granted.done = record.map_or_else(LastDone::default, |it| it.done.clone());
     granted.waiters = record.map_or_else(Vec::new, |it| turn::leave_place(it, request, now));
-    Decision {
-        answer: answer_acquire(&granted, request, now),
-        write: Write::Put(granted),
-    }
+    Decision::put(granted, |granted| answer_acquire(granted, request, now))
 }
 
 fn refuse(
@@ -101,19 +96,11 @@ fn refuse(
     now: DateTime<Utc>,
 ) -> Decision<Result<AcquireAnswer, Error>> {
     let Some(waiters) = turn::take_place(record, request, now) else {
-        return kept(answer_acquire(record, request, now));
+        return Decision::keep(answer_acquire(record, request, now));
     };
     let mut record = record.clone();
     record.waiters = waiters;
-    Decision {
-        answer: answer_acquire(&record, request, now),
-        write: Write::Put(record),
-    }
-}
-
-fn kept(answer: Result<AcquireAnswer, Error>) -> Decision<Result<AcquireAnswer, Error>> {
-    let write = Write::Keep;
-    Decision { write, answer }
+    Decision::put(record, |record| answer_acquire(record, request, now))
 }
 
 /// Whether live holders conflict with a request.

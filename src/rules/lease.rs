@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     decision::{
-        Decision, Write, free_from, grant, holder, latest_expiry, live, next_fence, no_next_fence,
+        Decision, free_from, grant, holder, latest_expiry, live, next_fence, no_next_fence,
     },
     done,
 };
@@ -26,10 +26,7 @@ pub fn renew(
     now: DateTime<Utc>,
 ) -> Decision<RenewAnswer> {
     let Some(record) = record.filter(|record| live(record, request.lease, now).is_some()) else {
-        return Decision {
-            write: Write::Keep,
-            answer: answer_renew(record, request.lease, now),
-        };
+        return Decision::keep(answer_renew(record, request.lease, now));
     };
     let mut renewed = record.clone();
     for holder in &mut renewed.holders {
@@ -38,10 +35,9 @@ pub fn renew(
         }
     }
     renewed.expires_at = latest_expiry(&renewed.holders, now);
-    Decision {
-        answer: answer_renew(Some(&renewed), request.lease, now),
-        write: Write::Put(renewed),
-    }
+    Decision::put(renewed, |renewed| {
+        answer_renew(Some(renewed), request.lease, now)
+    })
 }
 
 /// Reads the answer to a renewal from the document, as the operation left it.
@@ -77,10 +73,7 @@ pub fn convert(
     request: &ConvertRequest,
     now: DateTime<Utc>,
 ) -> Decision<Result<ConvertAnswer, Error>> {
-    let unchanged = || Decision {
-        write: Write::Keep,
-        answer: answer_convert(record, request, now),
-    };
+    let unchanged = || Decision::keep(answer_convert(record, request, now));
     let Some(found) = record else {
         return unchanged();
     };
@@ -108,10 +101,9 @@ pub fn convert(
         }
         _ => return unchanged(),
     }
-    Decision {
-        answer: answer_convert(Some(&converted), request, now),
-        write: Write::Put(converted),
-    }
+    Decision::put(converted, |converted| {
+        answer_convert(Some(converted), request, now)
+    })
 }
 
 /// Reads the answer to a conversion from the document, as the operation left it.
@@ -142,14 +134,9 @@ pub fn answer_convert(
             return Err(no_next_fence(&record.key));
         }
         (Some(record), _) => {
-            let others = record
-                .live_holders(now)
-                .filter(|holder| holder.lease != request.lease);
-            ConvertAnswer::Held(Held::new(
-                record.key.clone(),
-                others.cloned().collect(),
-                now,
-            ))
+            let mut others: Vec<_> = record.live_holders(now).cloned().collect();
+            others.retain(|holder| holder.lease != request.lease);
+            ConvertAnswer::Held(Held::new(record.key.clone(), others, now))
         }
     })
 }
@@ -168,10 +155,7 @@ pub fn release(
         return done::release_done(record, request, tick, now);
     }
     let Some(record) = record.filter(|record| holder(record, request.lease).is_some()) else {
-        return Decision {
-            write: Write::Keep,
-            answer: ReleaseAnswer::NotHeld,
-        };
+        return Decision::keep(ReleaseAnswer::NotHeld);
     };
     let mut released = record.clone();
     released.holders.retain_mut(|holder| {
@@ -189,8 +173,5 @@ pub fn release(
         stays
     });
     released.expires_at = free_from(record, &released.holders, now);
-    Decision {
-        write: Write::Put(released),
-        answer: ReleaseAnswer::Released,
-    }
+    Decision::put(released, |_| ReleaseAnswer::Released)
 }

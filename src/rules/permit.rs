@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write};
+use super::decision::Decision;
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{LimiterRecord, Quota, WindowKind, after, between},
@@ -41,24 +41,15 @@ pub fn permit(
 ) -> Decision<PermitAnswer, LimiterRecord> {
     let usage = QuotaUse::new(record, &request.quota, now);
     if let Some(record) = record.filter(|record| usage.is_newest(record, request)) {
-        return Decision {
-            write: Write::Keep,
-            answer: answer_permit(record, request, now),
-        };
+        return Decision::keep(answer_permit(record, request, now));
     }
     let permits = i64::from(request.permits.max(1));
     let times = usage.room(&request.quota) / permits;
     match times.min(request.times.max(1).into()) {
-        0 => Decision {
-            write: Write::Keep,
-            answer: usage.full(request),
-        },
+        0 => Decision::keep(usage.full(request)),
         times => {
             let granted = usage.after(request, permits * times);
-            Decision {
-                answer: answer_permit(&granted, request, now),
-                write: Write::Put(granted),
-            }
+            Decision::put(granted, |granted| answer_permit(granted, request, now))
         }
     }
 }

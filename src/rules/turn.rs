@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write};
+use super::decision::Decision;
 use crate::{
     messages::{AcquireRequest, InTurn, Turn},
     model::{
@@ -194,16 +194,13 @@ pub(crate) fn long_enough(counts_for: Duration) -> Duration {
 /// place.
 pub fn leave(record: Option<&LockRecord>, waiter: LeaseId, now: DateTime<Utc>) -> Decision<()> {
     let mine = |place: &Place| place.waiter == waiter;
-    let write = match record.filter(|record| record.waiters.iter().any(mine)) {
-        None => Write::Keep,
-        Some(record) => {
-            let mut left = record.clone();
-            left.waiters
-                .retain(|place| place.is_live(now) && !mine(place));
-            Write::Put(left)
-        }
+    let Some(record) = record.filter(|record| record.waiters.iter().any(mine)) else {
+        return Decision::keep(());
     };
-    Decision { write, answer: () }
+    let mut left = record.clone();
+    left.waiters
+        .retain(|place| place.is_live(now) && !mine(place));
+    Decision::put(left, |_| ())
 }
 
 /// The places after a grant: those that count, without the place of the request, unless it is to stay. Places ahead
