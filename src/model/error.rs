@@ -458,6 +458,13 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn not_a_lock(key: &Key, problem: impl Into<String>) -> Self {
+        Self::NotALock {
+            key: key.clone(),
+            problem: problem.into(),
+        }
+    }
+
     /// The driver's error that caused this one, if it is of type `E`, for example `mongodb::error::Error`. `None` if it
     /// is of another type, or if no driver's error caused this one. [`source`](std::error::Error::source) describes it
     /// in a sentence.

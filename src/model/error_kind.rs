@@ -80,22 +80,15 @@ impl fmt::Display for ErrorKind {
 impl Error {
     /// Whether the same call can succeed later, although nobody changes anything for it.
     pub fn is_retryable(&self) -> bool {
-        match self.kind() {
+        matches!(
+            self.kind(),
             ErrorKind::Unavailable
-            | ErrorKind::NoAnswer
-            | ErrorKind::NotTaken
-            | ErrorKind::Held
-            | ErrorKind::LimitReached
-            | ErrorKind::TransactionAborted => true,
-            ErrorKind::InvalidInput
-            | ErrorKind::Done
-            | ErrorKind::Superseded
-            | ErrorKind::Lost
-            | ErrorKind::Closed
-            | ErrorKind::Misconfigured
-            | ErrorKind::ForeignDocument
-            | ErrorKind::Other => false,
-        }
+                | ErrorKind::NoAnswer
+                | ErrorKind::NotTaken
+                | ErrorKind::Held
+                | ErrorKind::LimitReached
+                | ErrorKind::TransactionAborted
+        )
     }
 
     /// Whether the store may have carried out the request although the call failed.

@@ -70,12 +70,10 @@ pub fn last_of_next(
 
 /// The error if there is no fence for a change that needs one.
 pub(crate) fn no_next_fence(key: &Key) -> Error {
-    Error::NotALock {
-        key: key.clone(),
-        problem: "its next fence would be too great: its fence is the last one that there is, or \
-                  the clock of the server is wrong"
-            .to_owned(),
-    }
+    Error::not_a_lock(
+        key,
+        "its next fence would be too great: its fence is the last one that there is, or the clock of the server is wrong",
+    )
 }
 
 pub(super) fn holder(record: &LockRecord, lease: LeaseId) -> Option<&Holder> {

@@ -35,10 +35,10 @@ pub(super) fn refusal(
             }
             error => Some(Err(error)),
         },
-        LastDone::Unreadable => Some(Err(Error::NotALock {
-            key: request.key.clone(),
-            problem: "its field done makes no sense".to_owned(),
-        })),
+        LastDone::Unreadable => {
+            let problem = "its field done makes no sense";
+            Some(Err(Error::not_a_lock(&request.key, problem)))
+        }
     }
 }
 

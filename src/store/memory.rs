@@ -49,25 +49,13 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 pub struct MemoryStore {
     records: Arc<Mutex<BTreeMap<Key, LockRecord>>>,
     limiters: Arc<Mutex<BTreeMap<Series, LimiterRecord>>>,
-    clock: Clock,
+    /// The time of day when the store was made. Later times are counted from it by tokio's clock, which can be paused
+    /// and does not jump.
+    started: (Instant, DateTime<Utc>),
 }
 
 /// What a limiter is counted by: its key, the length of its windows, and whether it is smooth.
 type Series = (Key, Duration, bool);
-
-/// The time of day when the store was made. Later times are counted from it by tokio's clock, which can be paused and
-/// does not jump.
-#[derive(Clone, Copy)]
-struct Clock {
-    started: Instant,
-    time: DateTime<Utc>,
-}
-
-impl Clock {
-    fn now(&self) -> DateTime<Utc> {
-        after(self.time, self.started.elapsed())
-    }
-}
 
 impl MemoryStore {
     /// Makes a store without locks.
@@ -75,11 +63,13 @@ impl MemoryStore {
         Self {
             records: Arc::default(),
             limiters: Arc::default(),
-            clock: Clock {
-                started: Instant::now(),
-                time: Utc::now().trunc_subsecs(3),
-            },
+            started: (Instant::now(), Utc::now().trunc_subsecs(3)),
         }
+    }
+
+    fn now(&self) -> DateTime<Utc> {
+        let (started, time) = self.started;
+        after(time, started.elapsed())
     }
 
     fn decide<A>(
@@ -98,7 +88,7 @@ impl MemoryStore {
     ) -> A {
         let mut records = records.lock();
         // The clock is read while the mutex is locked, so that a later write never has an earlier time.
-        let decision = rule(records.get(key), self.clock.now());
+        let decision = rule(records.get(key), self.now());
         match decision.write {
             Write::Keep => {}
             Write::Put(record) => {
@@ -169,33 +159,25 @@ impl Store for MemoryStore {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        let now = self.clock.now();
+        let now = self.now();
         let records = self.records.lock();
         Ok(records.get(key).map(|record| rules::inspect(record, now)))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let now = self.clock.now();
+        let now = self.now();
         let records = self.records.lock();
-        let start = request
-            .after
-            .as_ref()
-            .map_or(Bound::Unbounded, Bound::Excluded);
-        let looked_at: Vec<_> = records
-            .range((start, Bound::Unbounded))
-            .take(request.limit)
-            .collect();
-        let states = looked_at
-            .iter()
-            .map(|(_, record)| rules::inspect(record, now));
+        let after = request.after.as_ref();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = records.range((start, Bound::Unbounded));
+        let looked_at: Vec<_> = rest.take(request.limit).collect();
+        let states = looked_at.iter().map(|(_, it)| rules::inspect(it, now));
+        let last = looked_at.last().map(|(key, _)| (*key).clone());
         Ok(Page {
             locks: states
                 .filter(|state| rules::matches(state, &request.filter))
                 .collect(),
-            next: match looked_at.last() {
-                Some((key, _)) if looked_at.len() == request.limit => Some((*key).clone()),
-                _ => None,
-            },
+            next: last.filter(|_| looked_at.len() == request.limit),
         })
     }
 
@@ -222,7 +204,7 @@ impl Store for MemoryStore {
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut records = self.records.lock();
         let mut limiters = self.limiters.lock();
         let before = records.len() + limiters.len();

@@ -46,15 +46,19 @@ impl<T> Field<T> {
     }
 
     fn required(self, field: &'static str) -> Result<T, Damage> {
-        self.or_missing().ok_or(Damage(field))
+        self.or_missing().ok_or(field)
     }
 
-    fn or(self, default: T, field: &'static str) -> Result<T, Damage> {
+    fn optional(self, field: &'static str) -> Result<Option<T>, Damage> {
         match self {
-            Self::Is(value) => Ok(value),
-            Self::Missing => Ok(default),
-            Self::Wrong => Err(Damage(field)),
+            Self::Wrong => Err(field),
+            other => Ok(other.or_missing()),
         }
+    }
+
+    /// The value as this function reads it.
+    fn parsed<U>(self, parse: impl Fn(T) -> Option<U>, field: &'static str) -> Result<U, Damage> {
+        self.or_missing().and_then(parse).ok_or(field)
     }
 }
 
@@ -84,8 +88,7 @@ pub(crate) struct Found {
 }
 
 /// The name of a field that is missing or malformed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Damage(&'static str);
+type Damage = &'static str;
 
 impl Found {
     /// The lock at this time.
@@ -133,7 +136,7 @@ pub(super) fn lock(document: &impl Fields, key: &Key) -> Result<Found, Error> {
                 found: other.to_owned(),
             });
         }
-        _ => return Err(not_a_lock(key, Damage("schema"))),
+        _ => return Err(not_a_lock(key, "schema")),
     }
     read(document, key).map_err(|damage| not_a_lock(key, damage))
 }
@@ -143,19 +146,9 @@ const SCHEMA_FAMILY: &str = "leasehold.lock.";
 
 fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
     let fence = fence(document)?;
-    let expires_at = match document.time("expires_at") {
-        Field::Is(time) => Some(time),
-        Field::Missing => None,
-        Field::Wrong => return Err(Damage("expires_at")),
-    };
+    let expires_at = document.time("expires_at").optional("expires_at")?;
     let released_at = document.time("released_at").or_missing();
     let free_since = released_at.unwrap_or(DateTime::UNIX_EPOCH);
-    let free = LockRecord::new(
-        key.clone(),
-        fence,
-        Vec::new(),
-        expires_at.unwrap_or(free_since),
-    );
     // The holders of a free key are read as well: the answer to a late renewal depends on them.
     let until = expires_at.unwrap_or(DateTime::UNIX_EPOCH);
     let (mut holders, mut damage) = match holders(document, fence, until) {
@@ -164,7 +157,7 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
     };
     let last = holders.iter().map(|holder| holder.expires_at).max();
     if last != expires_at {
-        damage = damage.or(Some(Damage("holders")));
+        damage = damage.or(Some("holders"));
     }
     // In the document of a free key, a holder may have a later expiry, because a person has freed the key.
     for holder in &mut holders {
@@ -172,13 +165,10 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
     }
     // Without an expiry the key is free, whatever the list says.
     damage = damage.filter(|_| expires_at.is_some());
-    let (waiters, done) = (places(document), last_done(document));
-    let record = LockRecord {
-        holders,
-        waiters,
-        done,
-        ..free
-    };
+    let expires_at = expires_at.unwrap_or(free_since);
+    let mut record = LockRecord::new(key.clone(), fence, holders, expires_at);
+    record.waiters = places(document);
+    record.done = last_done(document);
     Ok(Found { record, damage })
 }
 
@@ -186,21 +176,18 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
 fn places(document: &impl Fields) -> Vec<Place> {
     let entries = document.list("waiters").or_missing();
     let entries = entries.iter().flatten();
-    entries.filter_map(|entry| place(entry).ok()).collect()
+    entries.filter_map(place).collect()
 }
 
-fn place(entry: &impl Fields) -> Result<Place, Damage> {
-    let waiter = LeaseId::parse(entry.text("waiter").required("waiter")?);
-    let mode = Mode::parse(entry.text("mode").required("mode")?);
-    Ok(Place::new(
-        waiter.ok_or(Damage("waiter"))?,
+fn place(entry: &impl Fields) -> Option<Place> {
+    let mode = Mode::parse(entry.text("mode").or_missing()?)?;
+    let permits = entry.whole("permits").or_missing()?;
+    Some(Place::new(
+        LeaseId::parse(entry.text("waiter").or_missing()?)?,
         entry.text("owner").or_missing().unwrap_or_default().into(),
-        (
-            mode.ok_or(Damage("mode"))?,
-            entry.whole("permits").required("permits")?,
-        ),
-        entry.time("since").required("since")?,
-        entry.time("until").required("until")?,
+        (mode, permits),
+        entry.time("since").or_missing()?,
+        entry.time("until").or_missing()?,
     ))
 }
 
@@ -213,19 +200,16 @@ fn last_done(document: &impl Fields) -> LastDone {
     }
 }
 
-fn done(fields: &impl Fields) -> Result<Done, Damage> {
-    let kind = TickKind::parse(fields.text("kind").required("kind")?);
-    let tick = Tick::stored(
-        kind.ok_or(Damage("kind"))?,
-        fields.whole("tick").required("tick")?,
-    );
-    let until = fields.time("until").required("until")?;
+fn done(fields: &impl Fields) -> Option<Done> {
+    let kind = TickKind::parse(fields.text("kind").or_missing()?)?;
+    let tick = Tick::stored(kind, fields.whole("tick").or_missing()?);
+    let until = fields.time("until").or_missing()?;
     let lease = fields.text("lease").or_missing().and_then(LeaseId::parse);
     let by = fields.text("by").or_missing().unwrap_or_default();
     let at = fields.time("at").or_missing();
     let lease = lease.unwrap_or(LeaseId::NONE);
     let at = at.unwrap_or(DateTime::UNIX_EPOCH);
-    Ok(Done::new(tick, (lease, by.into()), at, until))
+    Some(Done::new(tick, (lease, by.into()), at, until))
 }
 
 /// Reads the evicted holders from the document of a lock, as the eviction left it.
@@ -246,7 +230,7 @@ fn holders(
     match document.text("lease") {
         Field::Missing => several(document, "holders"),
         lease => {
-            let lease = LeaseId::parse(lease.required("lease")?).ok_or(Damage("lease"))?;
+            let lease = lease.parsed(LeaseId::parse, "lease")?;
             Ok(vec![exclusive_holder(document, lease, fence, until)])
         }
     }
@@ -259,14 +243,14 @@ fn several(document: &impl Fields, field: &'static str) -> Result<Vec<Holder>, D
     // Nobody could tell which of two holders a renewal or a release of their lease means.
     (leases.len() == holders.len())
         .then_some(holders)
-        .ok_or(Damage(field))
+        .ok_or(field)
 }
 
 fn holder(entry: &impl Fields) -> Result<Holder, Damage> {
-    let lease = LeaseId::parse(entry.text("lease").required("lease")?).ok_or(Damage("lease"))?;
+    let lease = entry.text("lease").parsed(LeaseId::parse, "lease")?;
     let expires_at = entry.time("expires_at").required("expires_at")?;
     let mut holder = exclusive_holder(entry, lease, fence(entry)?, expires_at);
-    holder.mode = Mode::parse(entry.text("mode").required("mode")?).ok_or(Damage("mode"))?;
+    holder.mode = entry.text("mode").parsed(Mode::parse, "mode")?;
     holder.permits = entry.whole("permits").required("permits")?;
     Ok(holder)
 }
@@ -287,21 +271,18 @@ fn exclusive_holder(
 }
 
 fn fence(fields: &impl Fields) -> Result<Fence, Damage> {
-    let fence = fields.number("fence").or(0, "fence")?;
+    let fence = fields.number("fence").optional("fence")?.unwrap_or(0);
     if fence >= FENCE_END {
-        return Err(Damage("fence"));
+        return Err("fence");
     }
     Ok(Fence::new(fence))
 }
 
-fn not_a_lock(key: &Key, Damage(field): Damage) -> Error {
-    Error::NotALock {
-        key: key.clone(),
-        problem: makes_no_sense(field),
-    }
+fn not_a_lock(key: &Key, field: Damage) -> Error {
+    Error::not_a_lock(key, makes_no_sense(field))
 }
 
-fn makes_no_sense(field: &str) -> String {
+fn makes_no_sense(field: Damage) -> String {
     format!("its field {field} is missing or makes no sense")
 }
 
@@ -318,9 +299,9 @@ pub(super) fn limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord
             key: key.clone(),
             found: other.to_string(),
         })),
-        _ => Err(Damage("limiter")),
+        _ => Err("limiter"),
     };
-    read().unwrap_or_else(|Damage(field)| {
+    read().unwrap_or_else(|field| {
         Err(Error::NotALimiter {
             key: key.clone(),
             problem: makes_no_sense(field),
@@ -335,7 +316,7 @@ fn read_limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord, Dama
         if is_number && number < USED_END {
             Ok(number)
         } else {
-            Err(Damage(field))
+            Err(field)
         }
     };
     let last = document.text("last").or_missing();

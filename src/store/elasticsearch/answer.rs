@@ -186,7 +186,9 @@ impl ChangeOutcome {
         key: &Key,
         at: Option<DateTime<Utc>>,
     ) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
-        let now = self.now().map_err(|problem| not_a_lock(key, problem))?;
+        let now = self
+            .now()
+            .map_err(|problem| Error::not_a_lock(key, problem))?;
         let found = json::lock(self.document()?, key)?;
         let record = match now.or(at) {
             Some(now) => found.at(now),
@@ -244,13 +246,6 @@ impl ChangeOutcome {
                 .map(Some)
                 .ok_or("its time is no time"),
         }
-    }
-}
-
-fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
-    Error::NotALock {
-        key: key.clone(),
-        problem: problem.to_string(),
     }
 }
 

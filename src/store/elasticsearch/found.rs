@@ -72,10 +72,7 @@ impl Hit {
         let now = now.and_then(DateTime::from_timestamp_millis)?;
         Some(json::lock(source, key).and_then(|found| {
             if self.id != *id(key) {
-                return Err(Error::NotALock {
-                    key: key.clone(),
-                    problem: "it is the document of another key".to_owned(),
-                });
+                return Err(Error::not_a_lock(key, "it is the document of another key"));
             }
             Ok((found.at(now)?, now))
         }))

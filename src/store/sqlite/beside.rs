@@ -7,19 +7,14 @@ use std::{
 
 /// The files beside a file of locks. Processes with different ones do not see each other's writes.
 pub(super) struct Beside {
-    /// SQLite derives the names of its files from the target of a symbolic link.
-    target: PathBuf,
+    /// The file of locks itself, without symbolic links: SQLite derives the names of its files from that.
+    pub(super) target: PathBuf,
 }
 
 impl Beside {
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let target = fs::canonicalize(path)?;
         Ok(Self { target })
-    }
-
-    /// The file of locks itself, without symbolic links.
-    pub(super) fn target(&self) -> &Path {
-        &self.target
     }
 
     /// SQLite's write-ahead log.
@@ -69,16 +64,16 @@ mod unix {
         /// Checks the files before SQLite opens them. A user who may only read the file of locks must not make the
         /// files beside it: they would be this user's, and the owner of the file could not write them.
         pub(crate) fn check(&self, may_write: bool) -> Result<(), Cause> {
-            for (path, needs_write) in [
-                (self.log(), true),
-                (self.memory(), true),
-                (self.lock(), false),
+            let written = if may_write {
+                Access::READ_OK | Access::WRITE_OK
+            } else {
+                Access::READ_OK
+            };
+            for (path, access) in [
+                (self.log(), written),
+                (self.memory(), written),
+                (self.lock(), Access::READ_OK),
             ] {
-                let access = if may_write && needs_write {
-                    Access::READ_OK | Access::WRITE_OK
-                } else {
-                    Access::READ_OK
-                };
                 let name = name(&path);
                 match accessat(CWD, &path, access, AtFlags::EACCESS) {
                     Err(Errno::NOENT) if !may_write => {

@@ -84,12 +84,12 @@ pub(super) fn lock_file(path: &Path, beside: &Beside, make: Make) -> Result<Lock
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let judged = Connection::open_with_flags(immutable(beside.target()), flags)
+    let judged = Connection::open_with_flags(immutable(&beside.target), flags)
         .and_then(|connection| is_made(&connection, make));
     judged
         .map_err(|error| classify(error, path))?
         .map_err(|problem| unusable(path, Cause::text(problem)))?;
-    LockFile::make(&lock, beside.target()).map_err(failed)
+    LockFile::make(&lock, &beside.target).map_err(failed)
 }
 
 /// The URI of a file that does not change while it is read.
