@@ -4,7 +4,7 @@
 //!
 //! - **What is sent:** `statements.rs` and its folder say what the rules say, as requests with the scripts of
 //!   `scripts.rs`. They are pure.
-//! - **The operations:** this file has them, except acquires (`acquire.rs`), permits (`permit.rs`), purges (`purge.rs`)
+//! - **The operations:** this file has them, except acquires (`acquire.rs`), purges (`purge.rs`)
 //!   and the question for which keys other processes wait (`places.rs`).
 //! - **The requests:** `send.rs` and `bulk.rs` send them, by either client (`transport.rs`).
 //!   `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
@@ -50,6 +50,7 @@ use tokio::time::Instant;
 use self::{
     answer::{ChangeOutcome, Effect},
     found::Hit,
+    send::UPSERT_FOUND_NONE,
     server::Server,
     statements::HttpRequest,
 };
@@ -279,7 +280,14 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        self.take(request).await
+        let change = self.statements.permit(request);
+        let Some(outcome) = self.change(&request.key, change).await? else {
+            return Err(self.malformed(UPSERT_FOUND_NONE));
+        };
+        match outcome.limiter(&request.key)? {
+            (record, Some(now)) => Ok(rules::answer_permit(&record, request, now)),
+            (_, None) => Err(outcome.server.malformed("it tells no time")),
+        }
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

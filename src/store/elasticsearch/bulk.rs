@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    answer::{self, Answer, ChangeOutcome, ItemAnswer},
+    answer::{self, Answer, ChangeOutcome},
     error::ErrorResponse,
     index_store::IndexStore,
     send::{Knows, is_missing_index},
@@ -75,11 +75,10 @@ impl<C: Transport> IndexStore<C> {
     }
 
     fn part<'a>(&self, changes: Vec<(&'a Key, ScriptedUpdate)>) -> Part<'a> {
-        let keys = changes
-            .iter()
-            .map(|(key, change)| (*key, change.asked()))
-            .collect();
-        let changes = changes.into_iter().map(|(_, change)| change).collect();
+        let changes = changes.into_iter();
+        let (keys, changes) = changes
+            .map(|(key, change)| ((key, change.asked()), change))
+            .unzip();
         let request = self.statements.bulk(changes);
         Part { keys, request }
     }
@@ -95,16 +94,16 @@ impl<C: Transport> IndexStore<C> {
         let answers = answer::read_bulk(answer, keys.len())?;
         let mut recovers = false;
         if answers.iter().any(is_missing_index) {
-            match self.knows(&self.statements.probe()).await? {
-                Knows::Nothing => self.aliased_index.forget(index),
-                // The index exists again, or the node will soon know it, so a retry can succeed.
-                Knows::Index | Knows::NotYet => recovers = true,
+            // If the index exists again, or the node will soon know it, a retry can succeed.
+            recovers = self.knows(&self.statements.probe()).await? != Knows::Nothing;
+            if !recovers {
+                self.aliased_index.forget(index);
             }
         }
-        let known = |((key, asked), answer): ((&Key, Asked), ItemAnswer)| {
-            self.known(answer, index, &asked, key, recovers)
-        };
-        let outcomes: Outcomes = keys.into_iter().zip(answers).map(known).collect();
+        let answers = keys.iter().zip(answers);
+        let outcomes: Outcomes = answers
+            .map(|((key, asked), answer)| self.known(answer, index, asked, key, recovers))
+            .collect();
         self.check_index_after(index, &outcomes).await;
         Ok(outcomes)
     }

@@ -16,7 +16,7 @@ use self::{
 use super::{
     answer::{ChangeOutcome, Effect},
     index_store::IndexStore,
-    send::{Knows, UPSERT_FOUND_NONE, unsent},
+    send::{Knows, UPSERT_FOUND_NONE, existing, unsent},
     statements::{ScriptedUpdate, Statements},
     transport::Transport,
 };
@@ -313,16 +313,10 @@ impl<C: Transport> GuardedIndex<C> {
         let found = self.target.get_or_try_init(|| self.find(id)).await;
         let target = found.map_err(unsent::<C>)?;
         let asked = change.asked();
-        let request = self.store.statements.bulk_at(vec![change], target.kind);
+        let request = self.store.statements.bulk_at(vec![change], target.is_alias);
         let answer = self.store.change_once(&request).await?;
-        match answer.of(&asked.id, &target.index)? {
-            Ok(outcome) => Ok(Some(outcome)),
-            Err(refusal) if refusal.is_missing_document() && asked.inserts => {
-                Err(refusal.server.malformed(UPSERT_FOUND_NONE))
-            }
-            Err(refusal) if refusal.is_missing_document() => Ok(None),
-            Err(refusal) => Err(refusal.classify_for_a_document(id)),
-        }
+        let outcome = answer.of(&asked.id, &target.index)?;
+        existing(outcome, &asked, |it| it.classify_for_a_document(id))
     }
 
     /// Asks for the index that the name leads to, and requires that it keeps fences.

@@ -1,33 +1,17 @@
-//! Permits of a limiter: the request, and its answer.
+//! The request for permits of a limiter.
 
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    index_store::IndexStore,
     scripts::PERMIT,
-    send::UPSERT_FOUND_NONE,
     statements::{HASHED, LIMITER, ScriptedUpdate, Statements, millis},
-    transport::Transport,
 };
 use crate::{
-    messages::{PermitAnswer, PermitRequest},
-    model::{Error, LIMITER_SCHEMA, WindowKind},
-    rules::{self, CLOCK_STEP, YEAR},
+    messages::PermitRequest,
+    model::{LIMITER_SCHEMA, WindowKind},
+    rules::{CLOCK_STEP, YEAR},
 };
-
-impl<C: Transport> IndexStore<C> {
-    pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let change = self.statements.permit(request);
-        let Some(outcome) = self.change(&request.key, change).await? else {
-            return Err(self.malformed(UPSERT_FOUND_NONE));
-        };
-        match outcome.limiter(&request.key)? {
-            (record, Some(now)) => Ok(rules::answer_permit(&record, request, now)),
-            (_, None) => Err(outcome.server.malformed("it tells no time")),
-        }
-    }
-}
 
 impl Statements {
     pub(crate) fn permit(&self, request: &PermitRequest) -> ScriptedUpdate {

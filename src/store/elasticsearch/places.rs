@@ -107,11 +107,11 @@ impl<C: Transport> IndexStore<C> {
             // Nothing was to be changed, and another copy of the shard may answer the next request.
             return Ok(ErrorResponse::read(503, error, server).classify(Some(key)));
         }
-        let knows = self.knows(&self.statements.probe()).await?;
-        if knows == Knows::Nothing {
+        let recovers = self.knows(&self.statements.probe()).await? != Knows::Nothing;
+        if !recovers {
             self.aliased_index.forget(index);
         }
-        Ok(self.classify(missing, knows != Knows::Nothing, Some(key)))
+        Ok(self.classify(missing, recovers, Some(key)))
     }
 
     /// What a look at these leases tells, by an inspection of each key, all in one request. Each comes with its number.

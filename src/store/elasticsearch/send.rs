@@ -74,22 +74,20 @@ impl<C: Transport> IndexStore<C> {
     /// Asks for the index behind the aliases, and requires that it is fit for locks. The answer may take this long.
     pub(super) async fn locate(&self, limit: Duration) -> Result<String, Error> {
         let request = self.statements.get_index();
-        let refusal = match self.send_within(limit, &request).await? {
+        match self.send_within(limit, &request).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
                 let index = self.statements.located(&answer);
-                return index.map_err(|problem| answer.server.not_prepared(problem));
+                index.map_err(|problem| answer.server.not_prepared(problem))
             }
-            Err(refusal) => refusal,
-        };
-        let knows = if refusal.is_missing_index() {
-            self.knows(&probe_of(&self.statements.both())).await?
-        } else {
-            Knows::Nothing
-        };
-        // With `Knows::Index` or `Knows::NotYet` a retry can succeed: the index exists by now, or the node will soon
-        // know it.
-        Err(self.classify(refusal, knows != Knows::Nothing, None))
+            Err(refusal) => {
+                let probe = probe_of(&self.statements.both());
+                // A retry can succeed if the index exists by now, or the node will soon know it.
+                let recovers =
+                    refusal.is_missing_index() && self.knows(&probe).await? != Knows::Nothing;
+                Err(self.classify(refusal, recovers, None))
+            }
+        }
     }
 
     /// Sends a request and reads its answer as JSON.
@@ -183,18 +181,11 @@ impl<C: Transport> IndexStore<C> {
         key: &Key,
         recovers: bool,
     ) -> Result<Option<ChangeOutcome>, Error> {
-        match answer.of(&asked.id, index) {
-            Ok(Ok(outcome)) => Ok(Some(outcome)),
-            Ok(Err(refusal)) if refusal.is_missing_document() && asked.inserts => {
-                Err(refusal.server.malformed(UPSERT_FOUND_NONE))
-            }
-            Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
-            Ok(Err(refusal)) => Err(self.classify(refusal, recovers, Some(key))),
-            Err(error) => {
-                self.aliased_index.forget(index);
-                Err(error)
-            }
-        }
+        let outcome = answer.of(&asked.id, index);
+        let outcome = outcome.inspect_err(|_| self.aliased_index.forget(index))?;
+        existing(outcome, asked, |refusal| {
+            self.classify(refusal, recovers, Some(key))
+        })
     }
 
     /// The error for an answer about another document or index. The next operation looks up the index again, because
@@ -259,6 +250,20 @@ pub(super) fn unsent<C: Transport>(error: Error) -> Error {
     Error::Unreachable {
         store: C::NAME,
         source: Cause::worded(cause, error),
+    }
+}
+
+/// The outcome of a change. `None` if the document does not exist, which cannot be after a change that inserts it.
+pub(super) fn existing(
+    outcome: Result<ChangeOutcome, ErrorResponse>,
+    asked: &Asked,
+    classify: impl FnOnce(ErrorResponse) -> Error,
+) -> Result<Option<ChangeOutcome>, Error> {
+    match outcome {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(refusal) if !refusal.is_missing_document() => Err(classify(refusal)),
+        Err(refusal) if asked.inserts => Err(refusal.server.malformed(UPSERT_FOUND_NONE)),
+        Err(_) => Ok(None),
     }
 }
 

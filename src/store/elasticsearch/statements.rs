@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub(crate) use self::{
-    change::{Asked, NameKind, ScriptedUpdate},
+    change::{Asked, ScriptedUpdate},
     request::{Body, HttpRequest, Method, encoded, is_name, probe_of},
 };
 use super::scripts::{
@@ -242,15 +242,16 @@ impl Statements {
 
     /// Several changes as one request. The answers come in the same order.
     pub(crate) fn bulk(&self, changes: Vec<ScriptedUpdate>) -> HttpRequest {
-        self.bulk_at(changes, NameKind::Alias)
+        self.bulk_at(changes, true)
     }
 
-    /// Several changes as one request that is sent to a name of this kind.
-    pub(super) fn bulk_at(&self, changes: Vec<ScriptedUpdate>, target: NameKind) -> HttpRequest {
+    /// Several changes as one request, which may require that it is sent to an alias: an update of a missing index would
+    /// create the index, with a guessed mapping, but never creates an alias.
+    pub(super) fn bulk_at(&self, changes: Vec<ScriptedUpdate>, require_alias: bool) -> HttpRequest {
         let lines = changes.into_iter().flat_map(|change| {
             let action = json!({ "update": {
                 "_id": change.id,
-                "require_alias": target == NameKind::Alias,
+                "require_alias": require_alias,
                 "retry_on_conflict": MAX_RETRIES,
             } });
             [action, change.body]

@@ -46,21 +46,19 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn open(path: &Path, make: Make) -> Result<Self, Error> {
+        let classify = |error| classify(error, path);
+        let unusable = |problem: Cause| unusable(path, problem);
         let mut connection = opening::connect(path, make)?;
-        let is_readonly = connection.is_readonly(MAIN_DB);
-        let is_readonly = is_readonly.map_err(|error| classify(error, path))?;
-        let beside = Beside::of(path).map_err(|error| unusable(path, error.into()))?;
-        let checked = beside.check(!is_readonly);
-        checked.map_err(|problem| unusable(path, problem))?;
+        let is_readonly = connection.is_readonly(MAIN_DB).map_err(classify)?;
+        let beside = Beside::of(path).map_err(|error| unusable(error.into()))?;
+        beside.check(!is_readonly).map_err(unusable)?;
         let lock = opening::lock_file(path, &beside, make)?;
         let boot = clock::boot();
         let locked = lock.lock()?;
         opening::prepare(&mut connection, path, make)?;
         // This first read makes SQLite open its other files, which the identity needs.
-        let clock = FileClock::read(&connection, boot.as_deref(), None);
-        let clock = clock.map_err(|error| classify(error, path))?;
-        let identity = Identity::of(path, &beside, &lock);
-        let identity = identity.map_err(|problem| unusable(path, problem))?;
+        let clock = FileClock::read(&connection, boot.as_deref(), None).map_err(classify)?;
+        let identity = Identity::of(path, &beside, &lock).map_err(unusable)?;
         drop(locked);
         let mut this = Self {
             path: path.to_path_buf(),

@@ -89,7 +89,7 @@ impl ChangeOutcome {
 mod tests {
     use super::super::super::{
         server::Server,
-        statements::{Body, HttpRequest, NameKind},
+        statements::{Body, HttpRequest},
     };
     use super::*;
 
@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn an_id_is_in_the_body_and_an_alias_is_required_unless_the_index_is_known() {
         for text in ["42", "a/b", "../x", "..", "%2e%2e"] {
-            for (target, required) in [(NameKind::Alias, true), (NameKind::Any, false)] {
+            for required in [true, false] {
                 let change = statements().guarded_claim(&id(text), FENCE);
-                let sent = statements().bulk_at(vec![change], target);
+                let sent = statements().bulk_at(vec![change], required);
                 assert_eq!(sent.path, "orders/_bulk");
                 assert!(sent.query.iter().all(|it| it.0 != "refresh"));
                 let Body::Lines(lines) = sent.body else {

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{fitness::is_filtered, server::name, statements::NameKind};
+use super::super::{fitness::is_filtered, server::name};
 use crate::model::Fence;
 
 /// Where the documents are.
@@ -14,7 +14,7 @@ pub(super) struct Target {
     /// The index that the name leads to.
     pub(super) index: String,
     /// Whether the name is that of an alias.
-    pub(super) kind: NameKind,
+    pub(super) is_alias: bool,
 }
 
 /// The index that this name leads to, if it keeps fences.
@@ -35,7 +35,7 @@ fn named(given: &str, answer: &Value) -> Result<Target, String> {
     if answer[given].is_object() {
         return Ok(Target {
             index: given.to_owned(),
-            kind: NameKind::Any,
+            is_alias: false,
         });
     }
     let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
@@ -47,7 +47,7 @@ fn named(given: &str, answer: &Value) -> Result<Target, String> {
     match found.iter().find(|(_, it)| writes(it)) {
         Some((index, _)) => Ok(Target {
             index: (*index).clone(),
-            kind: NameKind::Alias,
+            is_alias: true,
         }),
         None => Err(format!(
             "{} is neither an index nor an alias with a write index: give the name of one",
@@ -118,10 +118,9 @@ mod tests {
     fn a_name_leads_to_one_index() {
         let led = |answer: Value| target("orders", &answer);
         let alias = |index: &str| {
-            let kind = NameKind::Alias;
             Ok(Target {
                 index: index.to_owned(),
-                kind,
+                is_alias: true,
             })
         };
         assert_eq!(led(json!({ "a": aliased(json!({})) })), alias("a"));
@@ -129,7 +128,7 @@ mod tests {
         let two = json!({ "a": aliased(json!({})), "b": writes });
         assert_eq!(led(two), alias("b"));
         let found = led(json!({ "orders": index() })).unwrap();
-        assert_eq!((&*found.index, found.kind), ("orders", NameKind::Any));
+        assert_eq!((&*found.index, found.is_alias), ("orders", false));
         for nothing in [
             json!({ "a": aliased(json!({})), "b": aliased(json!({})) }),
             json!({ "a": aliased(json!({ "is_write_index": false })) }),

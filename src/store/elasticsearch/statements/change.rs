@@ -41,13 +41,3 @@ pub(crate) struct Asked {
     /// Whether a missing document is inserted, so that none can be missing.
     pub(crate) inserts: bool,
 }
-
-/// The kind of name that a change may be sent to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NameKind {
-    /// Only an alias. An update of a missing index would create the index, with a guessed mapping, but never creates an
-    /// alias.
-    Alias,
-    /// An alias or an index. A missing index is created.
-    Any,
-}
