@@ -19,20 +19,6 @@ mod time;
 pub(crate) mod validation;
 mod wait_policy;
 
-#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) use self::brief::brief;
-#[cfg(feature = "mongodb")]
-pub(crate) use self::brief::quoted;
-#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) use self::brief::sentence;
-pub(crate) use self::limits::{FENCE_END, FENCES_PER_MILLI};
-#[cfg(any(
-    feature = "mongodb",
-    feature = "elasticsearch",
-    feature = "opensearch",
-    feature = "sqlite"
-))]
-pub(crate) use self::limits::{LIMITER_SCHEMA, USED_END};
 pub use self::{
     access::{Access, Conversion, Permits},
     cause::Cause,
@@ -52,7 +38,13 @@ pub use self::{
     record::{Holder, LimiterRecord, LockRecord},
     tick::{Done, LastDone, Tick, TickKind},
 };
+#[allow(
+    unused_imports,
+    reason = "some of them are only for the stores of some features"
+)]
 pub(crate) use self::{
+    brief::{brief, quoted, sentence},
+    limits::{FENCE_END, FENCES_PER_MILLI, LIMITER_SCHEMA, USED_END},
     time::{after, between},
     wait_policy::WaitPolicy,
 };

@@ -15,6 +15,10 @@ macro_rules! name {
         pub struct $name(Uuid);
 
         impl $name {
+            /// The id that stands for a missing one in a document.
+            #[allow(dead_code, reason = "the store in memory has no documents")]
+            pub(crate) const NONE: Self = Self(Uuid::nil());
+
             /// Makes a new, random id (UUID version 4).
             pub fn random() -> Self {
                 Self(random::uuid())
@@ -51,28 +55,6 @@ name! {
     /// The client makes it before it sends the request, and keeps it in the retries. So the store recognises a repeated
     /// request.
     PermitId
-}
-
-impl PermitId {
-    /// The id that stands for a missing one in the document of a limiter.
-    #[cfg(any(
-        feature = "mongodb",
-        feature = "elasticsearch",
-        feature = "opensearch",
-        feature = "sqlite"
-    ))]
-    pub(crate) const NONE: Self = Self(Uuid::nil());
-}
-
-impl LeaseId {
-    /// The id that stands for a missing one in a document.
-    #[cfg(any(
-        feature = "mongodb",
-        feature = "elasticsearch",
-        feature = "opensearch",
-        feature = "sqlite"
-    ))]
-    pub(crate) const NONE: Self = Self(Uuid::nil());
 }
 
 #[cfg(test)]

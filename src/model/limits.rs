@@ -15,21 +15,11 @@ pub(crate) const FENCE_END: i64 = 1 << 53;
 pub(crate) const FENCES_PER_MILLI: i64 = 1_024;
 
 /// The version of the format of a limiter's document that this crate reads and writes.
-#[cfg(any(
-    feature = "mongodb",
-    feature = "elasticsearch",
-    feature = "opensearch",
-    feature = "sqlite"
-))]
+#[allow(dead_code, reason = "the store in memory has no documents")]
 pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
 /// The end of what a limiter can have used, in the unit of its kind. It is far more than the nanoseconds of a year.
-#[cfg(any(
-    feature = "mongodb",
-    feature = "elasticsearch",
-    feature = "opensearch",
-    feature = "sqlite"
-))]
+#[allow(dead_code, reason = "the store in memory has no documents")]
 pub(crate) const USED_END: i64 = 1 << 62;
 
 /// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`. Every store has the same bound, so that a

@@ -137,12 +137,7 @@ impl Quota {
     }
 
     /// The word for the kind of windows, which is a part of the document's id.
-    #[cfg(any(
-        feature = "mongodb",
-        feature = "elasticsearch",
-        feature = "opensearch",
-        feature = "sqlite"
-    ))]
+    #[allow(dead_code, reason = "the store in memory has no documents")]
     pub(crate) fn kind(&self) -> &'static str {
         match self.kind {
             WindowKind::Fixed => "fixed",

@@ -284,10 +284,8 @@ impl<C: Transport> Store for IndexStore<C> {
         let Some(outcome) = self.change(&request.key, change).await? else {
             return Err(self.malformed(UPSERT_FOUND_NONE));
         };
-        match outcome.limiter(&request.key)? {
-            (record, Some(now)) => Ok(rules::answer_permit(&record, request, now)),
-            (_, None) => Err(outcome.server.malformed("it tells no time")),
-        }
+        let (record, now) = outcome.limiter(&request.key)?;
+        Ok(rules::answer_permit(&record, request, now))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

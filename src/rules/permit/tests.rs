@@ -1,7 +1,10 @@
 //! Tests of how many permits are granted, at times that the tests choose.
 
 use super::*;
-use crate::model::{Key, MAX_WINDOW, PermitId};
+use crate::{
+    model::{Key, MAX_WINDOW, PermitId},
+    rules::Write,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The start of a window of a second, of a minute and of an hour.

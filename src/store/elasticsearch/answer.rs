@@ -1,8 +1,6 @@
 //! Reads the answers of a cluster. The code does not trust them: it checks each field. That a document is missing follows
 //! only from an answer about this very document.
 
-use std::ops::Deref;
-
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
@@ -21,14 +19,6 @@ use crate::{
 pub(crate) struct Answer {
     pub(crate) json: Value,
     pub(crate) server: Server,
-}
-
-impl Deref for Answer {
-    type Target = Value;
-
-    fn deref(&self) -> &Value {
-        &self.json
-    }
 }
 
 impl Answer {
@@ -212,15 +202,16 @@ impl ChangeOutcome {
     ///
     /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALimiter`] for
     /// anything else that is not a limiter.
-    pub(crate) fn limiter(
-        &self,
-        key: &Key,
-    ) -> Result<(LimiterRecord, Option<DateTime<Utc>>), Error> {
+    pub(crate) fn limiter(&self, key: &Key) -> Result<(LimiterRecord, DateTime<Utc>), Error> {
         let now = self.now().map_err(|problem| Error::NotALimiter {
             key: key.clone(),
             problem: problem.to_owned(),
         })?;
-        Ok((json::limiter(self.document()?, key)?, now))
+        let limiter = json::limiter(self.document()?, key)?;
+        match now {
+            Some(now) => Ok((limiter, now)),
+            None => Err(self.server.malformed("it tells no time")),
+        }
     }
 
     /// The document, where it was asked for.

@@ -66,11 +66,8 @@ impl Statements {
             [] => return Err(format!("there is no index behind {}", self.alias)),
             [one] => *one,
             several => {
-                let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
-                return Err(format!(
-                    "its aliases lead to several indices, {}: take them from all but the one that has the locks",
-                    names.join(" and "),
-                ));
+                let names = several.iter().map(|(name, _)| name.as_str());
+                return Err(several_indices(names));
             }
         };
         if let Some(missing) = missing_aliases(description, &self.aliases()).first() {
@@ -98,6 +95,14 @@ impl Statements {
         mapping_is_fit(index, &description["mappings"])?;
         settings_are_fit(index, &description["settings"]["index"])
     }
+}
+
+/// The problem if aliases are on several indices.
+pub(super) fn several_indices<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names = Vec::from_iter(names).join(" and ");
+    format!(
+        "its aliases lead to several indices, {names}: take them from all but the one that has the locks"
+    )
 }
 
 /// The aliases that an index lacks.

@@ -224,10 +224,8 @@ impl<C: Transport> GuardedIndex<C> {
     ) -> Result<(), Error> {
         let id = Key::new(id)?;
         let document = object(&document, C::NAME)?;
-        let change = self
-            .store
-            .statements
-            .guarded_index(&id, self.fence, document);
+        let statements = &self.store.statements;
+        let change = statements.guarded_index(&id, self.fence, document);
         match self.change(&id, change).await? {
             Some(outcome) => outcome.passed(self.fence).map(drop),
             None => Err(self.store.malformed(UPSERT_FOUND_NONE)),
@@ -255,10 +253,8 @@ impl<C: Transport> GuardedIndex<C> {
     ) -> Result<bool, Error> {
         let id = Key::new(id)?;
         let partial = object(&partial, C::NAME)?;
-        let change = self
-            .store
-            .statements
-            .guarded_update(&id, self.fence, partial);
+        let statements = &self.store.statements;
+        let change = statements.guarded_update(&id, self.fence, partial);
         match self.change(&id, change).await? {
             Some(outcome) => outcome.passed(self.fence).map(|_| true),
             None => Ok(false),
@@ -331,7 +327,7 @@ impl<C: Transport> GuardedIndex<C> {
         match self.store.send(&statements.describe(given)).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
-                let found = target(given, &answer);
+                let found = target(given, &answer.json);
                 found.map_err(|problem| refused(answer.server.told(problem)))
             }
             Err(refusal) => {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     messages::{LookAnswer, LookRequest},
-    model::{Error, Key},
+    model::{Error, Key, LeaseId, LockRecord},
     rules,
     store::json,
 };
@@ -36,24 +36,25 @@ impl<C: Transport> IndexStore<C> {
         let documents = self.documents(&get, &keys, &index).await?;
         let now = self.clock.at(Instant::now());
         let (mut answers, mut unclear) = (Vec::new(), Vec::new());
-        for (at, (request, document)) in leases.iter().zip(documents).enumerate() {
-            let Some(document) = document else {
-                answers.push(LookAnswer::default());
-                continue;
-            };
-            if now.is_none() && has_places(&document) {
-                unclear.push((at, request));
+        for (request, document) in leases.iter().zip(documents) {
+            if now.is_none() && document.as_ref().is_some_and(has_places) {
+                unclear.push((answers.len(), request));
             }
-            let lock = json::lock(&document, &request.key).and_then(|lock| match now {
-                Some(now) => lock.at(now),
-                None => lock.at_any_time(),
+            let lock = document.map(|document| {
+                let now = now.unwrap_or(DateTime::<Utc>::MIN_UTC);
+                Ok((json::lock(&document, &request.key)?.at(now)?, now))
             });
-            let lock = rules::found(lock.map(Some))?;
-            let now = now.unwrap_or(DateTime::<Utc>::MIN_UTC);
-            let look = lock.map(|lock| rules::look(&rules::inspect(&lock, now), request.lease));
-            answers.push(look.unwrap_or_default());
+            answers.push(looked(lock, request.lease)?);
         }
-        for (at, answer) in self.inspected(unclear).await? {
+        if unclear.is_empty() {
+            return Ok(answers);
+        }
+        let inspect = |it: &LookRequest| self.statements.inspect(&it.key);
+        let changes = unclear.iter().map(|(_, it)| (&it.key, inspect(it)));
+        let outcomes = self.change_many(changes.collect()).await?;
+        for ((at, LookRequest { key, lease }), outcome) in unclear.into_iter().zip(outcomes) {
+            let lock = outcome?.map(|outcome| self.timed(&outcome, key));
+            let answer = looked(lock, *lease)?;
             if let Some(place) = answers.get_mut(at) {
                 *place = answer;
             }
@@ -113,28 +114,16 @@ impl<C: Transport> IndexStore<C> {
         }
         Ok(self.classify(missing, recovers, Some(key)))
     }
+}
 
-    /// What a look at these leases tells, by an inspection of each key, all in one request. Each comes with its number.
-    async fn inspected(
-        &self,
-        leases: Vec<(usize, &LookRequest)>,
-    ) -> Result<Vec<(usize, LookAnswer)>, Error> {
-        if leases.is_empty() {
-            return Ok(Vec::new());
-        }
-        let changes = leases
-            .iter()
-            .map(|(_, it)| (&it.key, self.statements.inspect(&it.key)));
-        let outcomes = self.change_many(changes.collect()).await?;
-        let mut answers = Vec::new();
-        for ((at, LookRequest { key, lease }), outcome) in leases.into_iter().zip(outcomes) {
-            let lock = outcome?.map(|outcome| self.timed(&outcome, key));
-            let lock = rules::found(lock.transpose())?;
-            let look = lock.map(|(lock, now)| rules::look(&rules::inspect(&lock, now), *lease));
-            answers.push((at, look.unwrap_or_default()));
-        }
-        Ok(answers)
-    }
+/// What a look at this lease tells, by what was found of its key.
+fn looked(
+    lock: Option<Result<(LockRecord, DateTime<Utc>), Error>>,
+    lease: LeaseId,
+) -> Result<LookAnswer, Error> {
+    let lock = rules::found(lock.transpose())?;
+    let look = lock.map(|(lock, now)| rules::look(&rules::inspect(&lock, now), lease));
+    Ok(look.unwrap_or_default())
 }
 
 /// Whether the document lists places, live or not.

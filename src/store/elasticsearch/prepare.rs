@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     answer::Answer,
-    fitness::missing_aliases,
+    fitness::{missing_aliases, several_indices},
     index_store::IndexStore,
     scripts::SCRIPTS,
     server::Server,
@@ -46,8 +46,8 @@ impl<C: Transport> IndexStore<C> {
         let answer = self.ask(&self.statements.get_index()).await?;
         let answer = answer.describes_indices()?;
         let unfit = |problem| answer.server.not_prepared(problem);
-        let index = self.statements.located(&answer).map_err(unfit)?;
-        is_writable(&index, &answer[&index]).map_err(unfit)?;
+        let index = self.statements.located(&answer.json).map_err(unfit)?;
+        is_writable(&index, &answer.json[&index]).map_err(unfit)?;
         self.aliased_index.know(index);
         self.try_lock().await
     }
@@ -67,11 +67,8 @@ impl<C: Transport> IndexStore<C> {
             [] => {}
             [(index, _)] => return self.adopt(index).await,
             several @ [(_, server), ..] => {
-                let names: Vec<_> = several.iter().map(|(index, _)| index.as_str()).collect();
-                return Err(server.not_prepared(format_args!(
-                    "its aliases lead to several indices, {}: take them from all but the one that has the locks",
-                    names.join(" and "),
-                )));
+                let names = several.iter().map(|(index, _)| index.as_str());
+                return Err(server.not_prepared(several_indices(names)));
             }
         }
         match self
@@ -118,9 +115,8 @@ impl<C: Transport> IndexStore<C> {
         match self.send(&self.statements.describe(alias)).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
-                let found = answer.as_object().into_iter().flatten();
-                let has = |it: &&Value| missing_aliases(it, &[alias]).is_empty();
-                let found = found.filter(|(_, description)| has(description));
+                let found = answer.json.as_object().into_iter().flatten();
+                let found = found.filter(|(_, it)| missing_aliases(it, &[alias]).is_empty());
                 Ok(found
                     .map(|(index, _)| (index.clone(), answer.server.clone()))
                     .collect())
@@ -141,7 +137,7 @@ impl<C: Transport> IndexStore<C> {
     async fn adopt(&self, index: &str) -> Result<(), Error> {
         let answer = self.ask(&self.statements.describe(index)).await?;
         let answer = answer.describes_indices()?;
-        let description = &answer[index];
+        let description = &answer.json[index];
         let fit = self.statements.fit_for_locks(index, description);
         let fit = fit.and_then(|()| is_writable(index, description));
         fit.map_err(|problem| answer.server.not_prepared(problem))?;
@@ -175,7 +171,7 @@ fn is_writable(index: &str, description: &Value) -> Result<(), String> {
 /// Requires that the cluster has acknowledged a change. If some nodes did not learn of it in time, the answer has a
 /// success status nevertheless, and `acknowledged` is false.
 fn confirm(answer: &Answer) -> Result<(), Error> {
-    match answer["acknowledged"] {
+    match answer.json["acknowledged"] {
         Value::Bool(true) => Ok(()),
         _ => Err(answer
             .server

@@ -65,7 +65,7 @@ impl<C: Transport> IndexStore<C> {
         let asked = timeout(LOOKUP_TIMEOUT, self.send(&request)).await;
         if let Ok(Ok(Ok(answer))) = asked
             && let Ok(answer) = answer.describes_indices()
-            && !self.statements.is_fit_for_locks(index, &answer)
+            && !self.statements.is_fit_for_locks(index, &answer.json)
         {
             self.aliased_index.forget(index);
         }
@@ -77,7 +77,7 @@ impl<C: Transport> IndexStore<C> {
         match self.send_within(limit, &request).await? {
             Ok(answer) => {
                 let answer = answer.describes_indices()?;
-                let index = self.statements.located(&answer);
+                let index = self.statements.located(&answer.json);
                 index.map_err(|problem| answer.server.not_prepared(problem))
             }
             Err(refusal) => {

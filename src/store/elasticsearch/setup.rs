@@ -11,9 +11,7 @@ use super::{
 pub(super) const VERSION: i64 = 1;
 /// The field of `_meta` by which `prepare` recognises its own mappings.
 pub(super) const VERSION_FIELD: &str = "leasehold_schema";
-/// The settings that name ingest pipelines. A template may have them too; those of the index take precedence.
-pub(super) const PIPELINES: [&str; 2] = ["default_pipeline", "final_pipeline"];
-/// The value of these settings that means "no pipeline".
+/// The value of the settings for pipelines that means "no pipeline".
 pub(super) const NO_PIPELINE: &str = "_none";
 /// How long a node waits for the master, which knows the indices.
 const MASTER_TIMEOUT: &str = "5s";
@@ -37,10 +35,10 @@ impl Statements {
             "number_of_shards": 1,
             // With this an acknowledged write is on disk, whatever the cluster's default is.
             "translog.durability": "request",
+            // A template may have these settings too; those of the index take precedence.
+            "default_pipeline": NO_PIPELINE,
+            "final_pipeline": NO_PIPELINE,
         });
-        for pipeline in PIPELINES {
-            settings[pipeline] = json!(NO_PIPELINE);
-        }
         match replicas {
             Some(replicas) => settings["number_of_replicas"] = json!(replicas),
             // One replica, as soon as there is a second node for it.

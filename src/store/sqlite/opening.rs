@@ -147,7 +147,12 @@ fn prepared(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<
 
 /// Whether the tables of this version exist. The inner error says why the file cannot be used.
 fn is_made(connection: &Connection, make: Make) -> rusqlite::Result<Result<bool, &'static str>> {
-    Ok(match header(connection)? {
+    // The application id, the version, and the number of tables, indexes and the like.
+    let query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
+         FROM pragma_application_id, pragma_user_version";
+    let header =
+        connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok(match header {
         (APPLICATION, VERSION, _) => Ok(true),
         (APPLICATION, version, _) if version > VERSION => {
             Err("a newer version of leasehold made it: upgrade leasehold here")
@@ -155,7 +160,7 @@ fn is_made(connection: &Connection, make: Make) -> rusqlite::Result<Result<bool,
         (APPLICATION, ..) => {
             Err("its user_version is one that no version of leasehold writes: use another path")
         }
-        (0, 0, 0) if make == Make::Never => {
+        (0, 0, 0_i64) if make == Make::Never => {
             Err("it is empty: SqliteStore::open makes its tables, or the command leasehold prepare")
         }
         (0, 0, 0) => Ok(false),
@@ -180,11 +185,4 @@ fn enable_wal(connection: &Connection) -> rusqlite::Result<bool> {
             switched => return switched.map(|mode| mode == "wal"),
         }
     }
-}
-
-/// The application id, the version, and the number of tables, indexes and the like.
-fn header(connection: &Connection) -> rusqlite::Result<(i64, i64, i64)> {
-    let query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
-         FROM pragma_application_id, pragma_user_version";
-    connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
 }
