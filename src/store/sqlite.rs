@@ -192,10 +192,9 @@ impl Store for SqliteStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let request = request.clone();
-        let key = request.key.clone();
-        self.decide(&key, move |lock, now| rules::acquire(lock, &request, now))
-            .await?
+        let asked = request.clone();
+        let rule = move |lock: Option<&LockRecord>, now| rules::acquire(lock, &asked, now);
+        self.decide(&request.key, rule).await?
     }
 
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
@@ -223,17 +222,15 @@ impl Store for SqliteStore {
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        let request = request.clone();
-        let key = request.key.clone();
-        self.decide(&key, move |lock, now| rules::convert(lock, &request, now))
-            .await?
+        let asked = request.clone();
+        let rule = move |lock: Option<&LockRecord>, now| rules::convert(lock, &asked, now);
+        self.decide(&request.key, rule).await?
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        let request = request.clone();
-        let key = request.key.clone();
-        self.decide(&key, move |lock, now| rules::release(lock, &request, now))
-            .await
+        let asked = request.clone();
+        let rule = move |lock: Option<&LockRecord>, now| rules::release(lock, &asked, now);
+        self.decide(&request.key, rule).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {

@@ -64,12 +64,11 @@ impl ErrorResponse {
 
     /// An answer that is not from the cluster but from something in between, such as a proxy.
     pub(crate) fn foreign(status: u16, server: Server) -> Self {
-        let reason = match status {
-            // A cluster may refuse credentials in plain text.
-            401 | 403 => "",
-            _ => {
-                "the answer is not that of a cluster: something in between, such as a proxy, gave it"
-            }
+        // A cluster may refuse credentials in plain text.
+        let reason = if matches!(status, 401 | 403) {
+            ""
+        } else {
+            "the answer is not that of a cluster: something in between, such as a proxy, gave it"
         };
         Self {
             reason: reason.to_owned(),
@@ -189,12 +188,10 @@ impl ErrorResponse {
         } else {
             self.server.told(format_args!("{advice} ({})", self.reason))
         };
-        let Server { store, .. } = self.server;
+        // The same `prepare` stores the scripts of locks and of guarded documents.
         let lacks_scripts = self.is_about_scripts();
         match self.classify(Some(id)) {
-            // The same `prepare` stores the scripts of locks and of guarded documents.
-            error @ Error::NotPrepared { .. } if lacks_scripts => error,
-            Error::NotPrepared { .. } => Error::Store {
+            Error::NotPrepared { store, .. } if !lacks_scripts => Error::Store {
                 store,
                 source: Cause::text(said),
             },

@@ -124,30 +124,27 @@ impl Transaction<'_> {
         let mut page = Page::default();
         loop {
             let rows = self.rows(&LOCKS, &after, prefix, request.limit)?;
-            let is_last = rows.len() < request.limit;
+            let mut is_last = rows.len() < request.limit;
             for (name, text) in &rows {
                 // This crate writes only valid keys as names.
                 let Ok(key) = Key::new(name.as_str()) else {
                     continue;
                 };
                 if !key.as_str().starts_with(prefix) {
-                    page.next = None;
-                    return Ok(page);
+                    is_last = true;
+                    break;
                 }
                 let lock = decode(&LOCKS, text, &key, self.now);
                 let lock = lock.map(|(_, lock)| (lock, self.now));
                 listing::add(&mut page, key, lock, &request.filter);
             }
-            match rows.into_iter().last() {
-                Some((last, _)) if !is_last => after = last,
-                _ => {
-                    page.next = None;
-                    return Ok(page);
-                }
+            if is_last {
+                page.next = None;
             }
-            // Without it, the next page could not be asked for.
-            if page.next.is_some() {
-                return Ok(page);
+            match rows.into_iter().last() {
+                // Without the key that it ends with, the next page could not be asked for.
+                Some((last, _)) if !is_last && page.next.is_none() => after = last,
+                _ => return Ok(page),
             }
         }
     }
@@ -212,10 +209,8 @@ impl Transaction<'_> {
         is_over: impl Fn(&R, DateTime<Utc>) -> bool,
     ) -> Result<(u64, Option<Text>), Error> {
         let rows = self.rows(table, after, "", PURGE_PAGE)?;
-        let next = match rows.last() {
-            Some((name, _)) if rows.len() == PURGE_PAGE => Some(name.clone()),
-            _ => None,
-        };
+        let last = rows.last().filter(|_| rows.len() == PURGE_PAGE);
+        let next = last.map(|(name, _)| name.clone());
         let mut removed = 0;
         for (name, text) in rows {
             let key = (table.key)(name.as_str());
