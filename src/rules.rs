@@ -48,11 +48,11 @@ mod permit;
 mod tests;
 pub mod turn;
 
-#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) use self::decision::no_next_fence;
-#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) use self::permit::YEAR;
-pub(crate) use self::{admin::found, done::not_due};
+#[allow(
+    unused_imports,
+    reason = "some of them are only for the stores of some features"
+)]
+pub(crate) use self::{admin::found, decision::no_next_fence, done::not_due, permit::YEAR};
 pub use self::{
     admin::{answer_evict, evict, inspect, look, matches, remove_expired},
     decision::{Decision, Write, last_of_next, next_fence},

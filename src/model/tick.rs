@@ -230,6 +230,16 @@ pub enum LastDone {
     Unreadable,
 }
 
+impl LastDone {
+    /// The tick, if one is done.
+    pub(crate) fn tick(&self) -> Option<&Done> {
+        match self {
+            Self::Tick(done) => Some(done),
+            Self::Nothing | Self::Unreadable => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

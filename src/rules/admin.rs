@@ -99,10 +99,7 @@ pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
         fence: record.fence,
         holders: record.live_holders(now).cloned().collect(),
         waiters: record.live_places(now).cloned().collect(),
-        done: match &record.done {
-            LastDone::Tick(done) => Some(done.clone()),
-            LastDone::Nothing | LastDone::Unreadable => None,
-        },
+        done: record.done.tick().cloned(),
         now,
     }
 }

@@ -72,9 +72,8 @@ pub(super) fn release_done(
     DoneTick { tick, kept_for }: DoneTick,
     now: DateTime<Utc>,
 ) -> Decision<ReleaseAnswer> {
-    let is_before =
-        |record: &&LockRecord| !matches!(&record.done, LastDone::Tick(done) if done.tick > tick);
-    let found = record.filter(is_before);
+    let is_later = |done: &Done| done.tick > tick;
+    let found = record.filter(|record| !record.done.tick().is_some_and(is_later));
     let found = found.and_then(|record| Some((record, live(record, request.lease, now)?)));
     let Some((record, mine)) = found else {
         return Decision::keep(answer_release_done(record, request));
@@ -85,10 +84,8 @@ pub(super) fn release_done(
     let by = (mine.lease, mine.owner.clone());
     let until = after(now, kept_for);
     // The new tick includes the older ones, so the time that was promised for an older tick still holds.
-    let until = match &record.done {
-        LastDone::Tick(before) => until.max(before.until),
-        LastDone::Nothing | LastDone::Unreadable => until,
-    };
+    let before = record.done.tick().map_or(until, |before| before.until);
+    let until = until.max(before);
     released.done = LastDone::Tick(Done::new(tick, by, now, until));
     Decision::put(released, |_| ReleaseAnswer::Released)
 }
@@ -98,10 +95,9 @@ pub(super) fn release_done(
 /// A repeated release no longer finds its lease. It finds what the first one wrote, unless a later tick was done since.
 pub fn answer_release_done(record: Option<&LockRecord>, request: &ReleaseRequest) -> ReleaseAnswer {
     let wanted = request.done_tick().map(|done| (request.lease, done.tick));
-    match record.map(|record| &record.done) {
-        Some(LastDone::Tick(done)) if Some((done.lease, done.tick)) == wanted => {
-            ReleaseAnswer::Released
-        }
+    let done = record.and_then(|record| record.done.tick());
+    match done.map(|done| (done.lease, done.tick)) {
+        Some(written) if Some(written) == wanted => ReleaseAnswer::Released,
         _ => ReleaseAnswer::NotHeld,
     }
 }

@@ -50,22 +50,19 @@ pub fn acquire(
     }
     let newest = record.map(|record| record.fence);
     let next = last_of_next(newest, request.fences, now);
-    let answer = match record {
-        None => None,
-        Some(record) => {
-            let refused = holders.len() >= MAX_HOLDERS
-                || conflicts(&holders, request)
-                || turn::outlook(record, request, now).is_behind;
-            if refused && !mine && next.is_some() {
-                return refuse(record, request, now);
-            }
-            (mine || refused).then(|| answer_acquire(record, request, now))
+    if let Some(record) = record {
+        let refused = holders.len() >= MAX_HOLDERS
+            || conflicts(&holders, request)
+            || turn::outlook(record, request, now).is_behind;
+        if refused && !mine && next.is_some() {
+            return refuse(record, request, now);
         }
-    };
-    let next = match (answer, next) {
-        (Some(answer), _) => return Decision::keep(answer),
-        (None, None) => return Decision::keep(Err(no_next_fence(&request.key))),
-        (None, Some(next)) => next,
+        if mine || refused {
+            return Decision::keep(answer_acquire(record, request, now));
+        }
+    }
+    let Some(next) = next else {
+        return Decision::keep(Err(no_next_fence(&request.key)));
     };
     // An owner that enters again keeps its fence: the resources that it protects have seen that one.
     let own = holders.iter().filter(|holder| is_own(holder, request));

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::model::Holder;
 #[cfg(feature = "sqlite")]
-use crate::model::{Done, LIMITER_SCHEMA, LastDone, LockRecord, Mode, Place, SCHEMA};
+use crate::model::{Done, LIMITER_SCHEMA, LockRecord, Mode, Place, SCHEMA};
 use crate::{
     model::{Error, Key, LimiterRecord},
     store::stored::{self, Field, Fields, Found, time_of},
@@ -118,10 +118,6 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
         }
         several => (None, several, at, None),
     };
-    let done = match &lock.done {
-        LastDone::Tick(done) => Some(of_done(done)),
-        LastDone::Nothing | LastDone::Unreadable => None,
-    };
     without_empty(json!({
         "schema": SCHEMA,
         "fence": lock.fence.get(),
@@ -134,7 +130,7 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
         "released_at": released_at,
         "evicted": lock.evicted.iter().map(of_holder).collect::<Vec<_>>(),
         "waiters": lock.waiters.iter().map(of_place).collect::<Vec<_>>(),
-        "done": done,
+        "done": lock.done.tick().map(of_done),
     }))
 }
 

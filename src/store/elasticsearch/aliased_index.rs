@@ -92,8 +92,8 @@ impl AliasedIndex {
     /// others go on with the index that is known.
     pub(super) fn begin_check(&self, now: Instant) -> bool {
         let mut checked = self.checked.write();
-        let since = checked.map(|at| now.saturating_duration_since(at));
-        let is_due = since.is_none_or(|since| since >= MIN_TIME_BETWEEN_CHECKS);
+        let is_old = |at| now.saturating_duration_since(at) >= MIN_TIME_BETWEEN_CHECKS;
+        let is_due = checked.is_none_or(is_old);
         if is_due {
             *checked = Some(now);
         }

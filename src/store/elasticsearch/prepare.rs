@@ -71,10 +71,8 @@ impl<C: Transport> IndexStore<C> {
                 return Err(server.not_prepared(several_indices(names)));
             }
         }
-        match self
-            .send(&self.statements.create_index(self.replicas))
-            .await?
-        {
+        let create = self.statements.create_index(self.replicas);
+        match self.send(&create).await? {
             Ok(answer) => confirm(&answer),
             // Another process has just created the index, or the index has lost its aliases.
             Err(refusal) if refusal.is_existing_index() => {

@@ -110,7 +110,9 @@ impl<C: Transport> IndexStore<C> {
             problem,
         })?;
         let (host, status, body) = self.client.send(SealedRequest(request, limit)).await?;
-        let server = self.answered_by(&host);
+        *self.last_host.lock() = Some(host.clone());
+        let store = C::NAME;
+        let server = Server { store, host };
         match (status, serde_json::from_slice::<Value>(&body)) {
             (200..=299, Ok(json)) => Ok(Ok(Answer { json, server })),
             (200..=299, Err(error)) => {
@@ -119,16 +121,6 @@ impl<C: Transport> IndexStore<C> {
             (_, Ok(answer)) => Ok(Err(ErrorResponse::of_answer(status, &answer, server))),
             (_, Err(_)) => Ok(Err(ErrorResponse::foreign(status, server))),
         }
-    }
-
-    /// Records who has answered.
-    fn answered_by(&self, host: &str) -> Server {
-        let mut last = self.last_host.lock();
-        let known = last.take().filter(|known| **known == *host);
-        let host = known.unwrap_or_else(|| host.into());
-        *last = Some(host.clone());
-        let store = C::NAME;
-        Server { store, host }
     }
 
     /// The server that gave the last answer.

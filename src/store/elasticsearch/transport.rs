@@ -1,6 +1,6 @@
 //! One trait to send a request by either of the two clients.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
@@ -33,7 +33,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
 pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest, pub(crate) Duration);
 
 /// A status and a body, and the host and port that sent them.
-type Response = (String, u16, Vec<u8>);
+type Response = (Arc<str>, u16, Vec<u8>);
 
 /// The body as it is sent.
 fn bytes(body: &Body) -> Option<Vec<u8>> {
@@ -76,7 +76,7 @@ macro_rules! transport {
                     .await
                     .map_err(|error| no_answer($name, None, error))?;
                 let status = response.status_code().as_u16();
-                let host = host_of(response.url().as_str()).to_owned();
+                let host: Arc<str> = host_of(response.url().as_str()).into();
                 let body = response.bytes().await;
                 let body = body.map_err(|error| no_answer($name, Some(&host), error))?;
                 Ok((host, status, body.to_vec()))
