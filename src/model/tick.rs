@@ -52,14 +52,12 @@ impl Tick {
     /// The tick of the version `major.minor.patch`.
     pub const fn version(major: u16, minor: u16, patch: u16) -> Self {
         let number = ((major as i64) << (2 * PART)) | ((minor as i64) << PART) | patch as i64;
-        let kind = TickKind::Version;
-        Self { kind, number }
+        Self::stored(TickKind::Version, number)
     }
 
     /// The tick of a number that is counted up.
     pub const fn counter(number: i64) -> Self {
-        let kind = TickKind::Counter;
-        Self { kind, number }
+        Self::stored(TickKind::Counter, number)
     }
 
     /// For authors of stores: a tick as a store keeps it, by its kind and its [number](Tick::number).

@@ -141,10 +141,14 @@ impl<C: Transport> Store for IndexStore<C> {
                 self.change_many(changes.collect()).await?
             }
         };
-        let answers = requests.iter().zip(outcomes);
-        Ok(answers
-            .map(|(it, outcome)| self.renewed(it, outcome?))
-            .collect())
+        let answers = requests.iter().zip(outcomes).map(|(request, outcome)| {
+            let Some(outcome) = outcome? else {
+                return Ok(RenewAnswer::Expired);
+            };
+            let (record, now) = self.timed(&outcome, &request.key)?;
+            Ok(rules::answer_renew(Some(&record), request.lease, now))
+        });
+        Ok(answers.collect())
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
@@ -315,18 +319,6 @@ impl<C: Transport> IndexStore<C> {
             return Err(self.other_index(index, &server, problem));
         }
         Ok((hits, server))
-    }
-
-    fn renewed(
-        &self,
-        request: &RenewRequest,
-        outcome: Option<ChangeOutcome>,
-    ) -> Result<RenewAnswer, Error> {
-        let Some(outcome) = outcome else {
-            return Ok(RenewAnswer::Expired);
-        };
-        let (record, now) = self.timed(&outcome, &request.key)?;
-        Ok(rules::answer_renew(Some(&record), request.lease, now))
     }
 
     async fn released(

@@ -127,9 +127,7 @@ impl Store for MemoryStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        self.decide(&request.key, |record, now| {
-            rules::acquire(record, request, now)
-        })
+        self.decide(&request.key, |lock, now| rules::acquire(lock, request, now))
     }
 
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
@@ -139,23 +137,17 @@ impl Store for MemoryStore {
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let renew = |request: &RenewRequest| {
-            self.decide(&request.key, |record, now| {
-                rules::renew(record, request, now)
-            })
+            self.decide(&request.key, |lock, now| rules::renew(lock, request, now))
         };
         Ok(requests.iter().map(renew).map(Ok).collect())
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        self.decide(&request.key, |record, now| {
-            rules::convert(record, request, now)
-        })
+        self.decide(&request.key, |lock, now| rules::convert(lock, request, now))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        Ok(self.decide(&request.key, |record, now| {
-            rules::release(record, request, now)
-        }))
+        Ok(self.decide(&request.key, |lock, now| rules::release(lock, request, now)))
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
@@ -186,8 +178,8 @@ impl Store for MemoryStore {
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        Ok(self.decide(key, |record, now| {
-            rules::remove_expired(record, Duration::ZERO, now)
+        Ok(self.decide(key, |lock, now| {
+            rules::remove_expired(lock, Duration::ZERO, now)
         }))
     }
 
@@ -198,8 +190,8 @@ impl Store for MemoryStore {
             quota.window(),
             quota.window_kind() != WindowKind::Fixed,
         );
-        Ok(self.decide_in(&self.limiters, &series, |record, now| {
-            rules::permit(record, request, now)
+        Ok(self.decide_in(&self.limiters, &series, |limiter, now| {
+            rules::permit(limiter, request, now)
         }))
     }
 

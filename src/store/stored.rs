@@ -293,20 +293,19 @@ fn makes_no_sense(field: Damage) -> String {
 /// [`Error::UnsupportedSchema`] for a document of another version, [`Error::NotALimiter`] for anything else that is not
 /// a limiter.
 pub(super) fn limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord, Error> {
-    let read = || match document.float("limiter").required("limiter")? {
-        schema if schema == LIMITER_SCHEMA as f64 => read_limiter(document, key).map(Ok),
-        other if other.fract() == 0.0 => Ok(Err(Error::UnsupportedSchema {
+    let damaged = |field| Error::NotALimiter {
+        key: key.clone(),
+        problem: makes_no_sense(field),
+    };
+    let schema = document.float("limiter").required("limiter");
+    match schema.map_err(damaged)? {
+        schema if schema == LIMITER_SCHEMA as f64 => read_limiter(document, key).map_err(damaged),
+        other if other.fract() == 0.0 => Err(Error::UnsupportedSchema {
             key: key.clone(),
             found: other.to_string(),
-        })),
-        _ => Err("limiter"),
-    };
-    read().unwrap_or_else(|field| {
-        Err(Error::NotALimiter {
-            key: key.clone(),
-            problem: makes_no_sense(field),
-        })
-    })
+        }),
+        _ => Err(damaged("limiter")),
+    }
 }
 
 fn read_limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord, Damage> {

@@ -146,17 +146,15 @@ impl<C: Transport> IndexStore<C> {
         let asked = change.asked();
         let request = self.statements.update(change);
         let mut answer = self.change_once(&request).await?;
-        let mut knows = Knows::Nothing;
+        let mut recovers = false;
         if is_missing_index(&answer) {
-            knows = self.knows(&self.statements.probe()).await?;
-            match knows {
+            match self.knows(&self.statements.probe()).await? {
                 // The index was created meanwhile. If the node refuses the change again, the name is not an alias.
                 Knows::Index => answer = self.change_once(&request).await?,
                 Knows::Nothing => self.aliased_index.forget(&index),
-                Knows::NotYet => {}
+                Knows::NotYet => recovers = true,
             }
         }
-        let recovers = knows == Knows::NotYet;
         let outcome = self.known(answer, &index, &asked, key, recovers);
         self.check_index_after(&index, std::slice::from_ref(&outcome))
             .await;
@@ -191,10 +189,10 @@ impl<C: Transport> IndexStore<C> {
 
     pub(super) async fn change_once(&self, request: &HttpRequest) -> Result<ItemAnswer, Error> {
         match self.send(request).await? {
-            Ok(answer) => match <[_; 1]>::try_from(answer::read_bulk(answer, 1)?) {
-                Ok([answer]) => Ok(answer),
-                Err(_) => Err(self.malformed("it has not one item")),
-            },
+            Ok(answer) => {
+                let item = answer::read_bulk(answer, 1)?.pop();
+                item.ok_or_else(|| self.malformed("it has not one item"))
+            }
             Err(refusal) => Ok(ItemAnswer::refused(refusal)),
         }
     }

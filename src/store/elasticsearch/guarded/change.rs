@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     answer::{ChangeOutcome, Effect},
-    scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE},
+    scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE, Script},
     statements::{ScriptedUpdate, Statements},
 };
 use crate::model::{Cause, Error, Fence, Key};
@@ -18,18 +18,25 @@ impl Statements {
     }
 
     pub(super) fn guarded_index(&self, id: &Key, fence: Fence, document: Value) -> ScriptedUpdate {
-        let mut params = params(fence);
-        params["document"] = document;
-        self.change_of(id.as_str().to_owned(), &GUARDED_INDEX, params)
+        self.guarded_write(&GUARDED_INDEX, id, fence, document)
             .or_insert()
-            .showing(fence_alone())
     }
 
     pub(super) fn guarded_update(&self, id: &Key, fence: Fence, partial: Value) -> ScriptedUpdate {
+        self.guarded_write(&GUARDED_UPDATE, id, fence, partial)
+    }
+
+    fn guarded_write(
+        &self,
+        script: &Script,
+        id: &Key,
+        fence: Fence,
+        document: Value,
+    ) -> ScriptedUpdate {
         let mut params = params(fence);
-        params["document"] = partial;
-        self.change_of(id.as_str().to_owned(), &GUARDED_UPDATE, params)
-            .showing(fence_alone())
+        params["document"] = document;
+        self.change_of(id.as_str().to_owned(), script, params)
+            .showing(json!({ "includes": [Fence::FIELD] }))
     }
 
     /// The answer does not have the document, for the reason that [`Statements::remove_expired`] gives.
@@ -41,10 +48,6 @@ impl Statements {
 
 fn params(fence: Fence) -> Value {
     json!({ "field": Fence::FIELD, "fence": fence.get() })
-}
-
-fn fence_alone() -> Value {
-    json!({ "includes": [Fence::FIELD] })
 }
 
 /// The document as a JSON object. Anything else is refused here, because the scripts would fail on it.
