@@ -259,7 +259,7 @@ impl<C: Transport> Store for IndexStore<C> {
         let Some(outcome) = self.change(key, change).await? else {
             return Ok(None);
         };
-        let (mut record, now) = outcome.record(key)?;
+        let (mut record, now) = outcome.record(key, None)?;
         if let Some(now) = now {
             self.clock.record_time(now, Instant::now());
         }
@@ -364,7 +364,7 @@ impl<C: Transport> IndexStore<C> {
         key: &Key,
         at: Option<DateTime<Utc>>,
     ) -> Result<(LockRecord, DateTime<Utc>), Error> {
-        let (record, now) = outcome.record_at(key, at)?;
+        let (record, now) = outcome.record(key, at)?;
         if let Some(now) = now {
             self.clock.record_time(now, Instant::now());
         }

@@ -69,21 +69,19 @@ impl<C: Transport> IndexStore<C> {
         let (record, now) = self.judged(request, at, outcome)?;
         let Decision { write, answer } = rules::acquire(Some(&record), request, now);
         let is_confirmed = is_written || !matches!(answer, Ok(AcquireAnswer::Granted(_)));
-        match write {
-            Write::Keep if is_confirmed => answer,
-            // The request is sent again, to the script that knows all rules and whose answer contains the time. There
-            // are four reasons. The rule would change the document now: the lean script has refused a process that has
-            // to take a place, or it has refused because of places that count but no longer keep a free key, or the
-            // estimated time differs from the node's, for example because the last holder expires at about this moment.
-            // Or the lease was granted before, beside others. The lean script does not write such a document again, and only what is
-            // written is confirmed by the replicas.
-            Write::Keep | Write::Put(_) | Write::Remove => {
-                let change = self.statements.acquire_in_full(request);
-                let outcome = self.change(&request.key, change).await?;
-                let (record, now) = self.judged(request, None, outcome)?;
-                rules::answer_acquire(&record, request, now)
-            }
+        if matches!(write, Write::Keep) && is_confirmed {
+            return answer;
         }
+        // The request is sent again, to the script that knows all rules and whose answer contains the time. There are four
+        // reasons. The rule would change the document now: the lean script has refused a process that has to take a
+        // place, or it has refused because of places that count but no longer keep a free key, or the estimated time
+        // differs from the node's, for example because the last holder expires at about this moment. Or the lease was
+        // granted before, beside others. The lean script does not write such a document again, and only what is written
+        // is confirmed by the replicas.
+        let change = self.statements.acquire_in_full(request);
+        let outcome = self.change(&request.key, change).await?;
+        let (record, now) = self.judged(request, None, outcome)?;
+        rules::answer_acquire(&record, request, now)
     }
 
     /// The document after the request, and the time at which it was answered.

@@ -158,20 +158,14 @@ fn read(mut item: Value, server: &Server) -> ItemAnswer {
 
 impl ChangeOutcome {
     /// The lock, and the node's time. A change stores the time in the document; a script that changes nothing adds it
-    /// to the answer. The time is `None` if the answer does not contain it. It is then not known which holders are
-    /// live.
+    /// to the answer. The time is `None` if the answer does not contain it. The holders are then judged by `at`, a lower
+    /// bound of the node's time. Without that it is not known which holders are live.
     ///
     /// # Errors
     ///
     /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
     /// anything else that is not a lock.
-    pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
-        self.record_at(key, None)
-    }
-
-    /// As [`record`](Self::record). If the answer does not contain the node's time, the holders are judged by `at`, a
-    /// lower bound of the node's time.
-    pub(crate) fn record_at(
+    pub(crate) fn record(
         &self,
         key: &Key,
         at: Option<DateTime<Utc>>,
@@ -295,7 +289,7 @@ mod tests {
         let answer = json!({ "status": 200, "result": "noop", "get": { "_source": lock() } });
         let outcome = read(answer).outcome.unwrap();
         assert_eq!(outcome.effect, Effect::None);
-        let (record, now) = outcome.record(&key()).unwrap();
+        let (record, now) = outcome.record(&key(), None).unwrap();
         assert_eq!(now.unwrap().timestamp_millis(), 5);
         assert_eq!(record.fence, Fence::new(7));
         let holder = &record.holders[0];
@@ -321,7 +315,7 @@ mod tests {
         let time = |effect, missing: &str| {
             let mut source = lock();
             source.as_object_mut().unwrap().remove(missing);
-            let (_, now) = outcome(effect, source).record(&key()).unwrap();
+            let (_, now) = outcome(effect, source).record(&key(), None).unwrap();
             now.map(|now| now.timestamp_millis())
         };
         assert_eq!(time(Effect::Written, ""), Some(4));
@@ -335,13 +329,13 @@ mod tests {
         let mut later = lock();
         later["schema"] = json!("leasehold.lock.2");
         assert!(matches!(
-            noop(later).record(&key()),
+            noop(later).record(&key(), None),
             Err(Error::UnsupportedSchema { .. })
         ));
         for field in ["schema", "fence", "expires_at", "holders", "now"] {
             let mut broken = lock();
             broken[field] = json!("nonsense");
-            let outcome = noop(broken).record(&key());
+            let outcome = noop(broken).record(&key(), None);
             assert!(
                 matches!(outcome, Err(Error::NotALock { .. })),
                 "{field}: {outcome:?}"
@@ -350,7 +344,7 @@ mod tests {
         for field in ["lease", "mode", "permits", "fence", "expires_at"] {
             let mut broken = lock();
             broken["holders"][0][field] = json!(true);
-            let outcome = noop(broken).record(&key());
+            let outcome = noop(broken).record(&key(), None);
             assert!(
                 matches!(outcome, Err(Error::NotALock { .. })),
                 "{field}: {outcome:?}"
@@ -398,7 +392,11 @@ mod tests {
         }
         for got in [json!(null), json!(7), json!({}), json!({ "_source": 7 })] {
             let update = json!({ "status": 200, "result": "updated", "get": got });
-            let error = read(update).outcome.unwrap().record(&key()).unwrap_err();
+            let error = read(update)
+                .outcome
+                .unwrap()
+                .record(&key(), None)
+                .unwrap_err();
             assert!(error.is_ambiguous(), "{error:?}");
         }
     }

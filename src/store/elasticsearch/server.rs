@@ -72,10 +72,7 @@ pub(crate) fn no_answer(
 fn chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error| {
-        let error: &'a (dyn StdError + 'static) = *error;
-        error.source()
-    })
+    std::iter::successors(Some(error), |&error| error.source())
 }
 
 /// Whether no connection was made. The clients hide the error type of their HTTP library, so this searches the text of
