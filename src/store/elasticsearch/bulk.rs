@@ -49,7 +49,12 @@ impl<C: Transport> IndexStore<C> {
         let mut waiting = Vec::new();
         while !changes.is_empty() {
             let later = changes.split_off(limit.min(changes.len()));
-            waiting.push(self.part(changes));
+            let asked = changes.into_iter();
+            let (keys, changed) = asked
+                .map(|(key, change)| ((key, change.asked()), change))
+                .unzip();
+            let request = self.statements.bulk(changed);
+            waiting.push(Part { keys, request });
             changes = later;
         }
         waiting.reverse();
@@ -72,15 +77,6 @@ impl<C: Transport> IndexStore<C> {
             }
         }
         Ok(outcomes)
-    }
-
-    fn part<'a>(&self, changes: Vec<(&'a Key, ScriptedUpdate)>) -> Part<'a> {
-        let changes = changes.into_iter();
-        let (keys, changes) = changes
-            .map(|(key, change)| ((key, change.asked()), change))
-            .unzip();
-        let request = self.statements.bulk(changes);
-        Part { keys, request }
     }
 
     /// The outcomes of the changes of one request.

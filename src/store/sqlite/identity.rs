@@ -17,8 +17,8 @@ pub(super) struct Identity(Vec<(PathBuf, Mark)>);
 impl Identity {
     /// Reads the marks. SQLite must have read the file before, so that the files beside it exist.
     pub(super) fn of(path: &Path, beside: &Beside, lock: &LockFile) -> Result<Self, Cause> {
-        let mut files = vec![(path.to_path_buf(), mark(path)?)];
-        for path in [beside.log(), beside.memory()] {
+        let mut files = Vec::new();
+        for path in [path.to_path_buf(), beside.log(), beside.memory()] {
             let mark = mark(&path)?;
             files.push((path, mark));
         }

@@ -57,12 +57,11 @@ pub(super) fn connect(path: &Path, make: Make) -> Result<Connection, Error> {
     let opened = Connection::open_with_flags(path, flags);
     let connection = opened.map_err(|error| match path.try_exists() {
         // SQLite has the same message for each file that it cannot open.
-        Ok(false) if make == Make::Never => unusable(
-            path,
-            Cause::text(
-                "it is not there: SqliteStore::open makes it, or the command leasehold prepare",
-            ),
-        ),
+        Ok(false) if make == Make::Never => {
+            let problem =
+                "it is not there: SqliteStore::open makes it, or the command leasehold prepare";
+            unusable(path, Cause::text(problem))
+        }
         _ => classify(error, path),
     })?;
     // Checked before anything is read: with a hard link, SQLite may read the file with the wrong log.
