@@ -40,7 +40,7 @@ fn without_sources(value: &mut Value) {
         Value::Object(fields) => {
             let name = fields.get("source").and_then(Value::as_str).and_then(own);
             if let Some(script) = name {
-                fields["source"] = json!(format!("<SCRIPT_{}>", script.name().to_uppercase()));
+                fields["source"] = json!(format!("<SCRIPT_{}>", script.name.to_uppercase()));
             }
             fields.values_mut().for_each(without_sources);
         }

@@ -103,7 +103,7 @@ impl Values {
 }
 
 fn script(name: &str) -> &'static Script {
-    SCRIPTS.iter().find(|script| script.name() == name).unwrap()
+    SCRIPTS.iter().find(|script| script.name == name).unwrap()
 }
 
 /// The request as one JSON value.
@@ -164,7 +164,7 @@ fn parts() -> PageStatement {
     let lines = parts.map(|script| {
         let files = script.files.iter();
         let files: Vec<_> = files.map(|(name, _)| json!(name).to_string()).collect();
-        format!("  {}: [{}]", json!(script.name()), files.join(", "))
+        format!("  {}: [{}]", json!(script.name), files.join(", "))
     });
     let lines: Vec<_> = lines.collect();
     PageStatement::new("parts", format!("{{\n{}\n}}", lines.join(",\n")))
@@ -172,7 +172,7 @@ fn parts() -> PageStatement {
 
 /// Whether a script is for the documents of an application, which are no part of the protocol.
 fn is_guard(script: &Script) -> bool {
-    script.name().starts_with("guarded_")
+    script.name.starts_with("guarded_")
 }
 
 /// The files of all scripts, each of them once.

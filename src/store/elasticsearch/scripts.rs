@@ -9,7 +9,9 @@ type File = (&'static str, &'static str);
 /// `holders.painless` if it handles several holders; `place.painless` and `places.painless` if it handles waiting
 /// processes; `done.painless` if it handles done ticks.
 pub(crate) struct Script {
-    /// The files that it is made of, in their order. The last one has its name.
+    #[cfg(test)]
+    pub(super) name: &'static str,
+    /// The files that it is made of, in their order.
     #[cfg(test)]
     pub(super) files: &'static [File],
     /// The script as it is sent: without comments and indents, because it is part of each request.
@@ -20,7 +22,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(name: &str, files: &'static [File]) -> Self {
+    fn new(name: &'static str, files: &'static [File]) -> Self {
         let parts: Vec<_> = files.iter().map(|(_, it)| without_comments(it)).collect();
         let source = parts.join("\n");
         let hash = source
@@ -30,15 +32,12 @@ impl Script {
             });
         Self {
             #[cfg(test)]
+            name,
+            #[cfg(test)]
             files,
             source,
             stored_name: format!("leasehold-{name}-{hash:016x}"),
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn name(&self) -> &'static str {
-        self.files.last().unwrap().0
     }
 }
 
@@ -49,27 +48,27 @@ fn without_comments(script: &str) -> String {
     code.join("\n")
 }
 
-macro_rules! file {
+macro_rules! painless {
     ($name:literal) => {
         ($name, include_str!(concat!($name, ".painless")))
     };
 }
 
 /// Functions about the document of a lock.
-const LOCK: File = file!("lock");
+const LOCK: File = painless!("lock");
 /// Functions about several holders.
-const HOLDERS: File = file!("holders");
+const HOLDERS: File = painless!("holders");
 /// Functions about the place of a process that waits.
-const PLACE: File = file!("place");
+const PLACE: File = painless!("place");
 /// Functions about all places.
-const PLACES: File = file!("places");
+const PLACES: File = painless!("places");
 /// Functions about the done tick.
-const DONE: File = file!("done");
+const DONE: File = painless!("done");
 
 macro_rules! scripts {
     ($($constant:ident = [$($functions:ident),*] $name:literal;)*) => {
         $(pub(crate) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::new($name, &[$($functions,)* file!($name)]));)*
+            LazyLock::new(|| Script::new($name, &[$($functions,)* painless!($name)]));)*
         /// All scripts, for `prepare` to store them.
         pub(crate) static SCRIPTS: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
@@ -111,8 +110,8 @@ mod tests {
     #[test]
     fn comments_have_lines_of_their_own() {
         for script in SCRIPTS {
-            assert!(!script.source.contains("//"), "{}", script.name());
-            assert!(!script.source.contains("/*"), "{}", script.name());
+            assert!(!script.source.contains("//"), "{}", script.name);
+            assert!(!script.source.contains("/*"), "{}", script.name);
         }
     }
 }
