@@ -163,11 +163,11 @@ impl<W> SendQueue<W> {
 
     /// Takes those of these requests that wait out of the queue.
     fn take(&mut self, numbers: &[u64]) -> Vec<W> {
-        let mut remove = |number| {
+        let remove = |number: &u64| {
             let batchable = self.batchable.remove(number);
             batchable.or_else(|| self.unbatchable.remove(number))
         };
-        let taken = numbers.iter().filter_map(|number| remove(number));
+        let taken = numbers.iter().filter_map(remove);
         taken.map(|waiting| waiting.to_send).collect()
     }
 

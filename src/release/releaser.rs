@@ -26,14 +26,16 @@ pub(crate) struct Released {
 
 pub(crate) type ReleaseReply = oneshot::Sender<Result<Released, Error>>;
 
+/// Is told that the release of a lease was answered, or given up.
+type OnReleased = dyn Fn(&Key, LeaseId) + Send + Sync;
+
 #[derive(Clone)]
 pub(crate) struct Releaser {
     /// What sends the requests.
     pub(crate) coalescer: Arc<Coalescer>,
     /// How long one call may take.
     pub(crate) call_timeout: Duration,
-    /// Who is told that the release of a lease was answered, or given up.
-    pub(crate) on_released: Arc<dyn Fn(&Key, LeaseId) + Send + Sync>,
+    pub(crate) on_released: Arc<OnReleased>,
 }
 
 impl Releaser {
