@@ -42,16 +42,13 @@ impl KeyState {
             let lease = claim.lease_state.clone()?;
             let holding = claim.holding_mut()?;
             let is_first = !holding.was_taken;
-            let entered = holding
-                .entered(mode, now)
-                .filter(|_| want.request.reentrant);
-            let fence = match entered.map(|guard| guard.fence) {
-                Some(fence) => {
+            let fence = match holding.entered(mode, now).map(|guard| guard.fence) {
+                Some(fence) if want.request.reentrant => {
                     holding.push(number, mode, fence, expires);
                     fence
                 }
-                None if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
-                None => return None,
+                _ if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
+                _ => return None,
             };
             Some(Taken {
                 lease,
