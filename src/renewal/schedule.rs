@@ -205,7 +205,7 @@ impl<T: Clone> Schedule<T> {
 
     /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
-        if self.next_first(now).is_some() || self.next_repeat(now).is_some() {
+        if self.longest_first_wait(now).is_some() || self.next_repeat(now).is_some() {
             return Some(now);
         }
         let batches = self.under_way.values();

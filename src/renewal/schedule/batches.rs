@@ -101,15 +101,19 @@ impl<T: Clone> Schedule<T> {
     /// The ttl of the leases that are sent next: the nearest deadline first, among those for which one more batch may
     /// be sent.
     pub(super) fn next_first(&self, now: Instant) -> Option<Duration> {
-        let longest = self.longest_wait(false, now)?;
-        let may_be_sent = |ttl: &Duration| timing::response_timeout(*ttl) <= longest;
-        // If there is no slot for the shortest ttl, there is none for a longer one.
-        self.ready_by_ttl
-            .first()
-            .filter(|(ttl, _)| may_be_sent(ttl))?;
+        let longest = self.longest_first_wait(now)?;
         let ready = self.ready_in_order(now);
         let mut ttls = ready.filter_map(|id| Some(self.leases.get(&id)?.ttl));
-        ttls.find(may_be_sent)
+        ttls.find(|ttl| timing::response_timeout(*ttl) <= longest)
+    }
+
+    /// The [longest wait](Self::longest_wait) for a first batch, if one of the leases that are ready may be sent in it. This
+    /// is asked after each change, so it does not look at each of them.
+    pub(super) fn longest_first_wait(&self, now: Instant) -> Option<Duration> {
+        let longest = self.longest_wait(false, now)?;
+        // If there is no slot for the shortest ttl, there is none for a longer one.
+        let (shortest, _) = self.ready_by_ttl.first()?;
+        (timing::response_timeout(*shortest) <= longest).then_some(longest)
     }
 
     /// The place in the list of the part that is sent once more next: the one with the nearest deadline among those for
