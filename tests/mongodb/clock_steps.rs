@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use leasehold::{Attempt, Leases, MongoStore, Resumed};
-use leasehold_tests::patient;
+use leasehold_tests::{engine::OwnEngine, patient};
 use mongodb::options::ClientOptions;
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -14,7 +14,7 @@ const TTL: Duration = Duration::from_secs(10);
 
 /// A server with a clock of its own.
 struct Clocked {
-    address: String,
+    engine: OwnEngine,
     folder: TempDir,
 }
 
@@ -24,7 +24,7 @@ impl Clocked {
         let clock = folder.path().join("clock");
         set(&clock, "+0");
         Self {
-            address: Engine::MongoDb.with_clock(&clock),
+            engine: Engine::MongoDb.with_clock(&clock),
             folder,
         }
     }
@@ -42,7 +42,7 @@ impl Clocked {
     }
 
     async fn leases(&self) -> Leases {
-        let options = ClientOptions::parse(&self.address).await.unwrap();
+        let options = ClientOptions::parse(&self.engine.address).await.unwrap();
         let client = mongodb::Client::with_options(soon_mended(options)).unwrap();
         patient(MongoStore::new(
             &client

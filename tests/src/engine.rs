@@ -54,6 +54,20 @@ pub enum Engine {
     OpenSearchSecured,
 }
 
+/// A local process that ends when this is dropped.
+pub struct OwnEngine {
+    /// Where it is.
+    pub address: String,
+    process: Child,
+}
+
+impl Drop for OwnEngine {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
 impl Engine {
     const ALL: [Self; 9] = [
         Self::MongoDb,
@@ -133,36 +147,43 @@ impl Engine {
         if has_image && docker_is_reachable() {
             return self.container();
         }
-        self.process([])
+        self.process()
     }
 
-    /// A new engine with a clock of its own, which shows the time off by what this file says: `+5s`, for example.
-    pub fn with_clock(self, off: &Path) -> String {
+    /// A new engine with a clock of its own, which shows the time off by what this file says: `+5s`, for example. It ends
+    /// when this is dropped: a server whose clock has stepped may wait for times without sleeping.
+    pub fn with_clock(self, off: &Path) -> OwnEngine {
         self.count_test();
-        self.process(faketime::by_file(off)).unwrap()
+        self.start(faketime::by_file(off)).unwrap()
     }
 
-    /// A local process, by `scripts/engine`. It ends when the pipe to its standard input is closed, and that is when
-    /// this process ends, in whatever way.
-    fn process<const N: usize>(self, envs: [(&str, String); N]) -> Result<String, String> {
+    /// A local process, which ends when this process ends, in whatever way.
+    fn process(self) -> Result<String, String> {
+        let engine = keep(self.start([])?);
+        Ok(engine.address.clone())
+    }
+
+    /// A local process, by `scripts/engine`. It ends when the pipe to its standard input is closed.
+    fn start<const N: usize>(self, envs: [(&str, String); N]) -> Result<OwnEngine, String> {
         let script = project().join("scripts/engine");
-        let engine = Command::new(&script)
+        let mut process = Command::new(&script)
             .args(["run", self.name()])
             .envs(envs)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{} does not start: {error}", script.display()))?;
-        let engine = keep(engine);
-        let output = engine.stdout.take().ok_or("its output is not there")?;
+        let output = process.stdout.take().ok_or("its output is not there")?;
         let mut line = String::new();
         BufReader::new(output)
             .read_line(&mut line)
             .map_err(|error| error.to_string())?;
-        line.trim_end()
-            .strip_prefix("ready ")
-            .map(str::to_owned)
-            .ok_or_else(|| "it did not start, see its messages above".to_owned())
+        let address = line.trim_end().strip_prefix("ready ");
+        let address = address.ok_or_else(|| "it did not start, see its messages above".to_owned());
+        Ok(OwnEngine {
+            address: address?.to_owned(),
+            process,
+        })
     }
 
     /// A container of the image that `testcontainers.toml` pins.
@@ -348,7 +369,7 @@ fn remove_at_exit(container: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps a child, and the pipe to its standard input, until this process ends.
-fn keep(child: Child) -> &'static mut Child {
+/// Keeps an engine, or another child, and the pipe to its standard input, until this process ends.
+fn keep<T>(child: T) -> &'static mut T {
     Box::leak(Box::new(child))
 }
