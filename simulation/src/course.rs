@@ -140,18 +140,17 @@ impl Course {
 
     /// The changes that make a course smaller, the greatest first. They can be made one after the other.
     pub fn changes(&self) -> Vec<Change> {
-        let mut all: Vec<Change> = Vec::new();
         let (tasks, steps) = (self.tasks, self.steps);
-        for client in 0..self.clients {
-            all.push(Box::new(move |it| it.skip(client, 0..tasks, 0..steps)));
-        }
+        let skip = |client, tasks: Range<usize>, steps: Range<usize>| -> Change {
+            Box::new(move |it| it.skip(client, tasks.clone(), steps.clone()))
+        };
+        let whole_clients = (0..self.clients).map(|client| skip(client, 0..tasks, 0..steps));
+        let mut all: Vec<Change> = whole_clients.collect();
         for (client, task) in self.all_tasks() {
-            all.push(Box::new(move |it| {
-                it.skip(client, task..task + 1, 0..steps)
-            }));
+            all.push(skip(client, task..task + 1, 0..steps));
         }
-        all.push(Box::new(|it| it.faults = Faults::default()));
-        let flags: [fn(&mut Self); 12] = [
+        let simpler: [fn(&mut Self); 22] = [
+            |it| it.faults = Faults::default(),
             |it| it.shares_owner = false,
             |it| it.has_bursts = false,
             |it| it.rests = 0,
@@ -164,29 +163,22 @@ impl Course {
             |it| it.jobs = false,
             |it| it.way = 0,
             |it| it.at_once = usize::MAX,
+            |it| it.faults.lost = 0,
+            |it| it.faults.late = 0,
+            |it| it.faults.silent = 0,
+            |it| it.faults.cut = 0,
+            |it| it.faults.refused = 0,
+            |it| it.faults.stalled = 0,
+            |it| it.faults.still = 0,
+            |it| it.fault_budget = (it.fault_budget / 2).max(1),
+            |it| it.fault_budget = (it.fault_budget - 1).max(1),
         ];
-        all.extend(flags.map(|change| Box::new(change) as Change));
-        for kind in 0..7 {
-            all.push(Box::new(move |it| {
-                if let Some((_, share)) = it.faults.kinds().into_iter().nth(kind) {
-                    *share = 0;
-                }
-            }));
-        }
-        all.push(Box::new(|it| {
-            it.fault_budget = (it.fault_budget / 2).max(1)
-        }));
-        all.push(Box::new(|it| {
-            it.fault_budget = (it.fault_budget - 1).max(1)
-        }));
+        all.extend(simpler.map(|change| Box::new(change) as Change));
         let mut length = steps / 2;
         while length > 0 {
             for (client, task) in self.all_tasks() {
                 for begin in (0..steps).step_by(length) {
-                    let some = begin..begin + length;
-                    all.push(Box::new(move |it| {
-                        it.skip(client, task..task + 1, some.clone())
-                    }));
+                    all.push(skip(client, task..task + 1, begin..begin + length));
                 }
             }
             length /= 2;
@@ -210,10 +202,8 @@ impl Course {
     /// The random numbers of a part of the run.
     pub fn rng(&self, client: usize, task: usize, step: usize) -> Rng {
         let part = ((client * 100 + task) * 1_000 + step) as u64;
-        Rng::with_seed(
-            self.seed
-                .wrapping_add(part.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-        )
+        let spread = part.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Rng::with_seed(self.seed.wrapping_add(spread))
     }
 
     /// The owner that a client has.

@@ -2,9 +2,30 @@
 
 use std::fmt;
 
-/// Who judges, and so what must be true.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Judge {
+/// Makes the judges, the list of all, and their names.
+macro_rules! judges {
+    ($($(#[$what:meta])* $name:ident,)*) => {
+        /// Who judges, and so what must be true.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Judge {
+            $($(#[$what])* $name,)*
+        }
+
+        impl Judge {
+            /// All of them.
+            pub const ALL: [Self; 16] = [$(Self::$name,)*];
+
+            /// The name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+judges! {
     /// Guards that say that they are live are compatible.
     Exclusion,
     /// A live guard is in the document of its key for at least as long.
@@ -37,50 +58,6 @@ pub enum Judge {
     Leftover,
     /// Nothing panics but what the run panics on purpose.
     Panicked,
-}
-
-impl Judge {
-    /// All of them.
-    pub const ALL: [Self; 16] = [
-        Self::Exclusion,
-        Self::InDocument,
-        Self::Fences,
-        Self::Told,
-        Self::QueueOfProcess,
-        Self::QueueOfProcesses,
-        Self::Sleeps,
-        Self::Kept,
-        Self::Place,
-        Self::Quota,
-        Self::Tick,
-        Self::Bound,
-        Self::Flood,
-        Self::Dropped,
-        Self::Leftover,
-        Self::Panicked,
-    ];
-
-    /// The name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Exclusion => "Exclusion",
-            Self::InDocument => "InDocument",
-            Self::Fences => "Fences",
-            Self::Told => "Told",
-            Self::QueueOfProcess => "QueueOfProcess",
-            Self::QueueOfProcesses => "QueueOfProcesses",
-            Self::Sleeps => "Sleeps",
-            Self::Kept => "Kept",
-            Self::Place => "Place",
-            Self::Quota => "Quota",
-            Self::Tick => "Tick",
-            Self::Bound => "Bound",
-            Self::Flood => "Flood",
-            Self::Dropped => "Dropped",
-            Self::Leftover => "Leftover",
-            Self::Panicked => "Panicked",
-        }
-    }
 }
 
 impl fmt::Display for Judge {

@@ -39,11 +39,7 @@ fn main() -> ExitCode {
         Some(seed) => one(seed, arguments.whole),
         None => many(&arguments),
     };
-    if is_right {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    ExitCode::from(u8::from(!is_right))
 }
 
 /// Prints what happens under one seed. Returns whether all was right.
