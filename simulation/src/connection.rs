@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     control::Control,
-    course::{CALL_TIMEOUT, Course, Faults},
+    course::{CALL_TIMEOUT, Course},
     judge::Judge,
     server::{Server, State, describe},
     trace::Who,
@@ -41,14 +41,11 @@ pub struct Connection {
     /// The server.
     pub server: Arc<Server>,
     client: usize,
+    course: Course,
     is_killed: Arc<AtomicBool>,
     rng: Mutex<Rng>,
-    faults: Faults,
-    has_bursts: bool,
     /// When a request of the client last met a fault.
     faulty: Mutex<Option<Instant>>,
-    way: u64,
-    at_once: usize,
 }
 
 /// What happens to a request.
@@ -86,21 +83,16 @@ impl Failure {
     }
 }
 
-type Work<T> = Box<dyn FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send>;
-
 impl Connection {
     /// The way of a client to the server.
     pub fn new(server: Arc<Server>, client: usize, course: &Course) -> Arc<Self> {
         Arc::new(Self {
             server,
             client,
+            course: course.clone(),
             is_killed: Arc::default(),
             rng: Mutex::new(course.rng(client, 0, 0)),
-            faults: course.faults,
-            has_bursts: course.has_bursts,
             faulty: Mutex::default(),
-            way: course.way,
-            at_once: course.at_once,
         })
     }
 
@@ -116,7 +108,7 @@ impl Connection {
     /// What happens to the next request, and until when it is a fault.
     fn fate(&self, state: &mut State) -> Fate {
         let mut rng = self.rng.lock();
-        let way = |rng: &mut Rng| Duration::from_millis(rng.u64(0..=self.way));
+        let way = |rng: &mut Rng| Duration::from_millis(rng.u64(0..=self.course.way));
         let mut fate = Fate {
             out: Some(way(&mut rng)),
             stall: Duration::ZERO,
@@ -125,16 +117,16 @@ impl Connection {
             still: Duration::ZERO,
             survives: rng.bool(),
         };
-        let mut faults = self.faults;
         let (chosen, long) = (rng.u32(0..1_000), Duration::from_millis(rng.u64(0..4_000)));
         if state.faults_left == 0 {
             return fate;
         }
         let now = Instant::now();
         let mut faulty = self.faulty.lock();
-        let is_burst = self.has_bursts && faulty.is_some_and(|at| now < at + BURST);
+        let is_burst = self.course.has_bursts && faulty.is_some_and(|at| now < at + BURST);
         let chosen = if is_burst { chosen / 4 } else { chosen };
         let mut before = 0;
+        let mut faults = self.course.faults;
         let kind = faults.kinds().into_iter().find_map(|(name, share)| {
             before += *share;
             (chosen < before).then_some(name)
@@ -144,10 +136,12 @@ impl Connection {
         *faulty = Some(now);
         *state.tally.entry(kind).or_default() += 1;
         let first = rng.bool();
+        // Nothing arrives, and the client hears of it after the time of a way.
+        let soon = Some(Duration::from_millis(self.course.way));
         let mut lasts = Duration::ZERO;
         match kind {
             "fault: lost" if first => {
-                (fate.out, fate.error) = (None, Some((Failure::Unreachable, None)))
+                (fate.out, fate.error) = (None, Some((Failure::Unreachable, soon)))
             }
             "fault: lost" => fate.error = Some((Failure::Interrupted, None)),
             "fault: late" if first => (fate.out, lasts) = (Some(long), long),
@@ -161,7 +155,7 @@ impl Connection {
                 fate.error = Some((Failure::Interrupted, Some(long / 4)));
             }
             "fault: refused" => {
-                (fate.out, fate.error) = (None, Some((Failure::Overloaded, None)));
+                (fate.out, fate.error) = (None, Some((Failure::Overloaded, soon)));
             }
             "fault: stalled" => (fate.stall, lasts) = (long / 8, long / 8),
             _ => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
@@ -179,7 +173,7 @@ impl Connection {
         what: &'static str,
         key: Option<&Key>,
         asked: impl FnOnce() -> String,
-        work: impl FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&Server, &mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         if self.is_killed() {
             return pending().await;
@@ -204,18 +198,13 @@ impl Connection {
             is_answered: false,
         };
         let (answer, answered) = oneshot::channel();
-        tokio::spawn(self.deliver(what, key.cloned(), fate, Box::new(work), answer));
+        tokio::spawn(self.deliver(what, key.cloned(), fate, work, answer));
         let outcome = match fate.error {
-            Some((failure, Some(after))) => {
-                sleep(after).await;
-                Err(failure.error())
-            }
-            Some((failure, None)) if fate.out.is_none() => {
-                sleep(Duration::from_millis(self.way)).await;
-                Err(failure.error())
-            }
-            Some((failure, None)) => {
-                let _ = answered.await;
+            Some((failure, after)) => {
+                match after {
+                    Some(after) => sleep(after).await,
+                    None => drop(answered.await),
+                }
                 Err(failure.error())
             }
             None => match timeout(GIVES_UP, answered).await {
@@ -247,9 +236,9 @@ impl Connection {
         what: &'static str,
         key: Option<Key>,
         fate: Fate,
-        work: Work<T>,
+        work: impl FnOnce(&Server, &mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
         answer: oneshot::Sender<Result<T, Error>>,
-    ) -> impl Future<Output = ()> + Send + use<T> {
+    ) -> impl Future<Output = ()> + Send + 'static {
         let (server, client) = (self.server.clone(), self.client);
         let is_killed = self.is_killed.clone();
         async move {
@@ -275,7 +264,7 @@ impl Connection {
             let outcome = {
                 let mut state = server.state();
                 let now = if stalls { came } else { state.now() };
-                let outcome = work(&mut state, now);
+                let outcome = work(&server, &mut state, now);
                 server.trace.say(Who::Server, || {
                     let record = key.and_then(|key| Some(describe(state.records.get(&key)?, now)));
                     let record = record.unwrap_or_default();

@@ -72,16 +72,16 @@ impl Control {
         state: &mut State,
         request: &AcquireRequest,
         now: DateTime<Utc>,
-        right: impl FnOnce(&mut State, &AcquireRequest) -> Result<AcquireAnswer, Error>,
+        right: impl FnOnce(&mut State) -> Result<AcquireAnswer, Error>,
     ) -> Result<AcquireAnswer, Error> {
         let key = &request.key;
         match self {
             Self::GrantsTwice if state.version.is_multiple_of(3) => {
                 let Some(record) = state.records.get_mut(key) else {
-                    return right(state, request);
+                    return right(state);
                 };
                 let others = std::mem::take(&mut record.holders);
-                let answer = right(state, request);
+                let answer = right(state);
                 if let Some(record) = state.records.get_mut(key) {
                     let new = std::mem::replace(&mut record.holders, others);
                     record.holders.extend(new);
@@ -89,7 +89,7 @@ impl Control {
                 answer
             }
             Self::FencesDoNotRise => {
-                let mut answer = right(state, request);
+                let mut answer = right(state);
                 let one = Fence::new(1);
                 if let Ok(AcquireAnswer::Granted(grant)) = &mut answer {
                     grant.fence = one;
@@ -105,7 +105,7 @@ impl Control {
                     .records
                     .get_mut(key)
                     .map(|it| std::mem::take(&mut it.waiters));
-                let answer = right(state, request);
+                let answer = right(state);
                 if let (Some(record), Some(mut places)) = (state.records.get_mut(key), places) {
                     places.retain(|it| Some(it.waiter) != request.turn.waiter());
                     places.append(&mut record.waiters);
@@ -124,7 +124,7 @@ impl Control {
                 );
                 let held = LockRecord::new(key.clone(), Fence::new(1), vec![somebody], soon);
                 let record = state.records.insert(key.clone(), held);
-                let answer = right(state, request);
+                let answer = right(state);
                 match record {
                     Some(record) => state.records.insert(key.clone(), record),
                     None => state.records.remove(key),
@@ -135,17 +135,17 @@ impl Control {
                 if let Some(record) = state.records.get_mut(key) {
                     record.done = LastDone::Nothing;
                 }
-                right(state, request)
+                right(state)
             }
             Self::KeepsPlaces => {
-                let answer = right(state, request);
+                let answer = right(state);
                 if let Some(record) = state.records.get_mut(key) {
                     let long = now + TimeDelta::seconds(60);
                     record.waiters.iter_mut().for_each(|it| it.until = long);
                 }
                 answer
             }
-            _ => right(state, request),
+            _ => right(state),
         }
     }
 }

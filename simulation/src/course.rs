@@ -46,6 +46,32 @@ impl Faults {
 /// A change of a course.
 pub type Change = Box<dyn Fn(&mut Course)>;
 
+/// The changes of what is not a step, the greatest first.
+const SIMPLER: [fn(&mut Course); 22] = [
+    |it| it.faults = Faults::default(),
+    |it| it.shares_owner = false,
+    |it| it.has_bursts = false,
+    |it| it.rests = 0,
+    |it| it.evicts = false,
+    |it| it.closes = false,
+    |it| it.kills = false,
+    |it| it.ends_runtime = false,
+    |it| it.steps_clock = false,
+    |it| it.leaves_futures = false,
+    |it| it.jobs = false,
+    |it| it.way = 0,
+    |it| it.at_once = usize::MAX,
+    |it| it.faults.lost = 0,
+    |it| it.faults.late = 0,
+    |it| it.faults.silent = 0,
+    |it| it.faults.cut = 0,
+    |it| it.faults.refused = 0,
+    |it| it.faults.stalled = 0,
+    |it| it.faults.still = 0,
+    |it| it.fault_budget = (it.fault_budget / 2).max(1),
+    |it| it.fault_budget = (it.fault_budget - 1).max(1),
+];
+
 /// What one run is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
@@ -149,31 +175,7 @@ impl Course {
         for (client, task) in self.all_tasks() {
             all.push(skip(client, task..task + 1, 0..steps));
         }
-        let simpler: [fn(&mut Self); 22] = [
-            |it| it.faults = Faults::default(),
-            |it| it.shares_owner = false,
-            |it| it.has_bursts = false,
-            |it| it.rests = 0,
-            |it| it.evicts = false,
-            |it| it.closes = false,
-            |it| it.kills = false,
-            |it| it.ends_runtime = false,
-            |it| it.steps_clock = false,
-            |it| it.leaves_futures = false,
-            |it| it.jobs = false,
-            |it| it.way = 0,
-            |it| it.at_once = usize::MAX,
-            |it| it.faults.lost = 0,
-            |it| it.faults.late = 0,
-            |it| it.faults.silent = 0,
-            |it| it.faults.cut = 0,
-            |it| it.faults.refused = 0,
-            |it| it.faults.stalled = 0,
-            |it| it.faults.still = 0,
-            |it| it.fault_budget = (it.fault_budget / 2).max(1),
-            |it| it.fault_budget = (it.fault_budget - 1).max(1),
-        ];
-        all.extend(simpler.map(|change| Box::new(change) as Change));
+        all.extend(SIMPLER.map(|change| Box::new(change) as Change));
         let mut length = steps / 2;
         while length > 0 {
             for (client, task) in self.all_tasks() {

@@ -30,13 +30,11 @@ impl Left {
     /// What is left if the runtime ends now.
     pub fn of(handles: Vec<Leases>, server: &Server, ledger: &Ledger) -> Self {
         ledger.count("runtime ended");
-        server
-            .trace
-            .say(Who::World, || "the runtime ends".to_owned());
+        server.say(Who::World, || "the runtime ends".to_owned());
         Self {
             handles,
             guards: ledger.guards(),
-            at: server.state().elapsed(),
+            at: server.state().began.elapsed(),
         }
     }
 

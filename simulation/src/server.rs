@@ -50,7 +50,8 @@ type Series = (Key, Duration, bool);
 /// The state of the server.
 #[derive(Debug)]
 pub struct State {
-    began: Instant,
+    /// When the server's clock began.
+    pub began: Instant,
     /// By how much the clock has stepped, in milliseconds.
     pub ahead: i64,
     /// The documents.
@@ -145,11 +146,15 @@ impl Server {
         state.note_trouble(Instant::now() + lasts + crate::connection::USUAL);
     }
 
+    /// Adds an event to the trace.
+    pub fn say(&self, who: Who, what: impl FnOnce() -> String) {
+        self.trace.say(who, what);
+    }
+
     /// Records that a judge found something wrong. Only the first one counts.
     pub fn accuse(&self, judge: Judge, text: impl FnOnce() -> String) {
-        self.state
-            .lock()
-            .find(&self.trace, Some(Violation::new(judge, text())));
+        let mut state = self.state.lock();
+        state.find(&self.trace, Some(Violation::new(judge, text())));
     }
 }
 
@@ -158,11 +163,6 @@ impl State {
     pub fn now(&self) -> DateTime<Utc> {
         let elapsed = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX / 4);
         DateTime::UNIX_EPOCH + TimeDelta::milliseconds(BEGIN + elapsed + self.ahead)
-    }
-
-    /// For how long there has been the server.
-    pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
     }
 
     /// Goes on by another clock of the process, which had this time when there was no server yet. No fault is left.
@@ -181,11 +181,13 @@ impl State {
             return Duration::ZERO;
         };
         let holders = record.holders.iter().map(|it| it.expires_at);
-        let last = holders
-            .chain(record.waiters.iter().map(|it| it.until))
-            .max();
-        last.and_then(|last| (last - self.now()).to_std().ok())
-            .unwrap_or_default()
+        let places = record.waiters.iter().map(|it| it.until);
+        self.until_last(holders.chain(places))
+    }
+
+    fn until_last(&self, ends: impl Iterator<Item = DateTime<Utc>>) -> Duration {
+        let left = ends.max().map(|last| last - self.now());
+        left.and_then(|it| it.to_std().ok()).unwrap_or_default()
     }
 
     /// Records what a judge found. Only the first finding counts.
@@ -200,11 +202,6 @@ impl State {
             });
             self.violation = Some(found);
         }
-    }
-
-    /// A client waits in this place.
-    pub fn waits_in(&mut self, client: usize, waiter: LeaseId) {
-        self.waiters.insert(waiter, client);
     }
 
     /// Counts a request. Returns whether too many come at one instant.
@@ -225,13 +222,9 @@ impl State {
     /// For how long the document of a key keeps leases of an owner.
     pub fn left(&self, key: &Key, owner: &str) -> Duration {
         let holders = self.records.get(key).map(|it| &it.holders);
-        let owned = holders
-            .into_iter()
-            .flatten()
-            .filter(|it| *it.owner == *owner);
-        let last = owned.map(|it| it.expires_at).max();
-        last.and_then(|last| (last - self.now()).to_std().ok())
-            .unwrap_or_default()
+        let holders = holders.into_iter().flatten();
+        let owned = holders.filter(|it| *it.owner == *owner);
+        self.until_last(owned.map(|it| it.expires_at))
     }
 
     /// Carries out a rule on the document of a key.
@@ -255,44 +248,42 @@ impl State {
         decision.answer
     }
 
-    /// Carries out an acquire. Returns what is wrong with a grant, if anything is.
+    /// Carries out an acquire, and judges a grant.
     pub fn acquire(
         &mut self,
+        server: &Server,
         request: &AcquireRequest,
         now: DateTime<Utc>,
-        control: Option<Control>,
-    ) -> (Result<AcquireAnswer, Error>, Option<Violation>) {
+    ) -> Result<AcquireAnswer, Error> {
         let before = self.records.get(&request.key).cloned();
-        let answer = match control {
-            Some(control) => control.acquire(self, request, now, |state, request| {
-                state.decide(&request.key, |it| rules::acquire(it, request, now))
-            }),
-            None => self.decide(&request.key, |it| rules::acquire(it, request, now)),
+        let right =
+            |state: &mut Self| state.decide(&request.key, |it| rules::acquire(it, request, now));
+        let answer = match server.control {
+            Some(control) => control.acquire(self, request, now, right),
+            None => right(self),
         };
-        let passed = match (&answer, before) {
-            (Ok(AcquireAnswer::Granted(_)), Some(before)) => passes(&before, request, now),
-            _ => None,
-        };
-        (answer, passed)
+        if let (Ok(AcquireAnswer::Granted(_)), Some(before)) = (&answer, before) {
+            self.find(&server.trace, passes(&before, request, now));
+        }
+        answer
     }
 
-    /// Carries out a request for permits. Returns what is wrong with the grant, if anything is.
+    /// Carries out a request for permits, and judges a grant.
     pub fn permit(
         &mut self,
+        server: &Server,
         request: &PermitRequest,
         now: DateTime<Utc>,
-        control: Option<Control>,
-    ) -> (Result<PermitAnswer, Error>, Option<Violation>) {
+    ) -> Result<PermitAnswer, Error> {
         let quota = &request.quota;
         let is_fixed = quota.window_kind() == WindowKind::Fixed;
         let series = (request.key.clone(), quota.window(), !is_fixed);
         let known = self.limiters.get(&series);
-        let known = known.filter(|_| control != Some(Control::ForgetsPermits));
+        let known = known.filter(|_| server.control != Some(Control::ForgetsPermits));
         let decision = rules::permit(known, request, now);
         if let Write::Put(record) = decision.write {
             self.limiters.insert(series.clone(), record);
         }
-        let mut over = None;
         if let PermitAnswer::Granted {
             permits,
             granted_at,
@@ -309,38 +300,27 @@ impl State {
             *counted += permits;
             if is_fixed && *counted > quota.limit() {
                 let text = format!("{counted} permits of {} in a window", quota.limit());
-                over = Some(Violation::new(Judge::Quota, text));
+                let over = Violation::new(Judge::Quota, text);
+                self.find(&server.trace, Some(over));
             }
         }
-        (Ok(decision.answer), over)
+        Ok(decision.answer)
     }
 }
 
 /// A document in a few words.
 pub fn describe(record: &LockRecord, now: DateTime<Utc>) -> String {
-    let holders = record.live_holders(now).map(|it| {
-        let left = (it.expires_at - now).as_seconds_f64();
-        format!(
-            "{} {:?} {} for {left:.3} s",
-            it.owner,
-            it.mode,
-            short_id(&it.lease)
-        )
-    });
-    let places = record.live_places(now).map(|it| {
-        let left = (it.until - now).as_seconds_f64();
-        format!(
-            "{} {:?} {} for {left:.3} s",
-            it.owner,
-            it.mode,
-            short_id(&it.waiter)
-        )
-    });
+    let text = |owner: &str, mode: Mode, id: LeaseId, until: DateTime<Utc>| {
+        let (id, left) = (short_id(&id), (until - now).as_seconds_f64());
+        format!("{owner} {mode:?} {id} for {left:.3} s")
+    };
+    let holders = record.live_holders(now);
+    let holders = holders.map(|it| text(&it.owner, it.mode, it.lease, it.expires_at));
+    let places = record.live_places(now);
+    let places = places.map(|it| text(&it.owner, it.mode, it.waiter, it.until));
     let (holders, places) = (holders.collect::<Vec<_>>(), places.collect::<Vec<_>>());
-    format!(
-        "fence {}, held by {holders:?}, awaited by {places:?}",
-        record.fence
-    )
+    let fence = record.fence;
+    format!("fence {fence}, held by {holders:?}, awaited by {places:?}")
 }
 
 /// The beginning of an id.
@@ -354,10 +334,7 @@ fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> 
         return None;
     };
     let is_new = before.holders.iter().all(|it| it.lease != request.lease);
-    if now >= before.expires_at + PLACES_KEEP {
-        return None;
-    }
-    if !is_new || request.reentrant {
+    if now >= before.expires_at + PLACES_KEEP || !is_new || request.reentrant {
         return None;
     }
     let mode = request.access.mode();
