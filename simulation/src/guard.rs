@@ -1,6 +1,6 @@
 //! What a task has: a guard, or the lease of work that the library runs.
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, rc::Rc, time::Duration};
 
 use leasehold::{Fence, Key, Lease, Mode};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ pub enum Held {
         /// Tells the work that the lease is lost.
         token: CancellationToken,
         /// Until when the work may go on, as it knows.
-        until: Cell<Instant>,
+        until: Instant,
     },
 }
 
@@ -47,14 +47,22 @@ impl Guard {
         is_reentrant: bool,
         idle: Duration,
         asked: Instant,
-    ) -> Self {
-        Self {
+    ) -> Rc<Self> {
+        Rc::new(Self {
             client,
             held,
             is_reentrant,
             may_be_shared: Cell::new(false),
             asked,
             idle,
+        })
+    }
+
+    /// The lease, for the task to give up. The ledger looks at a guard only for a moment.
+    pub fn into_lease(self: Rc<Self>) -> Option<Lease> {
+        match Rc::into_inner(self)?.held {
+            Held::Lease(lease) => Some(lease),
+            Held::Work { .. } => None,
         }
     }
 
@@ -62,9 +70,7 @@ impl Guard {
     pub fn is_live(&self) -> bool {
         match &self.held {
             Held::Lease(lease) => lease.is_live(),
-            Held::Work { token, until, .. } => {
-                !token.is_cancelled() && Instant::now() < until.get()
-            }
+            Held::Work { token, until, .. } => !token.is_cancelled() && Instant::now() < *until,
         }
     }
 
@@ -72,7 +78,7 @@ impl Guard {
     pub fn remaining(&self) -> Duration {
         match &self.held {
             Held::Lease(lease) => lease.remaining(),
-            Held::Work { until, .. } => until.get().saturating_duration_since(Instant::now()),
+            Held::Work { until, .. } => until.saturating_duration_since(Instant::now()),
         }
     }
 
@@ -114,27 +120,17 @@ impl Guard {
     /// Whether the two may be live at the same time.
     pub fn is_compatible(&self, other: &Self) -> bool {
         let is_inner = (self.is_reentrant || other.is_reentrant) && self.owner() == other.owner();
-        let modes = (self.mode(), other.mode());
-        is_inner
-            || self.key() != other.key()
-            || matches!(
-                modes,
-                (Mode::Shared, Mode::Shared) | (Mode::Permits, Mode::Permits)
-            )
+        let is_beside = self.mode() == other.mode() && self.mode() != Mode::Exclusive;
+        is_inner || self.key() != other.key() || is_beside
     }
 
     /// The guard in a few words.
     pub fn describe(&self) -> String {
-        let fence = self
-            .fence()
-            .map_or_else(|| "none".to_owned(), |it| it.to_string());
+        let fence = self.fence().map(|it| it.to_string());
+        let fence = fence.as_deref().unwrap_or("none");
         let reentrant = if self.is_reentrant { ", reentrant" } else { "" };
-        format!(
-            "{} of {} ({:?}, fence {fence}, {:?} left{reentrant})",
-            self.key(),
-            self.owner(),
-            self.mode(),
-            self.remaining(),
-        )
+        let (key, owner, mode) = (self.key(), self.owner(), self.mode());
+        let left = self.remaining();
+        format!("{key} of {owner} ({mode:?}, fence {fence}, {left:?} left{reentrant})")
     }
 }

@@ -1,6 +1,6 @@
 //! What a task does with a lease that it has, and how it gives it up.
 
-use std::{rc::Rc, time::Duration};
+use std::{future::pending, rc::Rc, time::Duration};
 
 use leasehold::{Lease, Mode, Resumed, Upgrade};
 use tokio::time::{Instant, timeout};
@@ -21,59 +21,49 @@ const TOLD: Duration = Duration::from_millis(1_500);
 impl Task {
     /// Has a lease for a while, and gives it up.
     pub async fn holds(&self, guard: Rc<Guard>) {
+        let Held::Lease(lease) = &guard.held else {
+            return;
+        };
         let is_long = !self.course.is_contended && self.now_and_then(8);
         let most = if is_long { 3_000 } else { 40 };
-        self.works_under(&guard, self.millis(most)).await;
+        let _ = timeout(self.millis(most), lease.lost()).await;
         self.ledger.check();
         if self.now_and_then(8) {
-            self.enters(&guard).await;
+            self.enters(lease).await;
         }
         if self.now_and_then(10) {
-            self.renews(&guard).await;
+            self.renews(lease).await;
         }
         if self.now_and_then(10) {
-            self.converts(&guard).await;
+            self.converts(&guard, lease).await;
         }
         self.ledger.check();
         if !guard.is_live() {
             self.ledger.count("lost");
-            self.is_told(&guard).await;
+            self.is_told(&guard, lease).await;
         }
-        let (key, idle) = (guard.key().clone(), guard.idle);
         if self.now_and_then(4) {
-            self.say(|| format!("keeps {key}"));
-            let time = guard.remaining().min(LONG) + Duration::from_millis(100);
-            self.works_under(&guard, time).await;
+            self.say(|| format!("keeps {}", lease.key()));
+            let time = lease.remaining().min(LONG) + Duration::from_millis(100);
+            let _ = timeout(time, lease.lost()).await;
         }
-        self.may_stay(key.as_str(), idle);
-        // The ledger looks at a guard only for a moment.
-        if let Some(guard) = Rc::into_inner(guard) {
-            self.gives_up(guard).await;
+        self.may_stay(lease.key().as_str(), guard.idle);
+        let (is_reentrant, is_shared) = (guard.is_reentrant, guard.may_be_shared.get());
+        if let Some(lease) = guard.into_lease() {
+            self.gives_up(lease, is_reentrant, is_shared).await;
         }
-    }
-
-    /// Works for so long, or until the lease is lost.
-    async fn works_under(&self, guard: &Guard, time: Duration) {
-        let lost = async {
-            match &guard.held {
-                Held::Lease(lease) => drop(lease.lost().await),
-                Held::Work { .. } => std::future::pending().await,
-            }
-        };
-        let _ = timeout(time, lost).await;
     }
 
     /// The reason why a lease is lost is known when it is lost.
-    async fn is_told(&self, guard: &Guard) {
+    async fn is_told(&self, guard: &Guard, lease: &Lease) {
         let lost = async {
-            match &guard.held {
-                _ if self.is_wrong(Control::TellsNobody) => std::future::pending().await,
-                Held::Lease(lease) => lease.lost().await,
-                Held::Work { .. } => std::future::pending().await,
+            if self.is_wrong(Control::TellsNobody) {
+                pending::<()>().await;
             }
+            lease.lost().await
         };
         match timeout(TOLD, lost).await {
-            Ok(reason) => self.say(|| format!("has lost {}: {reason}", guard.key())),
+            Ok(reason) => self.say(|| format!("has lost {}: {reason}", lease.key())),
             Err(_) => {
                 let text = || format!("{} is not live, and nobody says why", guard.describe());
                 self.server.accuse(Judge::Told, text);
@@ -82,61 +72,35 @@ impl Task {
     }
 
     /// Enters a lease once more.
-    async fn enters(&self, outer: &Guard) {
-        let Held::Lease(lease) = &outer.held else {
-            return;
-        };
-        let asked = self.leases.acquire(lease.key(), self.ttl()).reentrant();
+    async fn enters(&self, lease: &Lease) {
+        let mut asked = self.leases.acquire(lease.key(), self.ttl()).reentrant();
         let limit = self.millis(500);
-        let asked = asked.wait_for(limit);
-        let asked = if self.now_and_then(30) {
-            asked.shared()
-        } else {
-            asked
-        };
+        asked = asked.wait_for(limit);
+        if self.now_and_then(30) {
+            asked = asked.shared();
+        }
         self.say(|| format!("enters {} once more", lease.key()));
         let waits = self.waits_for(lease.key().as_str());
         let inner = self.within(limit + CALL, asked.into_future()).await;
         drop(waits);
         if let Ok(inner) = inner {
-            let inner = Guard::new(
-                self.client,
-                Held::Lease(inner),
-                true,
-                Duration::ZERO,
-                Instant::now(),
-            );
-            let inner = Rc::new(inner);
+            let inner = self.guard(inner, true, Duration::ZERO, Instant::now());
             self.ledger.granted(&inner, None);
             self.pause(40).await;
-            if let Some(Guard {
-                held: Held::Lease(inner),
-                ..
-            }) = Rc::into_inner(inner)
-            {
+            if let Some(inner) = inner.into_lease() {
                 self.say(|| "releases the inner lease".to_owned());
                 let _ = self.within(CALL, inner.release()).await;
             }
         }
     }
 
-    async fn renews(&self, guard: &Guard) {
-        let limit = self.millis(60);
-        let renewed = async {
-            match &guard.held {
-                Held::Lease(lease) => lease.renew().await,
-                Held::Work { .. } => Ok(()),
-            }
-        };
-        let renewed = timeout(limit, renewed).await;
+    async fn renews(&self, lease: &Lease) {
+        let renewed = timeout(self.millis(60), lease.renew()).await;
         self.ledger.count("renewed");
-        self.say(|| format!("has renewed {}: {renewed:?}", guard.key()));
+        self.say(|| format!("has renewed {}: {renewed:?}", lease.key()));
     }
 
-    async fn converts(&self, guard: &Guard) {
-        let Held::Lease(lease) = &guard.held else {
-            return;
-        };
+    async fn converts(&self, guard: &Guard, lease: &Lease) {
         if lease.mode() == Mode::Permits {
             return;
         }
@@ -170,25 +134,13 @@ impl Task {
         self.pause(40).await;
     }
 
-    async fn gives_up(&self, guard: Guard) {
-        let Guard {
-            held,
-            is_reentrant,
-            may_be_shared,
-            ..
-        } = guard;
-        let lease = match held {
-            Held::Lease(lease) => lease,
-            Held::Work { .. } => return,
-        };
+    async fn gives_up(&self, lease: Lease, is_reentrant: bool, is_shared: bool) {
         // The lease behind one from memory may live for longer.
-        let left = self.server.state().left(lease.key(), lease.owner()) + 2 * MARGIN;
+        let mut left = self.server.state().left(lease.key(), lease.owner()) + 2 * MARGIN;
         // A request that is late may be granted the lease anew, after an eviction.
-        let left = if self.course.faults.any() {
-            left.max(lease.ttl())
-        } else {
-            left
-        };
+        if self.course.faults.any() {
+            left = left.max(lease.ttl());
+        }
         let key = lease.key().clone();
         // A key that is kept for minutes is dull.
         let gives_away = left < Duration::from_secs(25);
@@ -197,9 +149,7 @@ impl Task {
         // Who is told to stop hands its lease on.
         let hands_on = self.leases.is_closed() && self.now_and_then(50);
         match self.below(100) {
-            _ if hands_on && gives_away => {
-                self.hands_on(lease, left, is_reentrant, may_be_shared.get())
-            }
+            _ if hands_on && gives_away => self.hands_on(lease, left, is_reentrant, is_shared),
             88.. if !gives_away => drop(lease),
             0..=49 => {
                 self.say(|| format!("drops {key}"));
@@ -227,7 +177,7 @@ impl Task {
                 let _ = lease.detach();
                 self.ledger.count("detached");
             }
-            _ => self.hands_on(lease, left, is_reentrant, may_be_shared.get()),
+            _ => self.hands_on(lease, left, is_reentrant, is_shared),
         }
     }
 
@@ -235,11 +185,8 @@ impl Task {
     fn hands_on(&self, lease: Lease, left: Duration, is_reentrant: bool, is_shared: bool) {
         self.say(|| format!("makes a ticket of {}", lease.key()));
         self.ledger.excuse(lease.key(), left, true);
-        let ticket = lease.into_ticket();
-        self.pool
-            .tickets
-            .borrow_mut()
-            .push((ticket, is_reentrant, is_shared));
+        let ticket = (lease.into_ticket(), is_reentrant, is_shared);
+        self.pool.tickets.borrow_mut().push(ticket);
         self.pool.arrived.notify_one();
     }
 
@@ -249,21 +196,11 @@ impl Task {
             return;
         };
         self.say(|| format!("resumes {}", ticket.key()));
-        let resumed = self
-            .within(CALL, self.leases.resume(&ticket).into_future())
-            .await;
-        match resumed {
+        let resume = self.leases.resume(&ticket).into_future();
+        match self.within(CALL, resume).await {
             Ok(Resumed::Live(lease)) => {
-                let held = Held::Lease(lease);
-                let guard = Guard::new(
-                    self.client,
-                    held,
-                    is_reentrant,
-                    Duration::ZERO,
-                    Instant::now(),
-                );
+                let guard = self.guard(lease, is_reentrant, Duration::ZERO, Instant::now());
                 guard.may_be_shared.set(is_shared);
-                let guard = Rc::new(guard);
                 self.say(|| format!("has resumed {}", guard.describe()));
                 self.ledger.resumed(&guard);
                 self.holds(guard).await;

@@ -1,7 +1,8 @@
 //! Work that the library runs under a lease, limiters, and what an operator does.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{panic::AssertUnwindSafe, rc::Rc, time::Duration};
 
+use futures::FutureExt;
 use leasehold::{
     Error, Key, Lease,
     jobs::{Once, Term},
@@ -32,12 +33,10 @@ impl Task {
     }
 
     async fn takes_a_permit(&self) {
-        let limiter = self.leases.limiter("calls", 3, WINDOW);
-        let limiter = if self.now_and_then(30) {
-            limiter.smooth(2)
-        } else {
-            limiter
-        };
+        let mut limiter = self.leases.limiter("calls", 3, WINDOW);
+        if self.now_and_then(30) {
+            limiter = limiter.smooth(2);
+        }
         let limit = self.millis(3_000);
         self.say(|| "wants a permit of the limiter".to_owned());
         let call = limiter.permit().wait_for(limit);
@@ -52,7 +51,7 @@ impl Task {
             None => "wants none any more".to_owned(),
         });
         if let Some(Ok(_)) = answer {
-            self.ledger.permitted(1);
+            self.ledger.permitted();
         }
     }
 
@@ -108,10 +107,10 @@ impl Task {
             key: key.clone(),
             owner: owner.to_owned(),
             token,
-            until: Cell::new(until),
+            until,
         };
         let now = Instant::now();
-        let guard = Rc::new(Guard::new(self.client, held, false, Duration::ZERO, now));
+        let guard = Guard::new(self.client, held, false, Duration::ZERO, now);
         self.ledger.granted(&guard, None);
         guard
     }
@@ -119,12 +118,8 @@ impl Task {
     /// Works under a lease.
     async fn works(&self, lease: &Lease, took: Duration) {
         let until = lease.deadline().min(Instant::now() + took);
-        let _guard = self.begins(
-            lease.key(),
-            lease.owner(),
-            lease.cancellation_token(),
-            until,
-        );
+        let (key, owner, token) = (lease.key(), lease.owner(), lease.cancellation_token());
+        let _guard = self.begins(key, owner, token, until);
         sleep(took).await;
         self.ledger.check();
     }
@@ -152,7 +147,7 @@ impl Task {
             let done = self.within(limit + CALL * 2, work).await;
             self.say(|| format!("has worked: {:?}", done.map_err(|error| error.to_string())));
         };
-        if self.survives(work).await {
+        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
             self.say(|| "its work has panicked".to_owned());
             self.ledger.count("panicked");
         }
@@ -172,16 +167,11 @@ impl Task {
         let owner = self.course.owner_of(client);
         self.say(|| format!("releases all leases of {owner}"));
         self.server.state().evictions += 1;
-        let _ = self
-            .within(CALL * 4, self.leases.release_owner(&owner))
-            .await;
-        self.server.state().evictions -= 1;
-        self.evicted();
-    }
-
-    /// All leases may have been ended now.
-    fn evicted(&self) {
+        let released = self.leases.release_owner(&owner);
+        let _ = self.within(CALL * 4, released).await;
         let mut state = self.server.state();
+        state.evictions -= 1;
+        // All leases may have been ended now.
         let keys: Vec<_> = state.records.keys().cloned().collect();
         for key in keys {
             state.evicted.insert(key, Instant::now());

@@ -333,10 +333,10 @@ impl Ledger {
         self.inner.borrow_mut().done.insert((key.clone(), tick));
     }
 
-    /// A caller has so many permits of a limiter.
-    pub fn permitted(&self, permits: u32) {
+    /// A caller has a permit of a limiter.
+    pub fn permitted(&self) {
         let mut inner = self.inner.borrow_mut();
-        inner.permits += u64::from(permits);
+        inner.permits += 1;
         let (had, granted) = (inner.permits, self.server.state().permits_granted);
         drop(inner);
         self.count("permit");

@@ -52,12 +52,8 @@ impl Left {
         others_go_on(course, server, ledger).await;
         let mut rng = course.rng(0, 0, 0);
         for guard in self.guards {
-            // The ledger looks at a guard only for a moment, and the task that had it is gone.
-            if let Some(Guard {
-                held: Held::Lease(lease),
-                ..
-            }) = Rc::into_inner(guard)
-            {
+            // The task that had it is gone.
+            if let Some(lease) = guard.into_lease() {
                 ledger.count("guard left");
                 ends(lease, rng.u8(0..3), server).await;
             }
@@ -107,7 +103,7 @@ async fn others_go_on(course: &Course, server: &Arc<Server>, ledger: &Ledger) {
             Ok(lease) => {
                 let held = Held::Lease(lease);
                 let guard = Guard::new(course.clients, held, false, Duration::ZERO, asked);
-                ledger.granted(&Rc::new(guard), None);
+                ledger.granted(&guard, None);
             }
             Err(error) => server.accuse(Judge::Kept, || format!("{key}: {error}")),
         }

@@ -2,11 +2,10 @@
 
 mod waiting;
 
-use std::{cell::RefCell, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use futures::FutureExt;
-use leasehold::{Attempt, Key, Leases};
+use leasehold::{Attempt, Key, Lease, Leases};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -108,9 +107,7 @@ impl Task {
     }
 
     pub fn say(&self, what: impl FnOnce() -> String) {
-        self.server
-            .trace
-            .say(Who::Task(self.client, self.number), what);
+        self.server.say(Who::Task(self.client, self.number), what);
     }
 
     /// A random number below this one.
@@ -120,7 +117,7 @@ impl Task {
 
     /// Whether something happens that happens so often in a hundred times.
     pub fn now_and_then(&self, percent: u32) -> bool {
-        self.rng.borrow_mut().u32(0..100) < percent
+        self.below(100) < percent
     }
 
     pub fn millis(&self, most: u64) -> Duration {
@@ -135,36 +132,24 @@ impl Task {
         self.server.control == Some(control)
     }
 
+    fn choose<T: Copy>(&self, from: &[T], otherwise: T) -> T {
+        let chosen = self.rng.borrow_mut().choice(from).copied();
+        chosen.unwrap_or(otherwise)
+    }
+
     pub fn choose_key(&self) -> &'static str {
-        self.rng
-            .borrow_mut()
-            .choice(self.course.key_names())
-            .copied()
-            .unwrap_or("one")
+        self.choose(self.course.key_names(), "one")
     }
 
     pub fn ttl(&self) -> Duration {
-        let ttls = if self.course.is_contended {
-            &TTLS[2..]
-        } else {
-            &TTLS[..]
-        };
-        self.rng
-            .borrow_mut()
-            .choice(ttls)
-            .copied()
-            .unwrap_or(TTLS[0])
+        let first = if self.course.is_contended { 2 } else { 0 };
+        self.choose(&TTLS[first..], TTLS[0])
     }
 
     /// For how long the next lease stays.
     fn idle(&self) -> Duration {
-        let stays = self.rng.borrow_mut().u32(0..100) < self.course.sticky;
-        let idle = self
-            .rng
-            .borrow_mut()
-            .choice(&IDLE)
-            .copied()
-            .unwrap_or_default();
+        let stays = self.now_and_then(self.course.sticky);
+        let idle = self.choose(&IDLE, Duration::ZERO);
         if stays { idle } else { Duration::ZERO }
     }
 
@@ -206,11 +191,10 @@ impl Task {
         if asked.is_barging || goes_to_the_front {
             acquire = acquire.barging();
         }
+        // Who waits for no time takes no turn.
+        let is_at_once = asked.wait_for == Some(Duration::ZERO);
         let wait = Wait {
-            // Who waits for no time takes no turn.
-            is_in_turn: !asked.is_barging
-                && !asked.is_reentrant
-                && asked.wait_for != Some(Duration::ZERO),
+            is_in_turn: !(asked.is_barging || asked.is_reentrant || is_at_once),
             is_shared: asked.is_shared,
             ..self.wait(&[asked.key])
         };
@@ -243,13 +227,8 @@ impl Task {
         self.may_stay(asked.key, asked.idle);
         let is_dropped = answer.is_none();
         if let Some(Ok(lease)) = answer {
-            self.has(
-                Held::Lease(lease),
-                Some(wait),
-                asked.is_reentrant,
-                asked.idle,
-            )
-            .await;
+            self.has(lease, Some(wait), asked.is_reentrant, asked.idle)
+                .await;
         }
         is_dropped
     }
@@ -268,7 +247,7 @@ impl Task {
         self.may_stay(key, idle);
         match answer {
             Some(Ok(Attempt::Acquired(lease))) => {
-                self.has(Held::Lease(lease), None, false, idle).await;
+                self.has(lease, None, false, idle).await;
             }
             _ => self.ledger.count("refused"),
         }
@@ -290,10 +269,7 @@ impl Task {
             self.ledger.count("set");
             let mut guards = Vec::new();
             for lease in set.into_leases() {
-                let held = Held::Lease(lease);
-                let guard = Guard::new(self.client, held, false, idle, wait.began);
-                let guard = Rc::new(guard);
-                guards.push(guard);
+                guards.push(self.guard(lease, false, idle, wait.began));
             }
             for guard in &guards {
                 self.ledger.granted(guard, None);
@@ -316,18 +292,28 @@ impl Task {
         self.say(|| format!("wants {n} permits of {key}, ttl {ttl:?}"));
         let (answer, wait) = self.awaits(acquire.into_future(), wait, Some(limit)).await;
         if let Some(Ok(lease)) = answer {
-            self.has(Held::Lease(lease), Some(wait), false, Duration::ZERO)
-                .await;
+            self.has(lease, Some(wait), false, Duration::ZERO).await;
         }
     }
 
     /// The task got a lease.
-    pub async fn has(&self, held: Held, wait: Option<Wait>, is_reentrant: bool, idle: Duration) {
+    async fn has(&self, lease: Lease, wait: Option<Wait>, is_reentrant: bool, idle: Duration) {
         let asked = wait.as_ref().map_or_else(Instant::now, |it| it.began);
-        let guard = Rc::new(Guard::new(self.client, held, is_reentrant, idle, asked));
+        let guard = self.guard(lease, is_reentrant, idle, asked);
         self.say(|| format!("has {}", guard.describe()));
         self.ledger.granted(&guard, wait.as_ref());
         self.holds(guard).await;
+    }
+
+    /// A guard of a lease that the task asked for at this time.
+    pub fn guard(
+        &self,
+        lease: Lease,
+        is_reentrant: bool,
+        idle: Duration,
+        asked: Instant,
+    ) -> Rc<Guard> {
+        Guard::new(self.client, Held::Lease(lease), is_reentrant, idle, asked)
     }
 
     /// The key may stay with the client now, although no task got it.
@@ -343,17 +329,10 @@ impl Task {
             self.ledger.excuse(&key, lasts, binds_others);
         }
     }
-
-    /// Calls code of the application that may panic. Returns whether it did.
-    pub async fn survives(&self, work: impl Future<Output = ()>) -> bool {
-        AssertUnwindSafe(work).catch_unwind().await.is_err()
-    }
 }
 
 /// The keys of these names.
 pub fn keys(names: &[&str]) -> Vec<Key> {
-    names
-        .iter()
-        .filter_map(|name| Key::new(name).ok())
-        .collect()
+    let keys = names.iter().filter_map(|name| Key::new(name).ok());
+    keys.collect()
 }

@@ -232,9 +232,8 @@ impl World {
                 let most = i64::try_from(MARGIN.as_millis()).unwrap_or(0) - 10;
                 let ahead = self.rng.i64(0..=most);
                 self.server.state().ahead = ahead;
-                self.server
-                    .trace
-                    .say(Who::Server, || format!("its clock is {ahead} ms ahead"));
+                let text = || format!("its clock is {ahead} ms ahead");
+                self.server.say(Who::Server, text);
             }
             _ => {}
         }
@@ -247,9 +246,7 @@ impl World {
         let Some(leases) = self.clients[client].leases.clone() else {
             return;
         };
-        self.server
-            .trace
-            .say(Who::Client(client), || "closes".to_owned());
+        self.server.say(Who::Client(client), || "closes".to_owned());
         self.ledger.goes(client, false);
         self.ledger.count("closed");
         let closing = tokio::task::spawn_local(async move { leases.close().await });
@@ -261,7 +258,6 @@ impl World {
             return;
         }
         self.server
-            .trace
             .say(Who::Client(client), || "is killed".to_owned());
         self.ledger.goes(client, true);
         self.ledger.count("killed");
@@ -295,9 +291,7 @@ impl World {
             if let Some(leases) = client.leases {
                 self.ledger.goes(number, false);
                 let bound = Duration::from_secs(1_300);
-                self.server
-                    .trace
-                    .say(Who::Client(number), || "closes".to_owned());
+                self.server.say(Who::Client(number), || "closes".to_owned());
                 if timeout(bound, leases.close()).await.is_err() {
                     let text = || format!("the close of client {number} takes more than {bound:?}");
                     self.server.accuse(Judge::Bound, text);

@@ -49,48 +49,38 @@ impl Task {
             let answer = asked.await;
             (answer, self.ledger.waited(number))
         };
-        let ledger = self.ledger.clone();
-        let server = self.server.clone();
+        let ledger = &self.ledger;
         let mut asked = pin!(asked);
         let kind = self.below(100);
         let limit = self.millis(300);
         let _gone = OnDrop(|| drop(ledger.waited(number)));
         let answer = match kind {
             0..15 => timeout(limit, asked).await.ok(),
-            15.. if kind < 15 + often => {
-                let mut answer = None;
+            15.. if kind < 15 + often => 'answer: {
                 for alone in alone {
                     // It is polled once, or for a while.
-                    let polled = timeout(driven, asked.as_mut()).await;
-                    if let Ok(done) = polled {
-                        answer = Some(done);
-                        break;
+                    if let Ok(done) = timeout(driven, asked.as_mut()).await {
+                        break 'answer Some(done);
                     }
                     ledger.polls(number, false);
                     if !self.course.leaves_futures {
-                        server.state().note_trouble(Instant::now() + alone);
+                        self.server.state().note_trouble(Instant::now() + alone);
                     }
                     sleep(alone).await;
                     ledger.polls(number, true);
                 }
-                match answer {
-                    None => Some(asked.await),
-                    answer => answer,
-                }
+                Some(asked.await)
             }
             _ => Some(asked.await),
         };
-        let who = Who::Task(self.client, self.number);
         let Some((answer, waited)) = answer else {
             ledger.count("dropped");
-            server
-                .trace
-                .say(who, || "has dropped its future".to_owned());
+            self.say(|| "has dropped its future".to_owned());
             return (None, wait);
         };
         if let Err(error) = &answer {
             ledger.count("refused");
-            server.trace.say(who, || format!("is refused: {error}"));
+            self.say(|| format!("is refused: {error}"));
         }
         (Some(answer), waited.unwrap_or(wait))
     }
@@ -128,14 +118,8 @@ impl Task {
             return answer;
         }
         if !self.ledger.is_gone(self.client) {
-            let text = || {
-                format!(
-                    "a call of client {} task {} takes more than {:?}",
-                    self.client,
-                    self.number,
-                    began.elapsed()
-                )
-            };
+            let who = Who::Task(self.client, self.number);
+            let text = || format!("a call of {who} takes more than {:?}", began.elapsed());
             self.server.accuse(Judge::Bound, text);
         }
         call.await
