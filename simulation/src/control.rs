@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use leasehold::{
-    Error, Fence, Holder,
+    Error, Fence, Holder, Key,
     store::{AcquireAnswer, AcquireRequest, LastDone, LeaseId, LockRecord},
 };
 
@@ -75,77 +75,57 @@ impl Control {
         right: impl FnOnce(&mut State) -> Result<AcquireAnswer, Error>,
     ) -> Result<AcquireAnswer, Error> {
         let key = &request.key;
-        match self {
-            Self::GrantsTwice if state.version.is_multiple_of(3) => {
-                let Some(record) = state.records.get_mut(key) else {
-                    return right(state);
-                };
-                let others = std::mem::take(&mut record.holders);
-                let answer = right(state);
-                if let Some(record) = state.records.get_mut(key) {
-                    let new = std::mem::replace(&mut record.holders, others);
-                    record.holders.extend(new);
-                }
-                answer
-            }
-            Self::FencesDoNotRise => {
-                let mut answer = right(state);
-                let one = Fence::new(1);
-                if let Ok(AcquireAnswer::Granted(grant)) = &mut answer {
-                    grant.fence = one;
-                }
-                if let Some(record) = state.records.get_mut(key) {
-                    record.fence = one;
-                    record.holders.iter_mut().for_each(|it| it.fence = one);
-                }
-                answer
-            }
-            Self::IgnoresPlaces => {
-                let places = state
-                    .records
-                    .get_mut(key)
-                    .map(|it| std::mem::take(&mut it.waiters));
-                let answer = right(state);
-                if let (Some(record), Some(mut places)) = (state.records.get_mut(key), places) {
-                    places.retain(|it| Some(it.waiter) != request.turn.waiter());
-                    places.append(&mut record.waiters);
-                    record.waiters = places;
-                }
-                answer
-            }
-            Self::RefusesFreeKeys if state.requests > 20 => {
-                let soon = now + TimeDelta::seconds(1);
-                let somebody = Holder::exclusive(
-                    LeaseId::random(),
-                    "somebody".into(),
-                    Fence::new(1),
-                    now,
-                    soon,
-                );
-                let held = LockRecord::new(key.clone(), Fence::new(1), vec![somebody], soon);
-                let record = state.records.insert(key.clone(), held);
-                let answer = right(state);
-                match record {
-                    Some(record) => state.records.insert(key.clone(), record),
-                    None => state.records.remove(key),
-                };
-                answer
-            }
-            Self::ForgetsTicks => {
-                if let Some(record) = state.records.get_mut(key) {
-                    record.done = LastDone::Nothing;
-                }
-                right(state)
-            }
-            Self::KeepsPlaces => {
-                let answer = right(state);
-                if let Some(record) = state.records.get_mut(key) {
-                    let long = now + TimeDelta::seconds(60);
-                    record.waiters.iter_mut().for_each(|it| it.until = long);
-                }
-                answer
-            }
-            _ => right(state),
+        let before = state.records.get(key).cloned();
+        let is_third = state.version.is_multiple_of(3);
+        let refuses = self == Self::RefusesFreeKeys && state.requests > 20;
+        match (self, state.records.get_mut(key)) {
+            (Self::GrantsTwice, Some(record)) if is_third => record.holders.clear(),
+            (Self::IgnoresPlaces, Some(record)) => record.waiters.clear(),
+            (Self::ForgetsTicks, Some(record)) => record.done = LastDone::Nothing,
+            _ if refuses => drop(state.records.insert(key.clone(), held(key, now))),
+            _ => {}
         }
+        let mut answer = right(state);
+        if refuses {
+            match before {
+                Some(before) => state.records.insert(key.clone(), before),
+                None => state.records.remove(key),
+            };
+            return answer;
+        }
+        if let (Self::FencesDoNotRise, Ok(AcquireAnswer::Granted(grant))) = (self, &mut answer) {
+            grant.fence = Fence::new(1);
+        }
+        match (self, state.records.get_mut(key), before) {
+            (Self::GrantsTwice, Some(record), Some(before)) if is_third => {
+                let new = std::mem::replace(&mut record.holders, before.holders);
+                record.holders.extend(new);
+            }
+            (Self::FencesDoNotRise, Some(record), _) => {
+                record.fence = Fence::new(1);
+                let holders = record.holders.iter_mut();
+                holders.for_each(|it| it.fence = Fence::new(1));
+            }
+            (Self::IgnoresPlaces, Some(record), Some(before)) => {
+                let new = std::mem::replace(&mut record.waiters, before.waiters);
+                let waiter = request.turn.waiter();
+                record.waiters.retain(|it| Some(it.waiter) != waiter);
+                record.waiters.extend(new);
+            }
+            (Self::KeepsPlaces, Some(record), _) => {
+                let long = now + TimeDelta::seconds(60);
+                record.waiters.iter_mut().for_each(|it| it.until = long);
+            }
+            _ => {}
+        }
+        answer
     }
+}
+
+/// A document in which somebody has the key for a while.
+fn held(key: &Key, now: DateTime<Utc>) -> LockRecord {
+    let (fence, soon) = (Fence::new(1), now + TimeDelta::seconds(1));
+    let lease = LeaseId::random();
+    let holder = Holder::exclusive(lease, "somebody".into(), fence, now, soon);
+    LockRecord::new(key.clone(), fence, vec![holder], soon)
 }

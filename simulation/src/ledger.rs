@@ -225,10 +225,9 @@ impl Ledger {
 
     /// Records that a document may keep a lease without a guard.
     pub fn excuse(&self, key: &Key, lasts: Duration, binds_others: bool) {
-        let until = Instant::now() + lasts;
         self.inner.borrow_mut().excuses.push(Excuse {
             key: key.clone(),
-            until,
+            until: Instant::now() + lasts,
             lasts,
             binds_others,
         });

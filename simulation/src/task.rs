@@ -198,7 +198,6 @@ impl Task {
             is_shared: asked.is_shared,
             ..self.wait(&[asked.key])
         };
-        let bound = asked.wait_for;
         if !asked.idle.is_zero() {
             acquire = acquire.sticky(asked.idle);
         }
@@ -220,10 +219,12 @@ impl Task {
             acquire = acquire.max_hold(2 * asked.ttl);
         }
         self.say(|| {
-            let Asked { key, ttl, idle, is_shared, is_reentrant, is_barging, .. } = asked;
-            format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {bound:?}, shared {is_shared}, reentrant {is_reentrant}, barging {is_barging}")
+            let Asked { key, ttl, idle, wait_for, is_shared, is_reentrant, is_barging } = asked;
+            format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {wait_for:?}, shared {is_shared}, reentrant {is_reentrant}, barging {is_barging}")
         });
-        let (answer, wait) = self.awaits(acquire.into_future(), wait, bound).await;
+        let (answer, wait) = self
+            .awaits(acquire.into_future(), wait, asked.wait_for)
+            .await;
         self.may_stay(asked.key, asked.idle);
         let is_dropped = answer.is_none();
         if let Some(Ok(lease)) = answer {

@@ -18,9 +18,10 @@ use crate::{
     course::{CALL_TIMEOUT, Course, MARGIN},
     judge::{Judge, Violation},
     ledger::{Ledger, Tally},
-    panics, restart,
+    panics,
+    restart::Left,
     server::Server,
-    task::{CALL, Task},
+    task::{CALL, Task, keys},
     trace::{Trace, Who},
 };
 
@@ -37,7 +38,7 @@ pub struct Pool {
 }
 
 /// What happened in a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     /// The first thing that was wrong.
     pub violation: Option<Violation>,
@@ -85,8 +86,7 @@ pub fn run(course: &Course, options: &Options) -> Outcome {
             let text = format!("no runtime: {error}");
             return Outcome {
                 violation: Some(Violation::new(Judge::Panicked, text)),
-                tally: Tally::new(),
-                trace: Vec::new(),
+                ..Outcome::default()
             };
         }
     };
@@ -94,21 +94,17 @@ pub fn run(course: &Course, options: &Options) -> Outcome {
     let (server, ledger, left) = tasks.block_on(&runtime, async {
         trace.begin(Instant::now());
         let mut world = World::new(course, options, trace.clone());
-        world.begin();
         world.goes_on().await;
         let clients = std::mem::take(&mut world.clients);
         let is_wrong = world.server.state().violation.is_some();
-        let left = match () {
-            () if is_wrong => None,
-            () if world.is_over => Some(restart::Left::of(
-                clients.into_iter().filter_map(|it| it.leases).collect(),
-                &world.server,
-                &world.ledger,
-            )),
-            () => {
-                world.ends(clients).await;
-                None
-            }
+        let left = if is_wrong {
+            None
+        } else if world.is_over {
+            let handles = clients.into_iter().filter_map(|it| it.leases).collect();
+            Some(Left::of(handles, &world.server, &world.ledger))
+        } else {
+            world.ends(clients).await;
+            None
         };
         (world.server, world.ledger, left)
     });
@@ -145,44 +141,41 @@ fn paused_runtime(seed: u64) -> std::io::Result<Runtime> {
 }
 
 impl World {
+    /// Makes the server and the clients, and lets their tasks begin.
     fn new(course: &Course, options: &Options, trace: Arc<Trace>) -> Self {
         let server = Server::new(trace, options, course.fault_budget);
-        Self {
-            course: course.clone(),
-            ledger: Ledger::new(server.clone(), course.clone()),
-            server,
-            clients: Vec::new(),
-            rng: Rng::with_seed(course.seed ^ 1),
-            is_over: false,
-        }
-    }
-
-    fn begin(&mut self) {
+        let ledger = Ledger::new(server.clone(), course.clone());
         let pool = Rc::new(Pool::default());
-        for client in 0..self.course.clients {
-            let connection = Connection::new(self.server.clone(), client, &self.course);
-            let owner = self.course.owner_of(client);
-            let builder = Leases::builder(connection.clone()).owner(owner);
+        let clients = (0..course.clients).map(|client| {
+            let connection = Connection::new(server.clone(), client, course);
+            let builder = Leases::builder(connection.clone()).owner(course.owner_of(client));
             let leases = builder.call_timeout(CALL_TIMEOUT).build();
-            let tasks = (0..self.course.tasks).map(|number| {
+            let tasks = (0..course.tasks).map(|number| {
                 let task = Task {
-                    course: self.course.clone(),
-                    server: self.server.clone(),
-                    ledger: self.ledger.clone(),
+                    course: course.clone(),
+                    server: server.clone(),
+                    ledger: ledger.clone(),
                     leases: leases.clone(),
                     pool: pool.clone(),
                     client,
                     number,
-                    rng: RefCell::new(self.course.rng(client, number + 1, 0)),
+                    rng: RefCell::new(course.rng(client, number + 1, 0)),
                 };
                 tokio::task::spawn_local(task.run())
             });
-            let tasks = tasks.collect();
-            self.clients.push(Client {
+            Client {
+                tasks: tasks.collect(),
                 leases: Some(leases),
                 connection,
-                tasks,
-            });
+            }
+        });
+        Self {
+            course: course.clone(),
+            clients: clients.collect(),
+            ledger,
+            server,
+            rng: Rng::with_seed(course.seed ^ 1),
+            is_over: false,
         }
     }
 
@@ -224,9 +217,10 @@ impl World {
     /// Something that no task does.
     fn event(&mut self) {
         let client = self.rng.usize(0..self.clients.len());
+        let is_there = !self.ledger.is_gone(client);
         match self.rng.u8(0..6) {
-            0 if self.course.closes => self.close(client),
-            1 if self.course.kills => self.kill(client),
+            0 if self.course.closes && is_there => self.close(client),
+            1 if self.course.kills && is_there => self.kill(client),
             4 if self.course.ends_runtime => self.is_over = true,
             2 | 3 if self.course.steps_clock => {
                 let most = i64::try_from(MARGIN.as_millis()).unwrap_or(0) - 10;
@@ -240,9 +234,6 @@ impl World {
     }
 
     fn close(&mut self, client: usize) {
-        if self.ledger.is_gone(client) {
-            return;
-        }
         let Some(leases) = self.clients[client].leases.clone() else {
             return;
         };
@@ -254,9 +245,6 @@ impl World {
     }
 
     fn kill(&mut self, client: usize) {
-        if self.ledger.is_gone(client) {
-            return;
-        }
         self.server
             .say(Who::Client(client), || "is killed".to_owned());
         self.ledger.goes(client, true);
@@ -268,10 +256,9 @@ impl World {
         // Its leases stay until they expire.
         let owner = self.course.owner_of(client);
         let mut state = self.server.state();
-        let keys = crate::task::keys(self.course.key_names());
-        let left = keys.iter().map(|key| state.left(key, &owner)).max();
-        let left = left.unwrap_or_default();
-        let lasts = left.max(CALL) + CALL;
+        let keys = keys(self.course.key_names());
+        let left = keys.iter().map(|key| state.left(key, &owner));
+        let lasts = left.fold(CALL, Duration::max) + CALL;
         state.note_trouble(Instant::now() + lasts);
         drop(state);
         for key in keys {
