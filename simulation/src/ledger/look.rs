@@ -1,13 +1,13 @@
 //! The judges that look at the documents now and then: whether a task waits for a key that no task has, whether a
 //! document keeps a lease without a guard, and whether it keeps a place of a client that does not wait.
 
-use std::{collections::BTreeMap, rc::Weak, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use leasehold::{Holder, Key, Place};
+use leasehold::Place;
 use tokio::time::Instant;
 
-use super::{Excuse, Inner, Ledger, Wait, prolong_stays};
-use crate::{course::Course, judge::Judge, server::describe};
+use super::{Ledger, Wait, prolong_stays};
+use crate::{course::Course, judge::Judge, server::describe, task::keys};
 
 /// A place that is given up by a request which is lost counts for so long.
 const LONGEST_PLACE: Duration = Duration::from_secs(4);
@@ -20,70 +20,54 @@ impl Ledger {
         let state = self.server.state();
         let (calm, server_now) = (state.trouble, state.now());
         let bounds = Bounds::of(&self.course);
-        let mut inner = self.inner.borrow_mut();
-        let Inner {
-            guards,
-            waits,
-            excuses,
-            free,
-            kept,
-            surplus,
-            gone,
-            killed,
-            ..
-        } = &mut *inner;
-        for guard in guards.iter().filter_map(Weak::upgrade) {
-            prolong_stays(excuses, guard.key());
+        let all_guards = self.guards();
+        let mut borrowed = self.inner.borrow_mut();
+        let inner = &mut *borrowed;
+        for guard in &all_guards {
+            prolong_stays(&mut inner.excuses, guard.key());
         }
-        excuses.retain(|it| it.until > now);
+        inner.excuses.retain(|it| it.until > now);
         let mut found = None;
-        for key in self
-            .course
-            .key_names()
-            .iter()
-            .filter_map(|it| Key::new(it).ok())
-        {
-            let has_guard = guards
-                .iter()
-                .filter_map(Weak::upgrade)
-                .any(|it| *it.key() == key);
+        for key in keys(self.course.key_names()) {
+            let has_guard = all_guards.iter().any(|it| *it.key() == key);
             let record = state.records.get(&key);
-            let of_key = |it: &&Excuse| it.key == key;
-            let is_killed = record.is_some_and(|it| {
-                let places = it.live_places(server_now).map(|it| &*it.owner);
-                let mut owners = it
-                    .live_holders(server_now)
-                    .map(|it| &*it.owner)
-                    .chain(places);
-                owners.any(|it| killed.contains(it))
-            });
-            let is_held = record.is_some_and(|it| it.live_holders(server_now).next().is_some());
-            let others_wait = excuses.iter().filter(of_key).any(|it| it.binds_others);
-            let binds = is_killed || (is_held && others_wait);
-            let is_excused = excuses.iter().any(|it| it.key == key);
-            let waiting = || waits.values().filter(|it| it.keys.contains(&key));
+            let holders = || {
+                record
+                    .into_iter()
+                    .flat_map(|it| it.live_holders(server_now))
+            };
+            let places = record.into_iter().flat_map(|it| it.live_places(server_now));
+            let mut owners = holders()
+                .map(|it| &it.owner)
+                .chain(places.map(|it| &it.owner));
+            let is_killed = owners.any(|it| inner.killed.contains(&**it));
+            let excused = || inner.excuses.iter().filter(|it| it.key == key);
+            let others_wait = excused().any(|it| it.binds_others);
+            let binds = is_killed || (holders().next().is_some() && others_wait);
+            let is_excused = excused().next().is_some();
+            let waiting = || inner.waits.values().filter(|it| it.keys.contains(&key));
             // A task that is not polled may have it without knowing, and one that waits for another key too.
             let may_have = |it: &Wait| {
-                let is_holder = |holder: &Holder| *holder.owner == *self.course.owner_of(it.client);
-                let holds = record.is_some_and(|it| it.live_holders(server_now).any(is_holder));
+                let owner = self.course.owner_of(it.client);
+                let holds = holders().any(|it| *it.owner == *owner);
                 // A set takes its keys one after the other.
                 holds && (it.polled_since.is_none() || it.keys.last() != Some(&key))
             };
             if has_guard || binds || waiting().any(may_have) {
-                free.remove(&key);
+                inner.free.remove(&key);
             } else {
-                free.entry(key.clone()).or_insert(now);
+                inner.free.entry(key.clone()).or_insert(now);
             }
-            if let Some(&since) = free.get(&key) {
+            if let Some(&since) = inner.free.get(&key) {
                 let polled =
-                    waiting().filter(|it| it.keys.len() == 1 && !gone.contains(&it.client));
+                    waiting().filter(|it| it.keys.len() == 1 && !inner.gone.contains(&it.client));
                 // A key that stays is not given up for those who take no place.
                 let polled = polled.filter(|it| it.is_in_turn || !is_excused);
                 let longest = polled
                     .filter_map(|it| Some(it.began.max(it.polled_since?)))
                     .min();
                 if let Some(began) = longest
-                    && now > since.max(began).max(calm) + bounds.sleeps
+                    && now > since.max(began).max(calm) + bounds.key
                 {
                     let text = format!(
                         "nobody has {key}, and a task has waited for {:?}: {}",
@@ -93,34 +77,36 @@ impl Ledger {
                     found = found.or(Some((Judge::Sleeps, text)));
                 }
             }
-            let holder = record.and_then(|it| it.live_holders(server_now).next());
-            match holder.filter(|_| free.contains_key(&key) && waiting().next().is_none()) {
-                Some(holder) if !is_excused => {
-                    let since = *kept.entry(key.clone()).or_insert(now);
-                    if now > since.max(calm) + bounds.kept {
+            let is_unused = inner.free.contains_key(&key) && waiting().next().is_none();
+            match holders().next() {
+                Some(holder) if is_unused && !is_excused => {
+                    let since = *inner.kept.entry(key.clone()).or_insert(now);
+                    if now > since.max(calm) + bounds.key {
                         let text = format!("{key} is kept for nobody: {holder:?}");
                         found = found.or(Some((Judge::Kept, text)));
                     }
                 }
-                _ => drop(kept.remove(&key)),
+                _ => drop(inner.kept.remove(&key)),
             }
             // A client has a place for its line, and one for each owner that enters again.
             let mut places = BTreeMap::<usize, Vec<&Place>>::new();
             for place in record.into_iter().flat_map(|it| &it.waiters) {
                 if let Some(&client) = state.waiters.get(&place.waiter)
-                    && !gone.contains(&client)
+                    && !inner.gone.contains(&client)
                 {
                     places.entry(client).or_default().push(place);
                 }
             }
-            surplus.retain(|(client, of), _| *of != key || places.contains_key(client));
+            inner
+                .surplus
+                .retain(|(client, of), _| *of != key || places.contains_key(client));
             for (client, places) in places {
                 let live = places.iter().filter(|it| it.until > server_now);
                 let id = (client, key.clone());
                 if live.count() <= waiting().filter(|it| it.client == client).count() {
-                    surplus.remove(&id);
+                    inner.surplus.remove(&id);
                 } else {
-                    let since = *surplus.entry(id).or_insert(now);
+                    let since = *inner.surplus.entry(id).or_insert(now);
                     if now > since.max(calm + LONGEST_PLACE) + bounds.place {
                         let text = format!("nobody of client {client} waits in one of {places:?}");
                         found = found.or(Some((Judge::Place, text)));
@@ -139,7 +125,7 @@ impl Ledger {
                 }
             }
         }
-        drop((inner, state));
+        drop((borrowed, state));
         if let Some((judge, text)) = found {
             self.server.accuse(judge, || text);
         }
@@ -148,8 +134,9 @@ impl Ledger {
 
 /// How long something may last that should end soon.
 struct Bounds {
-    sleeps: Duration,
-    kept: Duration,
+    /// Before a key that nobody has is granted, or a lease that nobody has is released.
+    key: Duration,
+    /// Before a place that nobody needs is given up.
     place: Duration,
 }
 
@@ -162,8 +149,7 @@ impl Bounds {
             Duration::ZERO
         };
         Self {
-            sleeps: Duration::from_secs(4) + ways + failed,
-            kept: Duration::from_secs(4) + ways + failed,
+            key: Duration::from_secs(4) + ways + failed,
             place: Duration::from_millis(200) + ways,
         }
     }
