@@ -136,13 +136,12 @@ impl Connection {
         *faulty = Some(now);
         *state.tally.entry(kind).or_default() += 1;
         let first = rng.bool();
-        // Nothing arrives, and the client hears of it after the time of a way.
+        // The client hears of it after the time of a way.
         let soon = Some(Duration::from_millis(self.course.way));
+        let never_arrives = |failure| (None, Some((failure, soon)));
         let mut lasts = Duration::ZERO;
         match kind {
-            "fault: lost" if first => {
-                (fate.out, fate.error) = (None, Some((Failure::Unreachable, soon)))
-            }
+            "fault: lost" if first => (fate.out, fate.error) = never_arrives(Failure::Unreachable),
             "fault: lost" => fate.error = Some((Failure::Interrupted, None)),
             "fault: late" if first => (fate.out, lasts) = (Some(long), long),
             "fault: late" => (fate.back, lasts) = (Some(long), long),
@@ -154,9 +153,7 @@ impl Connection {
                 (fate.out, lasts) = (Some(long), long);
                 fate.error = Some((Failure::Interrupted, Some(long / 4)));
             }
-            "fault: refused" => {
-                (fate.out, fate.error) = (None, Some((Failure::Overloaded, soon)));
-            }
+            "fault: refused" => (fate.out, fate.error) = never_arrives(Failure::Overloaded),
             "fault: stalled" => (fate.stall, lasts) = (long / 8, long / 8),
             _ => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
         }

@@ -104,11 +104,8 @@ impl Task {
         if lease.mode() == Mode::Permits {
             return;
         }
-        let limit = if self.now_and_then(30) {
-            self.millis(60)
-        } else {
-            CALL
-        };
+        let is_short = self.now_and_then(30);
+        let limit = if is_short { self.millis(60) } else { CALL };
         self.ledger.count("converted");
         self.ledger.converts(self.client, lease.key());
         if self.rng.borrow_mut().bool() {

@@ -143,11 +143,8 @@ struct Bounds {
 impl Bounds {
     fn of(course: &Course) -> Self {
         let ways = Duration::from_millis(course.way) * 6;
-        let failed = if course.faults.any() || course.kills {
-            Duration::from_secs(12)
-        } else {
-            Duration::ZERO
-        };
+        let may_fail = course.faults.any() || course.kills;
+        let failed = Duration::from_secs(if may_fail { 12 } else { 0 });
         Self {
             key: Duration::from_secs(4) + ways + failed,
             place: Duration::from_millis(200) + ways,

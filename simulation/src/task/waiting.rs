@@ -36,11 +36,8 @@ impl Task {
     ) -> (Option<Result<T, Error>>, Wait) {
         wait.polled_since = Some(Instant::now());
         let number = self.ledger.waits(wait.clone());
-        let (alone, often) = if self.course.leaves_futures {
-            (30_000, 30)
-        } else {
-            (1_500, 10)
-        };
+        let is_long = self.course.leaves_futures;
+        let (alone, often) = if is_long { (30_000, 30) } else { (1_500, 10) };
         let alone = [(); 2].map(|()| self.millis(alone));
         let driven = self.millis(if self.now_and_then(50) { 0 } else { 200 });
         let bound = limit.map_or(FOR_EVER, |limit| limit + CALL_TIMEOUT + CALL / 2);
@@ -63,7 +60,7 @@ impl Task {
                         break 'answer Some(done);
                     }
                     ledger.polls(number, false);
-                    if !self.course.leaves_futures {
+                    if !is_long {
                         self.server.state().note_trouble(Instant::now() + alone);
                     }
                     sleep(alone).await;
@@ -86,10 +83,9 @@ impl Task {
     }
 
     /// Records that the task may wait for a key, until the value is dropped.
-    pub fn waits_for(&self, key: &str) -> impl Drop + use<> {
+    pub fn waits_for(&self, key: &str) -> impl Drop + use<'_> {
         let number = self.ledger.waits(self.wait(&[key]));
-        let ledger = self.ledger.clone();
-        OnDrop(move || drop(ledger.waited(number)))
+        OnDrop(move || drop(self.ledger.waited(number)))
     }
 
     /// Perhaps drops a future before it is done.
