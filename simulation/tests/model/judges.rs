@@ -2,14 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use leasehold::{
-    Mode,
-    store::{AcquireRequest, Grant, LockRecord, Turn},
+    Fence, Mode,
+    store::{AcquireAnswer, AcquireRequest, Turn},
 };
 use stateright::Property;
 
 use super::{
-    server::{Answer, Call, carry_out},
-    state::{CLIENTS, KEY, MARGIN, STRANGE, State, TICK, TTL, at, lease, number},
+    server::{Answer, Call},
+    state::{KEY, MARGIN, State, TICK, TTL, at, strange, whose},
     steps::Setting,
 };
 
@@ -32,12 +32,8 @@ pub fn all() -> Vec<Property<Setting>> {
         }),
         Property::always(FREE, free),
         Property::always(PLACES, |_, it: &State| {
-            let mut live = it
-                .document
-                .iter()
-                .flat_map(|it| &it.places)
-                .filter(|it| it.1 > 0);
-            live.all(|place| it.clients[place.0].waits)
+            let mut live = it.document.iter().flat_map(|it| it.live_places(at(0)));
+            live.all(|place| it.clients[whose(place.waiter)].waits)
         }),
     ]
 }
@@ -45,30 +41,24 @@ pub fn all() -> Vec<Property<Setting>> {
 /// What a new grant, or an upgrade, violates.
 pub fn grant(
     state: &State,
-    before: Option<&LockRecord>,
-    call: &Call,
-    grant: Grant,
+    request: Option<&AcquireRequest>,
+    fence: Fence,
     time: DateTime<Utc>,
 ) -> Option<&'static str> {
-    let is_rising = Some(number(grant.fence)) > state.newest;
-    let Call::Acquire(request) = call else {
+    let is_rising = Some(fence) > state.newest;
+    let Some(request) = request else {
         return (!is_rising).then_some(FENCES);
     };
     let is_own = |owner: &str| request.reentrant && *request.owner == *owner;
+    let before = state.document.as_ref();
     let live = || before.into_iter().flat_map(|it| it.live_holders(time));
     // An owner that enters again has the fence of its other lease.
-    let own = live()
-        .filter(|it| is_own(&it.owner))
-        .map(|it| it.fence)
-        .max();
-    if !own.map_or(is_rising, |own| own == grant.fence) {
+    let own = live().filter(|it| is_own(&it.owner));
+    let own = own.map(|it| it.fence).max();
+    if !own.map_or(is_rising, |own| own == fence) {
         return Some(FENCES);
     }
-    let (tick, done) = (
-        request.tick.map(|it| it.number()),
-        state.done.map(|it| it.0),
-    );
-    if tick.is_some() && tick <= done {
+    if request.tick.is_some() && request.tick <= state.done.map(|it| it.0) {
         return Some(ONCE);
     }
     // The places keep a free key for a tick. If it is free from a time on that is further ahead, the clock stepped back.
@@ -91,27 +81,25 @@ pub fn grant(
 }
 
 fn exclusion(setting: &Setting, state: &State) -> bool {
-    let held = |client: usize| state.clients[client].lease.and_then(|it| it.1);
-    let all = || (0..CLIENTS).filter(|client| held(*client).is_some());
-    let taken: i64 = all()
-        .map(|client| setting.requests[client].access.permits())
-        .sum();
-    let is_beside = |one: usize, other: usize| {
-        let is_own = setting.requests[one].reentrant
-            && setting.requests[one].owner == setting.requests[other].owner;
-        match (held(one).map(|it| it.mode), held(other).map(|it| it.mode)) {
-            (Some(Mode::Shared), Some(Mode::Shared)) => true,
-            (Some(Mode::Permits), Some(Mode::Permits)) => {
-                taken <= setting.requests[one].access.capacity()
-            }
-            _ => is_own,
+    let held = state.clients.iter().zip(&setting.requests);
+    let held = held.filter_map(|(client, request)| Some((client.lease?.1?.mode, request)));
+    let held: Vec<_> = held.collect();
+    let taken: i64 = held.iter().map(|it| it.1.access.permits()).sum();
+    let is_beside = |(mode, one): (Mode, &AcquireRequest),
+                     (other_mode, other): (Mode, &AcquireRequest)| {
+        match (mode, other_mode) {
+            (Mode::Shared, Mode::Shared) => true,
+            (Mode::Permits, Mode::Permits) => taken <= one.access.capacity(),
+            _ => one.reentrant && other.reentrant && one.owner == other.owner,
         }
     };
-    all().all(|one| all().all(|other| one == other || is_beside(one, other)))
+    held.iter()
+        .enumerate()
+        .all(|(index, one)| held[..index].iter().all(|other| is_beside(*one, *other)))
 }
 
 fn stranger() -> AcquireRequest {
-    AcquireRequest::exclusive(KEY.clone(), lease(STRANGE), "stranger".into(), TICK)
+    AcquireRequest::exclusive(KEY.clone(), strange(), "stranger".into(), TICK)
 }
 
 fn is_granted(
@@ -120,9 +108,8 @@ fn is_granted(
     request: AcquireRequest,
     time: DateTime<Utc>,
 ) -> bool {
-    let record = state.document.as_ref().map(|it| it.record(setting));
-    let (_, answer) = carry_out(setting.fault, record.as_ref(), Call::Acquire(request), time);
-    matches!(answer, Answer::Granted(_))
+    let (_, answer) = setting.carry_out(state, Call::Acquire(request), time);
+    matches!(answer, Answer::Acquire(AcquireAnswer::Granted(_)))
 }
 
 /// If nobody holds the key, the first in the queue is granted it, or a stranger if nobody waits.
@@ -131,9 +118,9 @@ fn free(setting: &Setting, state: &State) -> bool {
         return true;
     };
     let mut request = stranger();
-    if let Some((first, _)) = document.places.iter().find(|it| it.1 > 0) {
-        request = setting.requests[*first].clone();
-        (request.lease, request.tick) = (lease(STRANGE), None);
+    if let Some(first) = document.live_places(at(0)).next() {
+        request = setting.requests[whose(first.waiter)].clone();
+        (request.lease, request.tick) = (strange(), None);
     }
-    document.holders.iter().any(|it| it.expires > 0) || is_granted(setting, state, request, at(0))
+    document.live_holders(at(0)).next().is_some() || is_granted(setting, state, request, at(0))
 }

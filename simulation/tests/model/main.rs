@@ -33,35 +33,36 @@ use state::{KEY, PLACE, TICK, TTL, lease, waiter};
 use stateright::{Checker, HasDiscoveries, Model};
 use steps::Setting;
 
-/// The first two clients are alike.
-const TWO: &[&[usize]] = &[&[0, 1], &[2]];
-
-/// Clients that ask for exclusive leases in turn, but for this change.
+/// Clients of one owner that ask for exclusive leases in turn, but for this change.
 fn setting(change: fn(usize, AcquireRequest) -> AcquireRequest) -> Setting {
+    let (ttl, counts_for) = (TICK * TTL as u32, TICK * PLACE as u32);
     let request = |client| {
-        let (lease, ttl, counts_for) = (lease((client, 0)), TICK * TTL as u32, TICK * PLACE as u32);
-        let owner = ["a", "b", "c"][client].into();
-        let request = AcquireRequest::exclusive(KEY.clone(), lease, owner, ttl);
-        change(
-            client,
-            request.turn(Turn::in_turn(waiter(client), counts_for)),
-        )
+        let request = AcquireRequest::exclusive(KEY.clone(), lease(client, 0), "a".into(), ttl);
+        let turn = Turn::in_turn(waiter(client), counts_for);
+        change(client, request.turn(turn))
     };
     Setting {
         requests: [0, 1, 2].map(request),
-        alike: TWO,
+        alike: 2,
         converts: false,
         evicts: false,
         odd_clock: true,
-        late: 1,
         fault: None,
+    }
+}
+
+/// The same without steps of the clock.
+fn steady(change: fn(usize, AcquireRequest) -> AcquireRequest) -> Setting {
+    Setting {
+        odd_clock: false,
+        ..setting(change)
     }
 }
 
 fn exclusive() -> Setting {
     Setting {
         evicts: true,
-        alike: &[&[0, 1, 2]],
+        alike: 3,
         ..setting(|_, it| it)
     }
 }
@@ -85,29 +86,20 @@ fn readers_and_a_writer() -> Setting {
 }
 
 fn readers_and_a_writer_in_turn() -> Setting {
-    Setting {
-        odd_clock: false,
-        ..setting(shared_beside_exclusive)
-    }
+    steady(shared_beside_exclusive)
 }
 
 /// Two clients that want one of two permits, and one that wants both.
 fn permits() -> Setting {
-    Setting {
-        odd_clock: false,
-        ..setting(|client, it| it.permits([1, 1, 2][client], 2).unwrap())
-    }
+    steady(|client, it| it.permits([1, 1, 2][client], 2).unwrap())
 }
 
 /// Two clients of one owner, and another client.
 fn reentrant() -> Setting {
-    Setting {
-        odd_clock: false,
-        ..setting(|client, mut it| {
-            it.owner = ["a", "a", "c"][client].into();
-            if client == 2 { it } else { it.reentrant() }
-        })
-    }
+    steady(|client, mut it| {
+        it.owner = ["a", "a", "c"][client].into();
+        if client == 2 { it } else { it.reentrant() }
+    })
 }
 
 /// Each client upgrades and downgrades its lease.
@@ -128,10 +120,7 @@ fn once() -> Setting {
 }
 
 fn once_in_turn() -> Setting {
-    Setting {
-        odd_clock: false,
-        ..setting(job)
-    }
+    steady(job)
 }
 
 /// Visits every state, and fails if one violates a property. There are at least as many states as `least`, so that a

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use leasehold::{
     rules::{self, Write},
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId, LockRecord,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, LockRecord,
         ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     },
 };
@@ -19,15 +19,13 @@ pub enum Call {
     Evict,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The answer of the rule, if it tells the client anything.
 pub enum Answer {
-    /// The lease is live, and as the request wants it.
-    Granted(Grant),
-    Refused,
-    /// The lease is not live, or its tick is done.
-    Ended,
-    /// Another request was carried out.
-    Done,
+    Acquire(AcquireAnswer),
+    Renew(RenewAnswer),
+    Convert(ConvertAnswer),
+    Release(ReleaseAnswer),
+    Nothing,
 }
 
 /// What is wrong with the server.
@@ -61,34 +59,21 @@ fn by_rule(record: Option<&LockRecord>, call: &Call, now: DateTime<Utc>) -> (Wri
     match call {
         Call::Acquire(request) => {
             let it = rules::acquire(record, request, now);
-            match it.answer.unwrap() {
-                AcquireAnswer::Granted(grant) => (it.write, Answer::Granted(grant)),
-                AcquireAnswer::Held(_) => (it.write, Answer::Refused),
-                AcquireAnswer::Done(_) => (it.write, Answer::Ended),
-            }
+            (it.write, Answer::Acquire(it.answer.unwrap()))
         }
         Call::Renew(request) => {
             let it = rules::renew(record, request, now);
-            match it.answer {
-                RenewAnswer::Renewed(grant) => (it.write, Answer::Granted(grant)),
-                _ => (it.write, Answer::Ended),
-            }
+            (it.write, Answer::Renew(it.answer))
         }
         Call::Convert(request) => {
             let it = rules::convert(record, request, now);
-            match it.answer.unwrap() {
-                ConvertAnswer::Converted(grant) => (it.write, Answer::Granted(grant)),
-                _ => (it.write, Answer::Refused),
-            }
+            (it.write, Answer::Convert(it.answer.unwrap()))
         }
         Call::Release(request) => {
             let it = rules::release(record, request, now);
-            match it.answer {
-                ReleaseAnswer::Released => (it.write, Answer::Done),
-                ReleaseAnswer::NotHeld => (it.write, Answer::Ended),
-            }
+            (it.write, Answer::Release(it.answer))
         }
-        Call::Leave(waiter) => (rules::leave(record, *waiter, now).write, Answer::Done),
-        Call::Evict => (rules::evict(record, now).write, Answer::Done),
+        Call::Leave(waiter) => (rules::leave(record, *waiter, now).write, Answer::Nothing),
+        Call::Evict => (rules::evict(record, now).write, Answer::Nothing),
     }
 }

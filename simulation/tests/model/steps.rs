@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use leasehold::{
-    Mode,
+    Fence, Mode,
     rules::Write,
-    store::{AcquireRequest, ConvertRequest, Grant, LockRecord, ReleaseRequest, RenewRequest},
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId,
+        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
 };
 use stateright::{Model, Property};
 
@@ -13,8 +17,8 @@ use super::{
     judges,
     server::{Answer, Call, Fault, carry_out},
     state::{
-        AGE, Ask, CLIENTS, Document, Held, KEY, MARGIN, Request, State, TICK, TTL, at, fence,
-        lease, number, waiter,
+        AGE, Ask, CLIENTS, Client, Held, KEY, MARGIN, Request, State, TICK, TTL, at, lease, waiter,
+        whose,
     },
 };
 
@@ -23,27 +27,23 @@ use super::{
 pub struct Setting {
     /// What each client asks for. The lease differs from request to request.
     pub requests: [AcquireRequest; CLIENTS],
-    /// The clients in groups that differ by their names only.
-    pub alike: &'static [&'static [usize]],
+    /// So many clients, the first ones, differ by their names only, and so do the others.
+    pub alike: usize,
     pub converts: bool,
     pub evicts: bool,
     /// Whether the server's clock steps, and a late request may have the time at which it was sent.
     pub odd_clock: bool,
-    /// How many requests may be late at once. Any number of others may be carried out meanwhile.
-    pub late: usize,
     pub fault: Option<Fault>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// A client sends a request, and the server carries it out at once.
-    Asks(Request),
-    /// A client sends a request, and it is late.
+    /// A client sends a request, and it is late. While another one is late, the server carries it out at once.
     Sends(Request),
-    /// A late request is carried out, and may be again.
-    Arrives { index: usize, is_stale: bool },
-    /// A late request is carried out no more. If it never was, it is lost.
-    Vanishes(usize),
+    /// The late request is carried out, and may be again. The server's time is that of so many ticks ago.
+    Arrives(i64),
+    /// The late request is carried out no more. If it never was, it is lost.
+    Vanishes,
     /// A client ends, or gives up without a request.
     Forgets(usize),
     /// An operator ends all leases.
@@ -56,12 +56,14 @@ pub enum Action {
 
 impl Setting {
     fn asks(&self, state: &State, client: usize) -> Vec<Request> {
-        let request = |name, ask| Request { name, ask, age: 0 };
-        let Some((id, held)) = state.clients[client].lease else {
-            let leave = state.clients[client]
-                .waits
-                .then_some(request((client, 0), Ask::Leave));
-            let new = state.unused(client).map(|name| request(name, Ask::Acquire));
+        let request = |lease, ask| Request { lease, ask, age: 0 };
+        let Client {
+            lease: known,
+            waits,
+        } = state.clients[client];
+        let Some((id, held)) = known else {
+            let leave = waits.then_some(request(lease(client, 0), Ask::Leave));
+            let new = state.unused(client).map(|it| request(it, Ask::Acquire));
             return new.into_iter().chain(leave).collect();
         };
         let (first, release) = match (held, self.requests[client].tick) {
@@ -77,129 +79,112 @@ impl Setting {
             _ => Some(Ask::Upgrade(it.fence?)),
         });
         let asks = [first, release].into_iter().chain(convert);
-        asks.map(|ask| request((client, id), ask)).collect()
+        asks.map(|ask| request(id, ask)).collect()
     }
 
-    fn call(&self, Request { name, ask, .. }: Request) -> Call {
-        let (key, lease, ttl) = (KEY.clone(), lease(name), TICK * TTL as u32);
+    fn call(&self, lease: LeaseId, ask: Ask) -> Call {
+        let (key, request) = (KEY.clone(), &self.requests[whose(lease)]);
+        let release = ReleaseRequest::new(key.clone(), lease);
         match ask {
             Ask::Acquire => {
-                let mut request = self.requests[name.0].clone();
+                let mut request = request.clone();
                 request.lease = lease;
                 Call::Acquire(request)
             }
-            Ask::Renew => Call::Renew(RenewRequest::new(key, lease, ttl)),
-            Ask::Upgrade(of) => {
-                Call::Convert(ConvertRequest::upgrade(key, lease).of_fence(fence(of)))
-            }
-            Ask::Downgrade(of) => {
-                Call::Convert(ConvertRequest::downgrade(key, lease).of_fence(fence(of)))
-            }
-            Ask::Release => Call::Release(ReleaseRequest::new(key, lease)),
-            Ask::Done => {
-                let tick = self.requests[name.0].tick.unwrap();
-                Call::Release(ReleaseRequest::new(key, lease).done(tick, Duration::ZERO))
-            }
-            Ask::Leave => Call::Leave(waiter(name.0)),
+            Ask::Renew => Call::Renew(RenewRequest::new(key, lease, request.ttl)),
+            Ask::Upgrade(of) => Call::Convert(ConvertRequest::upgrade(key, lease).of_fence(of)),
+            Ask::Downgrade(of) => Call::Convert(ConvertRequest::downgrade(key, lease).of_fence(of)),
+            Ask::Release => Call::Release(release),
+            Ask::Done => Call::Release(release.done(request.tick.unwrap(), Duration::ZERO)),
+            Ask::Leave => Call::Leave(waiter(whose(lease))),
         }
     }
 
-    /// What a client does as it sends a request.
-    fn sends(&self, state: &mut State, Request { name, ask, .. }: Request) {
-        let known = &mut state.clients[name.0].lease;
-        match (ask, known) {
-            (Ask::Acquire, known) => *known = Some((name.1, None)),
-            (Ask::Release | Ask::Done, known) => *known = None,
-            (Ask::Downgrade(_), Some((_, Some(held)))) => {
-                (held.mode, held.is_unclear) = (Mode::Shared, true);
-            }
-            _ => {}
-        }
+    pub fn carry_out(&self, state: &State, call: Call, time: DateTime<Utc>) -> (Write, Answer) {
+        carry_out(self.fault, state.document.as_ref(), call, time)
     }
 
     /// The server carries a request out, and the client hears the answer at once. A client that hears it later or never
     /// believes in no more than this one, and does nothing that this one may not do.
-    fn carries_out(&self, state: &mut State, request: Request, is_stale: bool) {
-        let Request { name, ask, age } = request;
-        let time = at(if is_stale { -age } else { 0 });
-        let before = state.document.as_ref().map(|it| it.record(self));
-        let (write, answer) = carry_out(self.fault, before.as_ref(), self.call(request), time);
-        let live = before.iter().flat_map(|it| it.live_holders(time));
-        let mine = live
-            .filter(|it| it.lease == lease(name))
-            .map(|it| it.mode)
-            .next();
-        if let (Ask::Acquire, Answer::Granted(_), None)
-        | (Ask::Upgrade(_), Answer::Granted(_), Some(Mode::Shared)) = (ask, answer, mine)
-            && let Answer::Granted(grant) = answer
-        {
-            let call = self.call(request);
-            let violated = judges::grant(state, before.as_ref(), &call, grant, time);
-            state.violated = state.violated.or(violated);
-            state.newest = state.newest.max(Some(number(grant.fence)));
-        }
-        if let (Ask::Done, Answer::Done, Some(tick)) = (ask, answer, self.requests[name.0].tick) {
-            let tick = tick.number();
-            let is_again = state
-                .done
-                .is_some_and(|it| it.0 >= tick && it != (tick, name));
-            state.violated = state.violated.or(is_again.then_some(judges::ONCE));
-            state.done = Some((tick, name));
-        }
-        let it = &mut state.clients[name.0];
-        match (ask, answer, mine) {
-            (Ask::Acquire, Answer::Refused, _) => {
-                it.waits |= self.requests[name.0].turn.waiter().is_some()
+    fn carries_out(&self, state: &mut State, request: Request, time: DateTime<Utc>) {
+        let Request { lease, ask, .. } = request;
+        let found = state.document.as_ref();
+        let mine = found.and_then(|it| it.live_holders(time).find(|it| it.lease == lease));
+        let mine = mine.map(|it| it.mode);
+        let (write, answer) = self.carry_out(state, self.call(lease, ask), time);
+        let wanted = &self.requests[whose(lease)];
+        let client = &mut state.clients[whose(lease)];
+        match (ask, &answer, mine) {
+            (_, Answer::Acquire(AcquireAnswer::Granted(grant)), None) => {
+                client.waits = false;
+                state.grants(Some(wanted), grant.fence, time);
             }
-            (Ask::Acquire, Answer::Granted(_), None) | (Ask::Leave, ..) => it.waits = false,
+            (_, Answer::Acquire(AcquireAnswer::Held(_)), _) => {
+                client.waits |= wanted.turn.waiter().is_some();
+            }
+            (
+                Ask::Upgrade(_),
+                Answer::Convert(ConvertAnswer::Converted(grant)),
+                Some(Mode::Shared),
+            ) => {
+                state.grants(None, grant.fence, time);
+            }
+            (Ask::Done, Answer::Release(ReleaseAnswer::Released), _) => {
+                let done = (wanted.tick.unwrap(), lease);
+                let is_again = state.done.is_some_and(|it| it.0 >= done.0 && it != done);
+                state.violated = state.violated.or(is_again.then_some(judges::ONCE));
+                state.done = Some(done);
+            }
+            (Ask::Leave, ..) => client.waits = false,
             _ => {}
         }
-        if let Some((_, held)) = it.lease.as_mut().filter(|it| it.0 == name.1) {
-            match (ask, answer) {
-                (Ask::Acquire | Ask::Renew, Answer::Ended) => it.lease = None,
-                _ => self.hears(held, request, answer),
+        let known = &mut state.clients[whose(lease)].lease;
+        if let Some((_, held)) = known.as_mut().filter(|it| it.0 == lease) {
+            match answer {
+                Answer::Acquire(AcquireAnswer::Done(_))
+                | Answer::Renew(RenewAnswer::Expired | RenewAnswer::TakenOver) => *known = None,
+                answer => self.hears(held, request, answer),
             }
         }
         state.write(write);
     }
 
-    fn hears(&self, held: &mut Option<Held>, Request { name, ask, age }: Request, answer: Answer) {
-        let Answer::Granted(grant) = answer else {
-            return;
-        };
+    fn hears(&self, held: &mut Option<Held>, Request { lease, ask, age }: Request, answer: Answer) {
         let left = |grant: Grant| {
             let left = grant.expires_in().as_millis() / TICK.as_millis();
             (left as i64).min(TTL) - MARGIN - age
         };
-        match (ask, held) {
-            (Ask::Acquire, held @ None) if left(grant) > 0 => {
-                let mode = self.requests[name.0].access.mode();
-                let fence = self.converts.then(|| number(grant.fence));
+        match (ask, answer, held) {
+            (_, Answer::Acquire(AcquireAnswer::Granted(grant)), held @ None) if left(grant) > 0 => {
                 *held = Some(Held {
-                    mode,
+                    mode: self.requests[whose(lease)].access.mode(),
                     left: left(grant),
-                    fence,
+                    fence: self.converts.then_some(grant.fence),
                     is_unclear: false,
                 });
             }
-            (Ask::Renew, Some(held)) => held.left = held.left.max(left(grant)),
-            // The answer to a request that names an earlier fence tells nothing of the lease as it is now.
-            (Ask::Downgrade(of), Some(held)) if held.fence == Some(of) => held.is_unclear = false,
-            (Ask::Upgrade(of), Some(held)) if held.fence == Some(of) && !held.is_unclear => {
-                (held.mode, held.fence) = (Mode::Exclusive, Some(number(grant.fence)));
+            (_, Answer::Renew(RenewAnswer::Renewed(grant)), Some(held)) => {
+                held.left = held.left.max(left(grant));
             }
+            // The answer to a request that names an earlier fence tells nothing of the lease as it is now.
+            (
+                Ask::Upgrade(of) | Ask::Downgrade(of),
+                Answer::Convert(ConvertAnswer::Converted(grant)),
+                Some(held),
+            ) if held.fence == Some(of) => match ask {
+                Ask::Downgrade(_) => held.is_unclear = false,
+                _ if held.is_unclear => {}
+                _ => (held.mode, held.fence) = (Mode::Exclusive, Some(grant.fence)),
+            },
             _ => {}
         }
     }
 
     /// Whoever believes in a lease that an operator ends is told so: no rule can prevent that belief.
     fn evicts(&self, state: &mut State) {
-        let before = state.document.as_ref().map(|it| it.record(self));
-        let (write, _) = carry_out(self.fault, before.as_ref(), Call::Evict, at(0));
-        if let Write::Put(LockRecord { fence, .. }) = &write {
-            let is_wrong = Some(number(*fence)) <= state.newest;
-            state.violated = state.violated.or(is_wrong.then_some(judges::FENCES));
-            state.newest = state.newest.max(Some(number(*fence)));
+        let (write, _) = self.carry_out(state, Call::Evict, at(0));
+        if let Write::Put(record) = &write {
+            state.grants(None, record.fence, at(0));
             for client in &mut state.clients {
                 client.lease = client.lease.filter(|it| it.1.is_none());
             }
@@ -209,9 +194,29 @@ impl Setting {
 }
 
 impl State {
+    /// What a client does as it sends a request.
+    fn sends(&mut self, Request { lease, ask, .. }: Request) {
+        let known = &mut self.clients[whose(lease)].lease;
+        match (ask, known) {
+            (Ask::Acquire, known) => *known = Some((lease, None)),
+            (Ask::Release | Ask::Done, known) => *known = None,
+            (Ask::Downgrade(_), Some((_, Some(held)))) => {
+                (held.mode, held.is_unclear) = (Mode::Shared, true);
+            }
+            _ => {}
+        }
+    }
+
+    /// A lease was granted by this request, or upgraded, or all were evicted.
+    fn grants(&mut self, request: Option<&AcquireRequest>, fence: Fence, time: DateTime<Utc>) {
+        let violated = judges::grant(self, request, fence, time);
+        self.violated = self.violated.or(violated);
+        self.newest = self.newest.max(Some(fence));
+    }
+
     fn write(&mut self, write: Write) {
         if let Write::Put(record) = write {
-            self.document = Some(Document::read(&record));
+            self.document = Some(record);
         }
     }
 
@@ -223,7 +228,7 @@ impl State {
                 client.lease = client.lease.filter(|it| it.1.is_some_and(|it| it.left > 0));
             }
         }
-        for Request { ask, age, .. } in &mut self.late {
+        if let Some(Request { ask, age, .. }) = &mut self.late {
             let matters = !matches!(ask, Ask::Release | Ask::Done | Ask::Leave);
             *age = if matters { (*age + 1).min(AGE) } else { 0 };
         }
@@ -239,25 +244,13 @@ impl Model for Setting {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // While there is room for another late request, one that is carried out at once is one of them: it is sent, it
-        // arrives, and it vanishes.
-        let is_full = state.late.len() >= self.late;
-        let how = if is_full { Action::Asks } else { Action::Sends };
         for client in 0..CLIENTS {
-            actions.extend(self.asks(state, client).into_iter().map(how));
+            actions.extend(self.asks(state, client).into_iter().map(Action::Sends));
             actions.extend(state.clients[client].lease.map(|_| Action::Forgets(client)));
         }
-        for (index, request) in state.late.iter().enumerate() {
-            actions.push(Action::Arrives {
-                index,
-                is_stale: false,
-            });
-            let stale = Action::Arrives {
-                index,
-                is_stale: true,
-            };
-            actions.extend((self.odd_clock && request.age > 0).then_some(stale));
-            actions.push(Action::Vanishes(index));
+        if let Some(Request { age, .. }) = state.late {
+            actions.extend([Action::Arrives(0), Action::Vanishes]);
+            actions.extend((self.odd_clock && age > 0).then_some(Action::Arrives(age)));
         }
         actions.extend(self.evicts.then_some(Action::Evicts));
         actions.extend(self.odd_clock.then_some(Action::Steps));
@@ -267,18 +260,17 @@ impl Model for Setting {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Asks(request) => {
-                self.sends(&mut state, request);
-                self.carries_out(&mut state, request, false);
-            }
+            // While there is room for a late request, one that is carried out at once is the late one: it is sent, it
+            // arrives, and it vanishes.
             Action::Sends(request) => {
-                self.sends(&mut state, request);
-                state.late.push(request);
+                state.sends(request);
+                match last.late {
+                    None => state.late = Some(request),
+                    Some(_) => self.carries_out(&mut state, request, at(0)),
+                }
             }
-            Action::Arrives { index, is_stale } => {
-                self.carries_out(&mut state, last.late[index], is_stale)
-            }
-            Action::Vanishes(index) => drop(state.late.remove(index)),
+            Action::Arrives(ago) => self.carries_out(&mut state, last.late?, at(-ago)),
+            Action::Vanishes => state.late = None,
             Action::Forgets(client) => state.clients[client].lease = None,
             Action::Evicts => self.evicts(&mut state),
             Action::Steps => {
