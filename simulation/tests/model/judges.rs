@@ -28,7 +28,7 @@ pub fn all() -> Vec<Property<Setting>> {
         Property::always(ORDER, |_, it: &State| it.violated != Some(ORDER)),
         Property::always(ONCE, |_, it: &State| it.violated != Some(ONCE)),
         Property::always(DEAD, |setting, it| {
-            is_granted(setting, it, stranger(), at(TTL + MARGIN + 1))
+            is_granted(setting, it, stranger(), TTL + MARGIN + 1)
         }),
         Property::always(FREE, free),
         Property::always(PLACES, |_, it: &State| {
@@ -85,30 +85,23 @@ fn exclusion(setting: &Setting, state: &State) -> bool {
     let held = held.filter_map(|(client, request)| Some((client.lease?.1?.mode, request)));
     let held: Vec<_> = held.collect();
     let taken: i64 = held.iter().map(|it| it.1.access.permits()).sum();
-    let is_beside = |(mode, one): (Mode, &AcquireRequest),
-                     (other_mode, other): (Mode, &AcquireRequest)| {
-        match (mode, other_mode) {
+    let pairs = held.iter().enumerate();
+    let mut pairs = pairs.flat_map(|(index, one)| held[..index].iter().map(move |it| (one, it)));
+    pairs.all(
+        |((mode, one), (other_mode, other))| match (mode, other_mode) {
             (Mode::Shared, Mode::Shared) => true,
             (Mode::Permits, Mode::Permits) => taken <= one.access.capacity(),
             _ => one.reentrant && other.reentrant && one.owner == other.owner,
-        }
-    };
-    held.iter()
-        .enumerate()
-        .all(|(index, one)| held[..index].iter().all(|other| is_beside(*one, *other)))
+        },
+    )
 }
 
 fn stranger() -> AcquireRequest {
     AcquireRequest::exclusive(KEY.clone(), strange(), "stranger".into(), TICK)
 }
 
-fn is_granted(
-    setting: &Setting,
-    state: &State,
-    request: AcquireRequest,
-    time: DateTime<Utc>,
-) -> bool {
-    let (_, answer) = setting.carry_out(state, Call::Acquire(request), time);
+fn is_granted(setting: &Setting, state: &State, request: AcquireRequest, time: i64) -> bool {
+    let (_, answer) = setting.carry_out(state, Call::Acquire(request), at(time));
     matches!(answer, Answer::Acquire(AcquireAnswer::Granted(_)))
 }
 
@@ -122,5 +115,5 @@ fn free(setting: &Setting, state: &State) -> bool {
         request = setting.requests[whose(first.waiter)].clone();
         (request.lease, request.tick) = (strange(), None);
     }
-    document.live_holders(at(0)).next().is_some() || is_granted(setting, state, request, at(0))
+    document.live_holders(at(0)).next().is_some() || is_granted(setting, state, request, 0)
 }

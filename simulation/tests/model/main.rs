@@ -126,11 +126,8 @@ fn once_in_turn() -> Setting {
 /// Visits every state, and fails if one violates a property. There are at least as many states as `least`, so that a
 /// setting in which little happens is no success.
 fn visit(setting: Setting, least: usize) {
-    let checker = setting.checker();
-    let checker = checker
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
+    let found = HasDiscoveries::AnyFailures;
+    let checker = setting.checker().finish_when(found).spawn_bfs().join();
     let states = checker.unique_state_count();
     println!("{states} states, {} steps", checker.state_count());
     checker.assert_properties();

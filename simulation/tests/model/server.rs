@@ -9,6 +9,8 @@ use leasehold::{
     },
 };
 
+use super::{state::State, steps::Setting};
+
 /// A rule, and the request that it gets.
 pub enum Call {
     Acquire(AcquireRequest),
@@ -37,22 +39,24 @@ pub enum Fault {
     After(fn(&LockRecord, &Call, &mut LockRecord)),
 }
 
-pub fn carry_out(
-    fault: Option<Fault>,
-    record: Option<&LockRecord>,
-    mut call: Call,
-    mut now: DateTime<Utc>,
-) -> (Write, Answer) {
-    let mut found = record.cloned();
-    if let (Some(Fault::Before(fault)), Some(found)) = (fault, &mut found) {
-        fault(found, &mut call, &mut now);
+impl Setting {
+    pub fn carry_out(
+        &self,
+        state: &State,
+        mut call: Call,
+        mut now: DateTime<Utc>,
+    ) -> (Write, Answer) {
+        let mut found = state.document.clone();
+        if let (Some(Fault::Before(fault)), Some(found)) = (self.fault, &mut found) {
+            fault(found, &mut call, &mut now);
+        }
+        let (mut write, answer) = by_rule(found.as_ref(), &call, now);
+        let put = (self.fault, &state.document, &mut write);
+        if let (Some(Fault::After(fault)), Some(before), Write::Put(put)) = put {
+            fault(before, &call, put);
+        }
+        (write, answer)
     }
-    let (mut write, answer) = by_rule(found.as_ref(), &call, now);
-    let put = (fault, record, &mut write);
-    if let (Some(Fault::After(fault)), Some(record), Write::Put(put)) = put {
-        fault(record, &call, put);
-    }
-    (write, answer)
 }
 
 fn by_rule(record: Option<&LockRecord>, call: &Call, now: DateTime<Utc>) -> (Write, Answer) {

@@ -262,10 +262,7 @@ impl State {
 
     /// What is known of a client, without names, and the lease that is to be its first one.
     fn description(&self, client: usize) -> (u64, LeaseId) {
-        let Client {
-            lease: known,
-            waits,
-        } = self.clients[client];
+        let known = self.clients[client];
         let of = |first: LeaseId, second: LeaseId| {
             let late = self.late.filter(|it| whose(it.lease) == client);
             let late = late.map(|it| (it.ask, it.age, it.lease == first));
@@ -276,12 +273,13 @@ impl State {
             let mut places = self.document.iter().flat_map(|it| &it.waiters);
             let place = places.position(|it| it.waiter == waiter(client));
             let done = self.done.is_some_and(|it| it.1 == first);
+            let lease = known.lease.map(|it| it.1);
             let mut hasher = DefaultHasher::new();
-            (known.map(|it| it.1), waits, late, held, place, done).hash(&mut hasher);
+            (lease, known.waits, late, held, place, done).hash(&mut hasher);
             (hasher.finish(), first)
         };
         let (one, other) = (lease(client, 0), lease(client, 1));
-        match known {
+        match known.lease {
             Some((it, _)) if it == one => of(one, other),
             Some(_) => of(other, one),
             None => of(one, other).min(of(other, one)),

@@ -7,18 +7,20 @@ use leasehold::{
     Fence, Mode,
     rules::Write,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId,
-        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+        AcquireAnswer, AcquireRequest,
+        ConvertAnswer::Converted,
+        ConvertRequest, Grant, LeaseId, ReleaseAnswer, ReleaseRequest,
+        RenewAnswer::{Expired, Renewed, TakenOver},
+        RenewRequest,
     },
 };
 use stateright::{Model, Property};
 
 use super::{
     judges,
-    server::{Answer, Call, Fault, carry_out},
+    server::{Answer, Call, Fault},
     state::{
-        AGE, Ask, CLIENTS, Client, Held, KEY, MARGIN, Request, State, TICK, TTL, at, lease, waiter,
-        whose,
+        AGE, Ask, CLIENTS, Held, KEY, MARGIN, Request, State, TICK, TTL, at, lease, waiter, whose,
     },
 };
 
@@ -57,12 +59,9 @@ pub enum Action {
 impl Setting {
     fn asks(&self, state: &State, client: usize) -> Vec<Request> {
         let request = |lease, ask| Request { lease, ask, age: 0 };
-        let Client {
-            lease: known,
-            waits,
-        } = state.clients[client];
-        let Some((id, held)) = known else {
-            let leave = waits.then_some(request(lease(client, 0), Ask::Leave));
+        let of = state.clients[client];
+        let Some((id, held)) = of.lease else {
+            let leave = of.waits.then_some(request(lease(client, 0), Ask::Leave));
             let new = state.unused(client).map(|it| request(it, Ask::Acquire));
             return new.into_iter().chain(leave).collect();
         };
@@ -100,10 +99,6 @@ impl Setting {
         }
     }
 
-    pub fn carry_out(&self, state: &State, call: Call, time: DateTime<Utc>) -> (Write, Answer) {
-        carry_out(self.fault, state.document.as_ref(), call, time)
-    }
-
     /// The server carries a request out, and the client hears the answer at once. A client that hears it later or never
     /// believes in no more than this one, and does nothing that this one may not do.
     fn carries_out(&self, state: &mut State, request: Request, time: DateTime<Utc>) {
@@ -122,11 +117,7 @@ impl Setting {
             (_, Answer::Acquire(AcquireAnswer::Held(_)), _) => {
                 client.waits |= wanted.turn.waiter().is_some();
             }
-            (
-                Ask::Upgrade(_),
-                Answer::Convert(ConvertAnswer::Converted(grant)),
-                Some(Mode::Shared),
-            ) => {
+            (Ask::Upgrade(_), Answer::Convert(Converted(grant)), Some(Mode::Shared)) => {
                 state.grants(None, grant.fence, time);
             }
             (Ask::Done, Answer::Release(ReleaseAnswer::Released), _) => {
@@ -141,8 +132,9 @@ impl Setting {
         let known = &mut state.clients[whose(lease)].lease;
         if let Some((_, held)) = known.as_mut().filter(|it| it.0 == lease) {
             match answer {
-                Answer::Acquire(AcquireAnswer::Done(_))
-                | Answer::Renew(RenewAnswer::Expired | RenewAnswer::TakenOver) => *known = None,
+                Answer::Acquire(AcquireAnswer::Done(_)) | Answer::Renew(Expired | TakenOver) => {
+                    *known = None
+                }
                 answer => self.hears(held, request, answer),
             }
         }
@@ -163,13 +155,13 @@ impl Setting {
                     is_unclear: false,
                 });
             }
-            (_, Answer::Renew(RenewAnswer::Renewed(grant)), Some(held)) => {
+            (_, Answer::Renew(Renewed(grant)), Some(held)) => {
                 held.left = held.left.max(left(grant));
             }
             // The answer to a request that names an earlier fence tells nothing of the lease as it is now.
             (
                 Ask::Upgrade(of) | Ask::Downgrade(of),
-                Answer::Convert(ConvertAnswer::Converted(grant)),
+                Answer::Convert(Converted(grant)),
                 Some(held),
             ) if held.fence == Some(of) => match ask {
                 Ask::Downgrade(_) => held.is_unclear = false,
