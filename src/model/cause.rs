@@ -34,19 +34,19 @@ impl Cause {
     /// The same cause, with another text.
     #[cfg(feature = "mongodb")]
     pub(crate) fn reworded(&self, text: impl Into<String>) -> Self {
-        let (text, error) = (text.into(), self.original().clone());
+        let worded = self.0.downcast_ref::<Worded>();
+        let error = worded.map_or(&self.0, |worded| &worded.error).clone();
+        let text = text.into();
         Self(Arc::new(Worded { text, error }))
     }
 
-    /// The driver's error, if it is of type `E`.
-    pub(crate) fn error<E: StdError + 'static>(&self) -> Option<&E> {
-        self.original().downcast_ref()
-    }
-
-    fn original(&self) -> &Arc<dyn StdError + Send + Sync + 'static> {
-        match self.0.downcast_ref::<Worded>() {
-            Some(worded) => &worded.error,
-            None => &self.0,
+    /// The driver's error behind the source of an [`Error`](crate::Error), if it is of type `E`.
+    pub(crate) fn original<'a, E: StdError + 'static>(
+        source: &'a (dyn StdError + 'static),
+    ) -> Option<&'a E> {
+        match source.downcast_ref::<Worded>() {
+            Some(worded) => worded.error.downcast_ref(),
+            None => source.downcast_ref(),
         }
     }
 }

@@ -469,17 +469,7 @@ impl Error {
     /// is of another type, or if no driver's error caused this one. [`source`](std::error::Error::source) describes it
     /// in a sentence.
     pub fn driver_error<E: std::error::Error + 'static>(&self) -> Option<&E> {
-        match self {
-            Self::Unreachable { source, .. }
-            | Self::Denied { source, .. }
-            | Self::Interrupted { source, .. }
-            | Self::Overloaded { source, .. }
-            | Self::NoJournal { source, .. }
-            | Self::Store { source, .. }
-            | Self::File { source, .. }
-            | Self::TransactionAborted { source, .. } => source.error(),
-            _ => None,
-        }
+        std::error::Error::source(self).and_then(Cause::original)
     }
 
     /// The cause, if a store gave it.

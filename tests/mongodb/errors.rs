@@ -4,7 +4,8 @@ use std::{error::Error as _, time::Duration};
 
 use futures::TryStreamExt;
 use leasehold::{
-    Error, Filter, Key, Leases, MongoStore, Store,
+    Error, Fence, Filter, Key, Leases, MongoStore, Store,
+    mongodb::GuardedCollection,
     store::{AcquireRequest, BatchRequest, LeaseId, ReleaseRequest, RenewRequest},
 };
 use leasehold_tests::{disguise::Disguise, sentence::sentence};
@@ -205,6 +206,12 @@ async fn a_removal_that_fails_is_a_sentence() {
     database.run_command(view).await.unwrap();
     let store = MongoStore::new(&database.collection::<Document>(&name));
     let key = Key::new("a key that is in the statement").unwrap();
+    // Nothing of a server has to be known for a write that waits for no journal, and its error names it all the same.
+    let view = database.collection::<Document>(&name);
+    let guarded = GuardedCollection::new(&view, Fence::new(7)).journal(false);
+    let written = guarded.update_one(doc! { "_id": 7 }, doc! { "$set": { "a": 1 } });
+    let text = everything(&written.await.unwrap_err());
+    assert!(text.contains("view"), "{text}");
     for error in [
         store.remove_expired(&key).await.unwrap_err(),
         store.purge(SHORT).await.unwrap_err(),

@@ -9,6 +9,7 @@ use leasehold::{
 use leasehold_tests::{
     every,
     liar::{Liar, Lie, Reply, always},
+    sentence::sentence,
 };
 use mongodb::{
     bson::{self, Bson, DateTime, Document, doc},
@@ -118,6 +119,11 @@ async fn a_server_that_speaks_another_language_is_an_error_of_every_operation() 
         for (name, outcome) in outcomes {
             let error = outcome.unwrap_err();
             assert!(error.is_retryable(), "{name}, {what}: {error:?}");
+            let said = sentence(&error);
+            // Who gives up before the driver does is told by no driver where the server is.
+            let is_early = matches!(error, Error::TimedOut { .. });
+            let has_host = said.contains(&liar.address.to_string());
+            assert!(is_early || has_host, "{name}, {what}: {said}");
         }
     }
 }

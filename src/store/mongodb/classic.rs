@@ -34,7 +34,7 @@ use tokio::time::sleep;
 use self::form::{CLASSIC_SCHEMA, ClassicForm, written};
 use super::{
     MongoStore,
-    error::{classify, interrupted, is_race, makes_no_sense, not_a_lock},
+    error::{classify, interrupted, is_race, makes_no_sense},
     statements::utc,
 };
 use crate::{
@@ -196,7 +196,7 @@ async fn refused(
                 key: key.clone(),
                 found: schema.to_owned(),
             }),
-            _ => Err(not_a_lock(key, "it is none of the classic dialect")),
+            _ => Err(Error::not_a_lock(key, "it is none of the classic dialect")),
         },
         None => Ok(None),
     }
@@ -210,7 +210,7 @@ fn is_other_version(schema: &str) -> bool {
 }
 
 fn seen(document: RawDocumentBuf, key: &Key) -> Result<DocumentAt, Error> {
-    let wrong = |field| not_a_lock(key, makes_no_sense(field));
+    let wrong = |field| Error::not_a_lock(key, makes_no_sense(field));
     let version = document.get_object_id("version");
     let version = version.map_err(|_| wrong("version"))?;
     let now = document.get_datetime("asked_at").ok().and_then(utc);

@@ -198,10 +198,10 @@ impl<T: Send + Sync> Collections<T> {
         Ok(written_out(standalone, self.journal))
     }
 
-    /// Whether durable writes go to [`standalone`](Self::standalone).
+    /// Whether durable writes go to [`standalone`](Self::standalone). Without the journal the two write concerns do not
+    /// differ, and the answer only tells where the servers are.
     async fn ask_whether_standalone(&self) -> Result<bool, Error> {
-        // The two write concerns differ only in the wait for the journal, which `journal(false)` switches off.
-        Ok(self.journal && self.ask_deployment().await? == Deployment::Standalone)
+        Ok(self.ask_deployment().await? == Deployment::Standalone && self.journal)
     }
 
     /// The kind of deployment behind the client. Asks the server if that is not known. A standalone server is asked

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
 use super::{
-    error::{interrupted, makes_no_sense, not_a_lock},
+    error::{interrupted, makes_no_sense},
     statements::utc,
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
 /// As for [`found`], and [`Error::NotALock`] for a damaged document of a key with a live holder.
 pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
     let found = found(shown(answer), key)?;
-    let now = now(answer).map_err(|problem| not_a_lock(key, problem))?;
+    let now = now(answer).map_err(|problem| Error::not_a_lock(key, problem))?;
     let record = match now {
         Some(now) => found.at(now),
         None => found.at_any_time(),

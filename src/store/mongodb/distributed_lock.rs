@@ -14,10 +14,7 @@ use uuid::Uuid;
 use super::{
     MAX_SENDS,
     concern::Collections,
-    error::{
-        DUPLICATE_KEY, classify, code, duplicate, failed, is_race, not_a_lock, not_prepared,
-        sentence,
-    },
+    error::{DUPLICATE_KEY, classify, code, duplicate, failed, is_race, not_prepared, sentence},
     fitness::{FOR_COUNTED_LOCKS, FOR_COUNTED_LOCKS_WITHOUT_INDEX},
     look::FirstLook,
     statements::integer,
@@ -321,7 +318,7 @@ impl MongoDistributedLock {
         else {
             return Err(failed("the server does not tell its time"));
         };
-        let damaged = || not_a_lock(key, "its field expire is not a number of milliseconds");
+        let damaged = || Error::not_a_lock(key, "its field expire is not a number of milliseconds");
         let expire = locks.first().map(|lock| {
             let expire = lock.as_document().and_then(|lock| lock.get("expire"));
             expire.and_then(integer).ok_or_else(damaged)

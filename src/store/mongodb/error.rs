@@ -11,7 +11,7 @@ use mongodb::{
 };
 
 use super::statements::integer;
-use crate::model::{Cause, Error, Key, brief, quoted};
+use crate::model::{Cause, Error, brief, quoted};
 
 /// The name of the store in messages.
 pub(crate) const STORE: &str = "MongoDB";
@@ -217,14 +217,6 @@ pub(crate) fn failed(problem: impl Into<String>) -> Error {
     }
 }
 
-/// The error for a document that is not a lock.
-pub(crate) fn not_a_lock(key: &Key, problem: impl Into<String>) -> Error {
-    Error::NotALock {
-        key: key.clone(),
-        problem: problem.into(),
-    }
-}
-
 /// Why a document cannot be read.
 pub(crate) fn makes_no_sense(field: &str) -> String {
     format!("its field {field} makes no sense")
@@ -381,7 +373,7 @@ fn refused(kind: &ErrorKind) -> bool {
 impl From<Error> for DriverError {
     fn from(error: Error) -> Self {
         let said = match &error {
-            Error::TransactionAborted { source, .. } => source.error::<Self>().cloned(),
+            Error::TransactionAborted { .. } => error.driver_error::<Self>().cloned(),
             _ => None,
         };
         said.unwrap_or_else(|| Self::custom(error))

@@ -24,7 +24,7 @@ use crate::{
     },
     store::mongodb::{
         decode,
-        error::{makes_no_sense, not_a_lock},
+        error::makes_no_sense,
         statements::{millis, utc},
     },
 };
@@ -137,7 +137,7 @@ pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document)
 
 impl ClassicForm for LockRecord {
     fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error> {
-        let wrong = |field: &str| not_a_lock(key, makes_no_sense(field));
+        let wrong = |field: &str| Error::not_a_lock(key, makes_no_sense(field));
         if let Some(state) = decode::get(document, "state") {
             let state = state.as_document().ok_or_else(|| wrong("state"))?;
             return decode::found(state, key)?.at(now).map(Some);
