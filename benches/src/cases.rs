@@ -21,6 +21,7 @@ mod search;
 mod search_crowd;
 mod set;
 mod sides;
+pub mod sqlite;
 mod sticky;
 mod sticky_processes;
 mod sticky_recall;
@@ -112,6 +113,10 @@ const CASES: &[Case] = &[
     search!("search-crowd", search_crowd::measure),
     search!("search-kept", kept::on_search),
     mongo!("cpu", STANDALONE, cpu::measure),
+    Case {
+        name: "sqlite",
+        measure: Measure::Alone(|plan| Box::pin(sqlite::measure(plan))),
+    },
     Case {
         name: "pauses",
         measure: Measure::Alone(|plan| Box::pin(pauses::measure(plan))),

@@ -24,6 +24,9 @@ pub enum Command {
     /// The process that keeps leases alive. Its input says which ones.
     #[command(hide = true)]
     Keep,
+    /// A process that acquires and releases keys of an SQLite file.
+    #[command(hide = true)]
+    Sqlite(SqliteOptions),
     /// A process that spins until its input ends.
     #[command(hide = true)]
     Busy { loops: usize },
@@ -60,6 +63,14 @@ pub struct ReportOptions {
     /// The folder that contains performance.md.
     #[arg(long, default_value = "docs")]
     pub to: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SqliteOptions {
+    pub path: PathBuf,
+    /// What the keys of the process begin with.
+    pub name: String,
+    pub tasks: usize,
 }
 
 #[derive(Clone, Debug, Args)]

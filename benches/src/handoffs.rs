@@ -120,7 +120,7 @@ pub async fn contend(
 pub fn between_tasks(granted: &[Granted], span: Span) -> Result<Sample> {
     let inside = inside(granted, span);
     let same = |a: &Granted, b: &Granted| a.task == b.task;
-    let (p50, p99) = waits(granted)?;
+    let (p50, p99) = waits(granted.iter().map(|it| it.waited))?;
     let figures = vec![
         (
             "handoffs/s",
@@ -143,7 +143,7 @@ pub fn between_processes(granted: &[Granted], span: Span) -> Result<Sample> {
     let same = |a: &Granted, b: &Granted| a.process == b.process;
     let first = inside.iter().filter(|grant| grant.process == 0).count();
     let smaller = first.min(inside.len() - first) as f64;
-    let (p50, p99) = waits(granted)?;
+    let (p50, p99) = waits(granted.iter().map(|it| it.waited))?;
     let seconds = span.time.as_secs_f64();
     let figures = vec![
         ("handoffs/s", changes(&inside, same_task) / seconds),
@@ -183,11 +183,11 @@ fn longest(granted: &[Granted], same: impl Fn(&Granted, &Granted) -> bool) -> f6
     streaks.max().unwrap_or(0) as f64
 }
 
-/// The median and the 99th percentile of the waits, in milliseconds.
-fn waits(granted: &[Granted]) -> Result<(f64, f64)> {
+/// The median and the 99th percentile of these times, in milliseconds.
+pub fn waits(times: impl Iterator<Item = Duration>) -> Result<(f64, f64)> {
     let mut waits = Histogram::<u64>::new(3).context("no histogram")?;
-    for grant in granted {
-        waits.record(u64::try_from(grant.waited.as_micros())?)?;
+    for time in times {
+        waits.record(u64::try_from(time.as_micros())?)?;
     }
     let at = |quantile| waits.value_at_quantile(quantile) as f64 / 1e3;
     Ok((at(0.5), at(0.99)))

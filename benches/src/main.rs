@@ -17,6 +17,7 @@ fn main() -> anyhow::Result<()> {
         Command::Report(options) => report::write(&options),
         Command::Child(options) => runtime.block_on(processes::child(options)),
         Command::Keep => runtime.block_on(keeping::child()),
+        Command::Sqlite(options) => runtime.block_on(cases::sqlite::child(options)),
         Command::Busy { loops } => busy::spin(loops),
     }
 }

@@ -4,6 +4,7 @@ mod beside;
 mod clock;
 mod error;
 mod file;
+mod group;
 mod identity;
 mod lock_file;
 mod opening;
@@ -18,13 +19,13 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use tokio::{runtime::Handle, sync::Mutex};
 
 use self::{
     error::unusable,
     file::File,
+    group::{SharedFile, blocking},
     opening::Make,
-    table::{LIMITERS, LOCKS, Table, Text},
+    table::{LIMITERS, LOCKS, Table, Text, Transaction},
 };
 use crate::{
     messages::{
@@ -33,7 +34,6 @@ use crate::{
     },
     model::{Error, Key, LeaseId, LockRecord, LockState},
     rules::{self, Decision},
-    runtime,
     store::Store,
 };
 
@@ -50,9 +50,10 @@ use crate::{
 ///   and stands still if that goes back.
 /// - Other code of the process may open, read and close the files, for example to copy them. On Unix that ends SQLite's
 ///   own locks, so each operation also locks a file beside them, which no other code can unlock.
-/// - Each operation is a transaction of its own, on a thread of tokio's blocking pool. It waits up to five seconds for
-///   those of other processes. Other processes are not notified of a release: the first of their waiters polls at
-///   least once a second.
+/// - Each operation is atomic. Operations that wait for the file at the same time are committed together, in one
+///   transaction on a thread of tokio's blocking pool, because each commit waits for the disk. A transaction waits up to
+///   five seconds for those of other processes. Other processes are not notified of a release: the first of their
+///   waiters polls at least once a second.
 ///
 /// # The file
 ///
@@ -85,7 +86,7 @@ use crate::{
 #[derive(Clone)]
 pub struct SqliteStore {
     path: Arc<PathBuf>,
-    file: Arc<Mutex<File>>,
+    file: SharedFile,
     clock_margin: Duration,
 }
 
@@ -133,7 +134,7 @@ impl SqliteStore {
         Ok(Self {
             path,
             clock_margin: file.clock_margin(),
-            file: Arc::new(Mutex::new(file)),
+            file: SharedFile::new(file),
         })
     }
 
@@ -142,35 +143,17 @@ impl SqliteStore {
         &self.path
     }
 
-    async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut File) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        // The lock is awaited here and not on the blocking thread, so that waiting operations take no threads from the
-        // pool.
-        let mut file = self.file.clone().lock_owned().await;
-        blocking(move || work(&mut file)).await
-    }
-
-    /// Reads a lock, applies a rule to it, and writes the result, in one transaction.
+    /// Reads a lock, applies a rule to it, and writes the result.
     async fn decide<A: Send + 'static>(
         &self,
         key: &Key,
         rule: impl FnOnce(Option<&LockRecord>, DateTime<Utc>) -> Decision<A> + Send + 'static,
     ) -> Result<A, Error> {
         let key = key.clone();
-        self.with(move |file| file.change(|change| change.decide(&LOCKS, key.as_str(), &key, rule)))
+        self.file
+            .change(move |change| change.decide(&LOCKS, key.as_str(), &key, rule))
             .await
     }
-}
-
-/// Runs `work` on a thread of tokio's blocking pool.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    let done = runtime.spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(runtime::no_outcome(&error)))
 }
 
 impl fmt::Debug for SqliteStore {
@@ -204,21 +187,19 @@ impl Store for SqliteStore {
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let requests = requests.to_vec();
-        self.with(move |file| {
-            file.change(|change| {
-                let mut answers = Vec::with_capacity(requests.len());
-                for request in &requests {
-                    let rule = |lock: Option<&LockRecord>, now| rules::renew(lock, request, now);
-                    match change.decide(&LOCKS, request.key.as_str(), &request.key, rule) {
-                        // The renewals before this one are undone too.
-                        Err(error) if change.is_undone() => return Err(error),
-                        answer => answers.push(answer),
-                    }
+        let renew = move |change: &mut Transaction<'_>| {
+            let mut answers = Vec::with_capacity(requests.len());
+            for request in &requests {
+                let rule = |lock: Option<&LockRecord>, now| rules::renew(lock, request, now);
+                match change.decide(&LOCKS, request.key.as_str(), &request.key, rule) {
+                    // The renewals before this one are undone too.
+                    Err(error) if change.is_undone() => return Err(error),
+                    answer => answers.push(answer),
                 }
-                Ok(answers)
-            })
-        })
-        .await
+            }
+            Ok(answers)
+        };
+        self.file.change(renew).await
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
@@ -235,19 +216,16 @@ impl Store for SqliteStore {
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
         let key = key.clone();
-        self.with(move |file| {
-            file.read(|read| {
-                let lock = read.read(&LOCKS, key.as_str(), &key)?;
-                Ok(lock.map(|(_, lock)| rules::inspect(&lock, read.now)))
-            })
-        })
-        .await
+        let inspect = move |read: &Transaction<'_>| {
+            let lock = read.read(&LOCKS, key.as_str(), &key)?;
+            Ok(lock.map(|(_, lock)| rules::inspect(&lock, read.now)))
+        };
+        self.file.read(inspect).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let request = request.clone();
-        self.with(move |file| file.read(|read| read.page(&request)))
-            .await
+        self.file.read(move |read| read.page(&request)).await
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
@@ -262,17 +240,15 @@ impl Store for SqliteStore {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let request = request.clone();
-        self.with(move |file| {
+        let permit = move |change: &mut Transaction<'_>| {
             let (quota, key) = (&request.quota, &request.key);
             // A key has one limiter for each kind and length of windows, so the name contains both.
             let name = format!("{}:{}:{key}", quota.kind(), quota.window_millis());
-            file.change(|change| {
-                change.decide(&LIMITERS, &name, key, |limiter, now| {
-                    rules::permit(limiter, &request, now)
-                })
+            change.decide(&LIMITERS, &name, key, |limiter, now| {
+                rules::permit(limiter, &request, now)
             })
-        })
-        .await
+        };
+        self.file.change(permit).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
@@ -297,10 +273,9 @@ impl SqliteStore {
         let (mut after, mut removed) = (Some(Text::default()), 0);
         while let Some(name) = after {
             let is_over = is_over.clone();
-            let purge = move |file: &mut File| {
-                file.change(|change| change.purge_page(table, &name, is_over))
-            };
-            let (here, next) = self.with(purge).await?;
+            let purge =
+                move |change: &mut Transaction<'_>| change.purge_page(table, &name, is_over);
+            let (here, next) = self.file.change(purge).await?;
             (after, removed) = (next, removed + here);
         }
         Ok(removed)

@@ -47,7 +47,7 @@ mod unix {
 
     /// The first pause while another connection has the lock. Each pause is twice as long as the one before.
     const FIRST_PAUSE: Duration = Duration::from_micros(250);
-    const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+    const LONGEST_PAUSE: Duration = Duration::from_millis(4);
     /// The bits of a mode that say who may read, write and execute a file.
     const RIGHTS: u32 = 0o777;
 
