@@ -36,6 +36,7 @@ mod error;
 mod fence_filter;
 mod fitness;
 pub(crate) mod guarded;
+mod known_keys;
 mod look;
 mod pipelines;
 mod prepare;
@@ -57,7 +58,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use mongodb::{Collection, bson::RawDocumentBuf};
 use parking_lot::Mutex;
 
-use self::{concern::Collections, dialect::Dialect, look::FirstLook, router_checks::RouterChecks};
+use self::{
+    concern::Collections, dialect::Dialect, known_keys::KnownKeys, look::FirstLook,
+    router_checks::RouterChecks,
+};
 use crate::{model::Error, store::clock::ServerClock};
 
 /// How long the document of a dead lock is kept, unless [`MongoStore::retention`] says otherwise.
@@ -168,6 +172,7 @@ pub struct MongoStore {
     routers: Arc<Mutex<RouterChecks>>,
     /// Whether the collection was looked at.
     first_look: FirstLook,
+    known_keys: Arc<Mutex<KnownKeys>>,
 }
 
 impl MongoStore {
@@ -182,6 +187,7 @@ impl MongoStore {
             sharded: Arc::default(),
             routers: Arc::default(),
             first_look: FirstLook::default(),
+            known_keys: Arc::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Acquires and releases of several keys, by two commands for all of them.
 
 use futures::future::join_all;
+use mongodb::bson::Document;
 
 use super::{
     acquire::answered,
@@ -16,7 +17,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
         ReleaseRequest,
     },
-    model::Error,
+    model::{Error, Key},
 };
 
 impl Pipelines<'_> {
@@ -25,22 +26,74 @@ impl Pipelines<'_> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
+        // On a sharded cluster a statement for many documents goes to several shards, and may be applied to a document
+        // twice or not at all, and the number of changed documents proves nothing.
+        let is_sharded = self.store.locks.ask_deployment().await? == Deployment::Sharded;
         // A command has one write concern. So releases go by one statement if a failover may undo each of them, and the
-        // batch has nothing else. On a sharded cluster the number of changed documents proves nothing.
+        // batch has nothing else.
         let plain = requests.iter().map(|request| match request {
             BatchRequest::Release(request) if self.is_plain(request) => Some(request),
             BatchRequest::Release(_) | BatchRequest::Acquire(_) => None,
         });
         if let Some(releases) = plain.collect::<Option<Vec<_>>>()
-            && self.store.locks.ask_deployment().await? != Deployment::Sharded
+            && !is_sharded
         {
             let answers = self.release_together(&releases).await?.into_iter();
             let answers = answers.map(|answer| answer.map(BatchAnswer::Release));
             return Ok(answers.collect());
         }
+        let (statements, own) = self.statements(requests, is_sharded);
+        let keys = requests.iter().filter_map(|request| match request {
+            BatchRequest::Acquire(request) => Some(&request.key),
+            BatchRequest::Release(_) => None,
+        });
+        let shown = keys.clone().map(Key::as_str).collect();
+        let result = self.change_many(statements, shown).await?;
+        for key in keys {
+            let exists = result.documents.contains_key(key.as_str());
+            self.store.known_keys.lock().saw(key, exists);
+        }
+        // Some requests have to be sent once more. Those run concurrently.
+        let answers = requests.iter().zip(own).map(async |(request, own)| {
+            let failure = own.and_then(|index| result.failed.get(&index));
+            Ok(match request {
+                BatchRequest::Acquire(request) => {
+                    BatchAnswer::Acquire(self.acquired(&result, failure, request).await?)
+                }
+                BatchRequest::Release(request) => {
+                    BatchAnswer::Release(self.released(failure, request).await?)
+                }
+            })
+        });
+        Ok(join_all(answers).await)
+    }
+
+    /// The statements for these requests, and for each request the index of its own statement. Acquires of keys that are
+    /// known to have a document have none: they go together.
+    fn statements(
+        self,
+        requests: &[BatchRequest],
+        is_sharded: bool,
+    ) -> (Vec<Document>, Vec<Option<usize>>) {
         let retention = self.store.retention;
-        let statements = requests.iter().map(|request| {
+        let known = self.store.known_keys.lock();
+        let mut together: Vec<Vec<&AcquireRequest>> = Vec::new();
+        let (mut statements, mut own) = (Vec::new(), Vec::new());
+        for request in requests {
             let (key, update) = match request {
+                BatchRequest::Acquire(request)
+                    if !is_sharded
+                        && statements::is_plain(request)
+                        && known.contains(&request.key) =>
+                {
+                    let mut groups = together.iter_mut();
+                    match groups.find(|it| statements::are_alike(it[0], request)) {
+                        Some(group) => group.push(request),
+                        None => together.push(vec![request]),
+                    }
+                    own.push(None);
+                    continue;
+                }
                 BatchRequest::Acquire(request) => (
                     &request.key,
                     statements::acquire(request, Form::Short, retention),
@@ -50,38 +103,23 @@ impl Pipelines<'_> {
                     statements::release_or_fail(request, retention),
                 ),
             };
+            own.push(Some(statements.len()));
             // With an upsert the statement of a release also fails if there is no document.
-            statement(key, update, true)
-        });
-        let shown = requests.iter().filter_map(|request| match request {
-            BatchRequest::Acquire(request) => Some(request.key.as_str()),
-            BatchRequest::Release(_) => None,
-        });
-        let result = self
-            .change_many(statements.collect(), shown.collect())
-            .await?;
-        // Some requests have to be sent once more. Those run concurrently.
-        let answers = requests.iter().enumerate().map(async |(index, request)| {
-            Ok(match request {
-                BatchRequest::Acquire(request) => {
-                    BatchAnswer::Acquire(self.acquired(&result, index, request).await?)
-                }
-                BatchRequest::Release(request) => {
-                    BatchAnswer::Release(self.released(&result, index, request).await?)
-                }
-            })
-        });
-        Ok(join_all(answers).await)
+            statements.push(statement(key, update, true));
+        }
+        let acquire = |group: &Vec<_>| statements::acquire_together(group[0], group, retention);
+        statements.extend(together.iter().map(acquire));
+        (statements, own)
     }
 
     /// The answer to an acquire of the batch. The lease is granted if it is in its document.
     async fn acquired(
         self,
         result: &BulkResult,
-        index: usize,
+        failure: Option<&Document>,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
-        if let Some(error) = result.failed.get(&index) {
+        if let Some(error) = failure {
             // Another request inserted the key at the same moment.
             if is_statement_race(error) {
                 return self.acquire_again(request).await;
@@ -104,11 +142,10 @@ impl Pipelines<'_> {
     /// The answer to a release of the batch. The lease was released if its statement did not fail.
     async fn released(
         self,
-        result: &BulkResult,
-        index: usize,
+        failure: Option<&Document>,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
-        let Some(error) = result.failed.get(&index) else {
+        let Some(error) = failure else {
             return Ok(ReleaseAnswer::Released);
         };
         if statement_code(error) == Some(statements::NOT_HELD.into()) {

@@ -1,10 +1,10 @@
 //! The rules as statements of MongoDB: pure functions from a request to what is sent.
 //!
-//! Each change is an update pipeline with one `$replaceWith`. The filter of a change of one document contains only
-//! `_id`, so that the server takes its shortest path to the document; with a condition in the filter it would not. The
-//! statements for many documents, `renew_together` and `release_together`, also filter on `lease`. All other conditions
-//! are in the pipeline. If they are false, the pipeline returns `$$ROOT`, which the server recognises as no change and
-//! does not write. Only `release_or_fail` fails instead.
+//! Each change is an update pipeline with one `$replaceWith`. The filter contains only `_id`, so that the server takes
+//! its shortest path to a document; with a condition in the filter it would not. Two of the statements for many
+//! documents, `renew_together` and `release_together`, also filter on `lease`. All other conditions are in the pipeline.
+//! If they are false, the pipeline returns `$$ROOT`, which the server recognises as no change and does not write. Only
+//! `release_or_fail` fails instead.
 //!
 //! In a pipeline, text from outside is always in a `$literal`: a key such as `$fence` would otherwise be read as a
 //! path.
@@ -30,7 +30,7 @@ use self::expressions::{
 
 pub(crate) use self::{
     expressions::{integer, millis, utc},
-    grant::{Form, acquire},
+    grant::{Form, acquire, acquire_together, are_alike, is_plain},
     lease::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
         renew_together,
