@@ -12,6 +12,7 @@ mod lost_writes;
 mod model;
 mod names;
 mod other_users;
+mod together;
 
 use std::{
     fs,
