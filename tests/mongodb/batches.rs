@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
+    jobs::Tick,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
-        ReleaseRequest,
+        ReleaseRequest, Turn,
     },
 };
 use leasehold_tests::engine::Engine;
 use mongodb::bson::doc;
 
-use super::{Fixture, LONG, faults::FAIL_POINT};
+use super::{Commands, Fixture, LONG, faults::FAIL_POINT};
 
 fn ask(number: usize) -> AcquireRequest {
     let key = Key::new(format!("key {number}")).unwrap();
@@ -124,4 +126,205 @@ async fn a_refusal_tells_the_servers_time_without_asking_for_it() {
         assert!(left <= LONG && left > LONG / 2, "{left:?}");
     }
     lease.release().await.unwrap();
+}
+
+/// Keys that look like paths, operators and variables, and the longest one.
+fn odd_keys() -> Vec<Key> {
+    let longest = "é".repeat(256);
+    let odd = ["a.b", "$set", "$$NOW", "{ $ne: 1 }", "$a.$b", "0", &longest];
+    odd.map(|key| Key::new(key).unwrap()).into()
+}
+
+fn exclusive(key: &Key) -> AcquireRequest {
+    AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG)
+}
+
+/// The answers to these acquires, in one batch.
+async fn acquired(
+    store: &MongoStore,
+    requests: &[AcquireRequest],
+) -> Vec<Result<AcquireAnswer, Error>> {
+    let batch: Vec<_> = requests.iter().cloned().map(Arc::new).collect();
+    let batch: Vec<_> = batch.into_iter().map(BatchRequest::Acquire).collect();
+    let answers = store.batch(&batch).await.unwrap().into_iter();
+    let answer = |answer| match answer {
+        Ok(BatchAnswer::Acquire(answer)) => Ok(answer),
+        Ok(answer) => panic!("{answer:?}"),
+        Err(error) => Err(error),
+    };
+    answers.map(answer).collect()
+}
+
+fn is_granted(answer: &Result<AcquireAnswer, Error>) -> bool {
+    matches!(answer, Ok(AcquireAnswer::Granted(_)))
+}
+
+async fn release(store: &MongoStore, requests: &[AcquireRequest]) {
+    let release = |it: &AcquireRequest| ReleaseRequest::new(it.key.clone(), it.lease);
+    let batch: Vec<_> = requests
+        .iter()
+        .map(release)
+        .map(BatchRequest::Release)
+        .collect();
+    for answer in store.batch(&batch).await.unwrap() {
+        assert_eq!(
+            answer.unwrap(),
+            BatchAnswer::Release(ReleaseAnswer::Released)
+        );
+    }
+}
+
+/// How many statements the last batch had, and how many of them were for many documents.
+fn statements(commands: &Commands) -> (usize, usize) {
+    let sent = commands.take();
+    let updates = sent.iter().filter_map(|it| it.get_array("updates").ok());
+    let updates: Vec<_> = updates
+        .flatten()
+        .filter_map(|it| it.as_document())
+        .collect();
+    let many = updates.iter().filter(|it| it.contains_key("multi"));
+    (updates.len(), many.count())
+}
+
+/// Each lease is in the document of its own key, with a fence of its own, whatever the key looks like.
+#[tokio::test]
+async fn keys_that_exist_are_granted_by_one_statement() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (collection, commands) = Fixture::new(engine).watched().await;
+        let store = MongoStore::new(&collection);
+        let keys = odd_keys();
+        let mut fences = Vec::new();
+        for round in 0..3 {
+            let asked: Vec<_> = keys.iter().map(exclusive).collect();
+            let answers = acquired(&store, &asked).await;
+            // With its first batch the process learns which keys have a document.
+            let expected = if round == 0 { (keys.len(), 0) } else { (1, 1) };
+            assert_eq!(statements(&commands), expected, "{engine:?}");
+            for (index, (request, answer)) in asked.iter().zip(&answers).enumerate() {
+                let Ok(AcquireAnswer::Granted(grant)) = answer else {
+                    panic!("{answer:?}");
+                };
+                let state = store.inspect(&request.key).await.unwrap().unwrap();
+                let [holder] = &state.holders[..] else {
+                    panic!("{state:?}");
+                };
+                assert_eq!((holder.lease, holder.fence), (request.lease, grant.fence));
+                let before = fences.get(index).copied();
+                assert!(before < Some(grant.fence), "{before:?} {grant:?}");
+                fences.retain(|it| Some(*it) != before);
+                fences.insert(index, grant.fence);
+            }
+            release(&store, &asked).await;
+            commands.take();
+        }
+    }
+}
+
+/// Only those on the same terms share a statement. A ticked one, a reader and one that barges have their own.
+#[tokio::test]
+async fn requests_on_other_terms_have_statements_of_their_own() {
+    let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
+    let store = MongoStore::new(&collection);
+    let keys: Vec<_> = (0..8).map(|number| ask(number).key).collect();
+    let known: Vec<_> = keys.iter().map(exclusive).collect();
+    acquired(&store, &known).await;
+    release(&store, &known).await;
+    commands.take();
+    let mut asked: Vec<_> = keys.iter().map(exclusive).collect();
+    asked[2].owner = "other".into();
+    asked[3].ttl = 2 * LONG;
+    asked[4].note = Some("a note".into());
+    asked[5] = asked[5].clone().shared();
+    asked[6] = asked[6].clone().turn(Turn::Barging);
+    asked[7] = asked[7].clone().tick(Tick::counter(1));
+    let answers = acquired(&store, &asked).await;
+    assert!(answers.iter().all(is_granted), "{answers:?}");
+    // Four kinds of terms, and three that never share.
+    assert_eq!(statements(&commands), (7, 4));
+    for request in &asked {
+        let state = store.inspect(&request.key).await.unwrap().unwrap();
+        let [holder] = &state.holders[..] else {
+            panic!("{state:?}");
+        };
+        let found = (&holder.owner, &holder.note, holder.mode);
+        assert_eq!(
+            found,
+            (&request.owner, &request.note, request.access.mode())
+        );
+        let lives_long = holder.expires_at - state.now > TimeDelta::from_std(LONG).unwrap();
+        assert_eq!(lives_long, request.ttl > LONG, "{state:?}");
+    }
+}
+
+/// A key that is held, one whose document has been removed, and one that a validator protects: each has its own answer,
+/// and the others are granted.
+#[tokio::test]
+async fn what_the_one_statement_does_not_grant_is_asked_for_by_itself() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let store = MongoStore::new(&collection);
+    let keys: Vec<_> = (0..5).map(|number| ask(number).key).collect();
+    let known: Vec<_> = keys.iter().map(exclusive).collect();
+    acquired(&store, &known).await;
+    release(&store, &known).await;
+    let other = exclusive(&keys[1]);
+    store.acquire(&other).await.unwrap();
+    let removed = doc! { "_id": keys[2].as_str() };
+    collection.delete_one(removed).await.unwrap();
+    let refuses = doc! { "$expr": { "$or": [
+        { "$ne": ["$_id", keys[3].as_str()] }, { "$not": ["$lease"] },
+    ] } };
+    let command = doc! { "collMod": collection.name(), "validator": refuses };
+    let database = collection.client().database(super::DATABASE);
+    database.run_command(command).await.unwrap();
+    let asked: Vec<_> = keys.iter().map(exclusive).collect();
+    let answers = acquired(&store, &asked).await;
+    for granted in [0, 2, 4] {
+        assert!(is_granted(&answers[granted]), "{answers:?}");
+        let state = store.inspect(&keys[granted]).await.unwrap().unwrap();
+        assert_eq!(state.holders[0].lease, asked[granted].lease);
+    }
+    let Ok(AcquireAnswer::Held(held)) = &answers[1] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(held.holders()[0].lease, other.lease);
+    assert!(answers[3].is_err(), "{answers:?}");
+}
+
+/// A place that counts keeps a key that exists from a batch.
+#[tokio::test]
+async fn the_one_statement_passes_no_place() {
+    let store = Fixture::new(Engine::MongoDb).store().await;
+    let keys: Vec<_> = (0..3).map(|number| ask(number).key).collect();
+    let known: Vec<_> = keys.iter().map(exclusive).collect();
+    acquired(&store, &known).await;
+    let waits = Turn::in_turn(LeaseId::random(), LONG);
+    let waiting = exclusive(&keys[1]).turn(waits);
+    store.acquire(&waiting).await.unwrap();
+    release(&store, &known).await;
+    let asked: Vec<_> = keys.iter().map(exclusive).collect();
+    let answers = acquired(&store, &asked).await;
+    assert!(
+        is_granted(&answers[0]) && is_granted(&answers[2]),
+        "{answers:?}"
+    );
+    assert!(
+        matches!(answers[1], Ok(AcquireAnswer::Held(_))),
+        "{answers:?}"
+    );
+    assert!(is_granted(&store.acquire(&waiting).await), "it comes first");
+}
+
+/// On a sharded cluster a statement for many documents may be carried out on some of them twice.
+#[tokio::test]
+async fn a_sharded_cluster_gets_a_statement_for_each_key() {
+    let (collection, commands) = Fixture::new(Engine::MongoDbSharded).watched().await;
+    let store = MongoStore::new(&collection);
+    for _ in 0..2 {
+        let asked: Vec<_> = (0..3).map(ask).collect();
+        let answers = acquired(&store, &asked).await;
+        assert!(answers.iter().all(is_granted), "{answers:?}");
+        assert_eq!(statements(&commands).1, 0);
+        release(&store, &asked).await;
+    }
 }
