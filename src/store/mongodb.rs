@@ -172,6 +172,7 @@ pub struct MongoStore {
     routers: Arc<Mutex<RouterChecks>>,
     /// Whether the collection was looked at.
     first_look: FirstLook,
+    /// The keys that are likely to have a document.
     known_keys: Arc<Mutex<KnownKeys>>,
 }
 

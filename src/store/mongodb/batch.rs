@@ -49,10 +49,7 @@ impl Pipelines<'_> {
         });
         let shown = keys.clone().map(Key::as_str).collect();
         let result = self.change_many(statements, shown).await?;
-        for key in keys {
-            let exists = result.documents.contains_key(key.as_str());
-            self.store.known_keys.lock().saw(key, exists);
-        }
+        keys.for_each(|key| self.store.known_keys.lock().insert(key));
         // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().zip(own).map(async |(request, own)| {
             let failure = own.and_then(|index| result.failed.get(&index));
@@ -69,7 +66,8 @@ impl Pipelines<'_> {
     }
 
     /// The statements for these requests, and for each request the index of its own statement. Acquires of keys that are
-    /// known to have a document have none: they go together.
+    /// likely to have a document have none: they go together. If a key has no document after all, or its statement is
+    /// refused because of another document, the acquire is sent again, by itself.
     fn statements(
         self,
         requests: &[BatchRequest],

@@ -1,4 +1,4 @@
-//! `KnownKeys`: the keys that had a document when this process last saw it.
+//! `KnownKeys`: the keys for which this process lately sent an upsert, so that they are likely to have a document.
 
 use std::{collections::HashSet, mem};
 
@@ -7,7 +7,7 @@ use crate::model::Key;
 /// After this many keys the oldest ones are forgotten.
 const MOST: usize = 16_384;
 
-/// Keys that had a document when this process last saw it, at most twice [`MOST`].
+/// Keys that are likely to have a document, at most twice [`MOST`].
 #[derive(Debug, Default)]
 pub(super) struct KnownKeys {
     newer: HashSet<Key>,
@@ -15,17 +15,14 @@ pub(super) struct KnownKeys {
 }
 
 impl KnownKeys {
-    /// Remembers that the key has a document, or that it has none.
-    pub(super) fn saw(&mut self, key: &Key, exists: bool) {
-        if !exists {
-            self.newer.remove(key);
-            self.older.remove(key);
-        } else if !self.newer.contains(key) {
-            if self.newer.len() == MOST {
-                self.older = mem::take(&mut self.newer);
-            }
-            self.newer.insert(key.clone());
+    pub(super) fn insert(&mut self, key: &Key) {
+        if self.newer.contains(key) {
+            return;
         }
+        if self.newer.len() == MOST {
+            self.older = mem::take(&mut self.newer);
+        }
+        self.newer.insert(key.clone());
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
@@ -37,21 +34,16 @@ impl KnownKeys {
 mod tests {
     use super::*;
 
-    fn key(number: usize) -> Key {
-        Key::new(format!("k{number}")).unwrap()
-    }
-
     #[test]
-    fn the_last_keys_are_known_until_they_have_no_document() {
+    fn the_last_keys_are_known() {
         let mut keys = KnownKeys::default();
+        let key = |number: usize| Key::new(format!("k{number}")).unwrap();
         for number in 0..3 * MOST {
-            keys.saw(&key(number), true);
+            keys.insert(&key(number));
+            keys.insert(&key(number));
+            assert!(keys.newer.len() + keys.older.len() <= 2 * MOST);
         }
         assert!((2 * MOST..3 * MOST).all(|number| keys.contains(&key(number))));
         assert!(!keys.contains(&key(0)));
-        for number in [MOST, 3 * MOST - 1] {
-            keys.saw(&key(number), false);
-            assert!(!keys.contains(&key(number)));
-        }
     }
 }

@@ -178,9 +178,11 @@ fn statements() -> Vec<PageStatement> {
         add(name, change(acquire, true));
     }
     let [(_, first), ..] = fixed::acquires();
-    let several = first.fences(NonZeroU16::new(1_000).unwrap());
+    let several = first.clone().fences(NonZeroU16::new(1_000).unwrap());
     let several = statements::acquire(&several, Form::Short, fixed::RETENTION);
     add("acquire fences", change(several, true));
+    let together = statements::acquire_together(&first, &[&first], fixed::RETENTION);
+    add("acquire together", batch(vec![together]));
     let tick = statements::acquire(&fixed::acquire_for_a_tick(), Form::Short, fixed::RETENTION);
     add("acquire tick", change(tick, true));
     let in_turn = statements::acquire(&fixed::in_turn(), Form::Full, fixed::RETENTION);
