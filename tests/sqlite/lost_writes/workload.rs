@@ -3,6 +3,7 @@
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use fastrand::Rng;
+use futures::future::join_all;
 use leasehold::{
     Key, SqliteStore, Store,
     jobs::Tick,
@@ -170,15 +171,25 @@ impl Application {
         });
     }
 
+    /// Takes many leases at the same time, so that they share a transaction.
     async fn take_many(&mut self) -> Vec<(Key, LeaseId)> {
-        let mut many = Vec::new();
-        for number in 0..KEPT_ALIVE {
+        let request = |number| {
             let request = ask(&format!("kept {number:02}"), LeaseId::random());
-            let request = request.note("x".repeat(NOTE));
-            assert!(self.acquire(&request).await);
-            many.push((request.key, request.lease));
-        }
-        many
+            request.note("x".repeat(NOTE))
+        };
+        let requests: Vec<_> = (0..KEPT_ALIVE).map(request).collect();
+        self.asks(&[]);
+        let store = self.store();
+        let answers = join_all(requests.iter().map(|it| store.acquire(it))).await;
+        let grants = requests.iter().zip(answers).map(|(it, answer)| {
+            let AcquireAnswer::Granted(grant) = answer.unwrap() else {
+                panic!("{} is held", it.key);
+            };
+            granted(&it.key, it.lease, &grant)
+        });
+        self.teller.tell(&Event::Granted(grants.collect()));
+        let held = requests.into_iter().map(|it| (it.key, it.lease));
+        held.collect()
     }
 
     fn any_held(&mut self) -> Option<(Key, LeaseId)> {
