@@ -8,7 +8,7 @@
 //!   when it takes or gives up a guard, `asking.rs` when the store is asked, `answers.rs` and `beside.rs` when it answers,
 //!   and `settling.rs` how a claim ends that nobody wants.
 //! - `line.rs` says when the store is asked again, by the last answer (`last_answer.rs`); `place.rs` and `pace.rs` have the
-//!   place of this process among those that wait, and how long it pauses. `fences.rs` has the fences of a lease.
+//!   place of this process among those that wait, and how long it pauses.
 //! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` and `carry_out.rs` how it does that,
 //!   `requests.rs` how it sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
 //! - `listening.rs` and `looking.rs` learn from the store which keys are free, and which are awaited; `followers.rs` are
@@ -25,7 +25,6 @@ mod claim;
 mod closing;
 mod effect;
 mod entering;
-mod fences;
 mod followers;
 mod guards;
 mod holding;

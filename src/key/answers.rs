@@ -9,7 +9,7 @@ use super::{
     cell::{Refusal, WaiterNo},
     claim::{Claim, Phase, RequestNo},
     effect::{Answer, Effect, Report},
-    holding::{Grant, Holding, Terms},
+    holding::{Holding, Serving},
     place::Wakes,
     state::{Effects, KeyState},
     want::{FromMemory, Wait, Want},
@@ -109,12 +109,12 @@ impl KeyState {
 
     fn apply_to_line(&mut self, lease: LeaseId, answer: Answer, now: Instant, out: &mut Effects) {
         match answer {
-            Answer::Granted(grant, granted) => {
+            Answer::Granted(granted, is_awaited) => {
                 let first = self.waiters.first().map(|(no, _)| no);
                 let ended = self.line.place.granted(now);
                 out.extend(ended.map(|it| Effect::Report(Report::Turn(it))));
                 self.line.granted(now);
-                self.hold((lease, first), grant, granted, now, out);
+                self.hold(granted, is_awaited, first, now, out);
             }
             Answer::Held(held) => self.line_refused(lease, held, now, out),
             Answer::Done(error)
@@ -193,12 +193,13 @@ impl KeyState {
     /// Records that a claim was granted, for this waiter.
     pub(super) fn hold(
         &mut self,
-        (lease, waiter): (LeaseId, Option<WaiterNo>),
-        mut grant: Grant,
         granted: Arc<LeaseState>,
+        is_awaited: bool,
+        waiter: Option<WaiterNo>,
         now: Instant,
         out: &mut Effects,
     ) {
+        let lease = granted.id();
         let waiter = waiter.and_then(|no| Some((no, self.waiters.get(no)?.want.clone())));
         let is_other_serving = self.serving().is_some();
         let (may_stay, is_closing) = (self.facts.may_stay, self.facts.is_closing);
@@ -206,24 +207,26 @@ impl KeyState {
             return;
         };
         let mode = claim.request.access.mode();
+        let is_awaited = is_awaited || claim.sent.is_contended;
         // The lease of an owner that enters again is beside others of this process.
         let is_alone = !is_other_serving && !claim.request.reentrant;
         let may_serve = is_alone && !is_closing && mode != Mode::Permits;
-        let terms = Terms {
-            mode,
-            fences: claim.request.fences.get(),
-            serves: may_serve && claim.memory == FromMemory::Always,
-            stays_for: claim.stays_for.filter(|_| may_serve && may_stay),
+        let stays_for = claim.stays_for.filter(|_| may_serve && may_stay);
+        let serving = match stays_for {
+            Some(idle) => Serving::Stays { idle, since: now },
+            None if may_serve && claim.memory == FromMemory::Always => {
+                Serving::turn(mode, is_awaited, now)
+            }
+            None => Serving::Over,
         };
-        let stays = terms.stays_for.is_some();
-        grant.is_awaited |= claim.sent.is_contended;
-        claim.phase = Phase::Held(Holding::new(terms, grant, now));
+        let fences = claim.request.fences.get();
+        claim.phase = Phase::Held(Holding::new(&granted, fences, serving));
         claim.lease_state = Some(granted.clone());
         claim.at_work = None;
         if claim.sent.is_unclear {
             out.push(Effect::MayBeGrantedAgain(granted.clone()));
         }
-        if stays {
+        if stays_for.is_some() {
             out.push(Effect::Keep(granted.clone()));
             out.push(Effect::Report(Report::Stays(granted)));
         }
@@ -300,7 +303,7 @@ impl Answer {
     /// When the lease was granted, on the server's clock, if it was.
     fn granted_at(&self) -> Option<DateTime<Utc>> {
         match self {
-            Self::Granted(grant, _) => Some(grant.acquired_at),
+            Self::Granted(lease, _) => Some(lease.acquired_at()),
             Self::GrantedLate(granted_at, _) => Some(*granted_at),
             _ => None,
         }

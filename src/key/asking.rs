@@ -9,7 +9,6 @@ use super::{
     cell::WaiterNo,
     claim::{Beside, Claim, Phase, RequestNo, SILENT, UnderWay},
     effect::{Effect, Report},
-    fences,
     line::{Line, NextRequest},
     place,
     serving::Fit,
@@ -23,6 +22,13 @@ use crate::{
     model::{Access, LeaseId},
     retry,
 };
+
+/// How many fences an exclusive lease takes that is to stay. Each guard under it needs one. After so many the store is
+/// asked again, which costs two requests.
+const FENCES_OF_STAY: NonZeroU16 = NonZeroU16::new(4_096).unwrap();
+
+/// How many fences another exclusive lease takes that serves further tasks for a turn.
+const FENCES_OF_TURN: NonZeroU16 = NonZeroU16::new(1_024).unwrap();
 
 impl KeyState {
     /// Sends the requests that are due: for the first waiter of the line, and for those beside it.
@@ -280,8 +286,8 @@ impl Claim {
     fn fences(&self) -> NonZeroU16 {
         match (self.request.access, self.stays_for, self.memory) {
             _ if self.request.reentrant => NonZeroU16::MIN,
-            (Access::Exclusive, Some(_), _) => fences::OF_STAY,
-            (Access::Exclusive, None, FromMemory::Always) => fences::OF_TURN,
+            (Access::Exclusive, Some(_), _) => FENCES_OF_STAY,
+            (Access::Exclusive, None, FromMemory::Always) => FENCES_OF_TURN,
             _ => NonZeroU16::MIN,
         }
     }

@@ -33,8 +33,8 @@ impl KeyState {
         };
         let want = waiter.want.clone();
         let why = match answer {
-            Answer::Granted(grant, granted) => {
-                return self.hold((lease, Some(no)), grant, granted, now, out);
+            Answer::Granted(granted, is_awaited) => {
+                return self.hold(granted, is_awaited, Some(no), now, out);
             }
             Answer::Held(held) => {
                 self.end_stay_if_contended(lease, &held, out);

@@ -8,7 +8,6 @@ use super::{
     call::{Call, PolledCall, Work},
     cell::{Cell, Refused, WaiterNo},
     claim::RequestNo,
-    holding::Grant,
     place::{EndedTurn, PlaceNews},
     want::Want,
 };
@@ -51,7 +50,8 @@ pub(crate) enum Event {
 
 /// The answer to a request for a lease.
 pub(crate) enum Answer {
-    Granted(Grant, Arc<LeaseState>),
+    /// A grant, and whether other processes wait.
+    Granted(Arc<LeaseState>, bool),
     /// A grant, at this time of the server, that was answered so late that its holder cannot count on it.
     GrantedLate(DateTime<Utc>, Error),
     Held(Held),

@@ -9,14 +9,13 @@
 //! - A lease that does not serve any more serves nobody but an owner that enters again. It goes back when no guard is
 //!   left.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::fences::Fences;
 use crate::{
-    lease_state::LeaseNumber,
+    lease_state::{LeaseNumber, LeaseState},
     model::{Fence, Mode},
 };
 
@@ -30,24 +29,12 @@ const TURN_IF_AWAITED: Duration = Duration::from_millis(10);
 const MOST_IF_AWAITED: u32 = 32;
 
 /// A lease that was granted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
-    /// The newest of its fences.
-    pub(crate) fence: Fence,
-    /// When the lease was granted, on the server's clock.
-    pub(crate) acquired_at: DateTime<Utc>,
-    /// When its holder cannot count on it any more.
-    pub(crate) deadline: Instant,
-    /// Whether other processes wait.
-    pub(crate) is_awaited: bool,
-}
-
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) guards: Vec<Guard>,
     pub(super) serving: Serving,
-    /// Only an exclusive lease has more than one.
     fences: Fences,
+    /// When the lease was granted, on the server's clock.
     pub(super) acquired_at: DateTime<Utc>,
     /// When the holders of the lease cannot count on it any more, as far as it was renewed. The past if it is lost.
     pub(super) deadline: Instant,
@@ -104,45 +91,62 @@ pub(super) enum Conversion {
     Sent,
 }
 
-/// The terms of a lease on which it depends whom it serves.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    pub(super) mode: Mode,
-    /// How many fences the grant took.
-    pub(super) fences: u16,
-    /// Whether it may serve others than the task that it was granted for.
-    pub(super) serves: bool,
-    pub(super) stays_for: Option<Duration>,
+/// The fences for the guards under a lease, which they get one after the other.
+#[derive(Debug)]
+enum Fences {
+    /// Those of a block that no guard has had. The block ends before that of the lease in the store, which is the fence
+    /// of a ticket, and of an upgrade.
+    Block(Range<i64>),
+    /// All guards have that of the lease.
+    One(Fence),
+}
+
+impl Fences {
+    /// The fences of a grant that took this many of them, and has the last one. Only an exclusive lease takes more than
+    /// one.
+    fn of_grant(last: Fence, count: u16) -> Self {
+        if count <= 1 {
+            return Self::One(last);
+        }
+        let first = last.get().saturating_sub(i64::from(count) - 1);
+        Self::Block(first..last.get())
+    }
+
+    /// The next fence. `None` if all were taken.
+    fn take(&mut self) -> Option<Fence> {
+        match self {
+            Self::One(fence) => Some(*fence),
+            Self::Block(left) => left.next().map(Fence::new),
+        }
+    }
+}
+
+impl Serving {
+    /// The turn of a lease that is granted now in this mode.
+    pub(super) fn turn(mode: Mode, is_awaited: bool, now: Instant) -> Self {
+        let (time, left) = match (mode == Mode::Shared, is_awaited) {
+            (true, _) => (SHARED_TURN, u32::MAX),
+            (false, true) => (TURN_IF_AWAITED, MOST_IF_AWAITED),
+            (false, false) => (TURN, u32::MAX),
+        };
+        let until = now + time;
+        Self::Turn { until, left }
+    }
 }
 
 impl Holding {
-    pub(super) fn new(terms: Terms, grant: Grant, now: Instant) -> Self {
-        let is_shared = terms.mode == Mode::Shared;
-        let serving = match terms.stays_for {
-            Some(idle) => Serving::Stays { idle, since: now },
-            None if terms.serves => {
-                let (time, left) = match (is_shared, grant.is_awaited) {
-                    (true, _) => (SHARED_TURN, u32::MAX),
-                    (false, true) => (TURN_IF_AWAITED, MOST_IF_AWAITED),
-                    (false, false) => (TURN, u32::MAX),
-                };
-                Serving::Turn {
-                    until: now + time,
-                    left,
-                }
-            }
-            None => Serving::Over,
-        };
+    /// A lease whose grant took this many fences.
+    pub(super) fn new(lease: &LeaseState, fences: u16, serving: Serving) -> Self {
         Self {
             guards: Vec::new(),
             serving,
-            fences: Fences::of_grant(terms.mode, grant.fence, terms.fences),
-            acquired_at: grant.acquired_at,
-            deadline: grant.deadline,
+            fences: Fences::of_grant(lease.fence(), fences),
+            acquired_at: lease.acquired_at(),
+            deadline: lease.deadline(),
             at_end: AtEnd::Release,
             conversion: Conversion::None,
             was_taken: false,
-            is_looked_at: terms.stays_for.is_some(),
+            is_looked_at: matches!(serving, Serving::Stays { .. }),
         }
     }
 
@@ -274,5 +278,21 @@ impl Holding {
         let of_lease = self.stays().then_some(self.deadline);
         let of_guards = self.guards.iter().map(|guard| guard.expires);
         [of_serving, of_lease, of_guards.min()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fence_is_taken_once_but_that_of_the_grant() {
+        let mut fences = Fences::of_grant(Fence::new(10_000), 4_096);
+        let mut all: Vec<_> = std::iter::from_fn(|| fences.take()).collect();
+        assert_eq!(all.len(), 4_095);
+        assert_eq!(all.first(), Some(&Fence::new(10_000 - 4_095)));
+        assert_eq!(all.last(), Some(&Fence::new(9_999)));
+        all.dedup();
+        assert!(all.is_sorted() && all.len() == 4_095);
     }
 }

@@ -8,7 +8,6 @@ use super::{
     call::Call,
     claim::RequestNo,
     effect::{Answer, Effect, Event},
-    holding::Grant,
     keys::Keys,
     state::KeyState,
 };
@@ -152,13 +151,7 @@ impl Sent {
         let Some(lease) = LeaseState::new(terms, &grant, sent) else {
             return Answer::GrantedLate(grant.acquired_at, self.keys.timed_out(limit));
         };
-        let granted = Grant {
-            fence: grant.fence,
-            acquired_at: grant.acquired_at,
-            deadline: lease.deadline(),
-            is_awaited: grant.is_awaited,
-        };
-        Answer::Granted(granted, Arc::new(lease))
+        Answer::Granted(Arc::new(lease), grant.is_awaited)
     }
 }
 

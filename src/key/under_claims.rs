@@ -9,7 +9,7 @@ use super::{
     cell::WaiterNo,
     claim::{Claim, Phase},
     effect::{Departed, Departure, Taken},
-    holding::{Conversion, Grant, Holding, Terms},
+    holding::{Conversion, Holding, Serving},
     state::{Effects, KeyState},
     waiters::Role,
     want::FromMemory,
@@ -146,33 +146,21 @@ impl KeyState {
         now: Instant,
     ) -> Option<Arc<LeaseState>> {
         let request = lease.request().clone();
-        let grant = Grant {
-            fence: lease.fence(),
-            acquired_at: lease.acquired_at(),
-            deadline: lease.deadline(),
-            is_awaited: false,
-        };
-        let terms = Terms {
-            mode: request.access.mode(),
-            fences: 1,
-            serves: false,
-            stays_for: None,
-        };
-        let (id, expires) = (request.lease, now + request.ttl);
-        let mut holding = Holding::new(terms, grant, now);
+        let (id, mode, expires) = (request.lease, request.access.mode(), now + request.ttl);
+        let mut holding = Holding::new(lease, 1, Serving::Over);
         if self.claim(id).is_none() {
-            let phase = Phase::GivenAway(grant.acquired_at);
+            let phase = Phase::GivenAway(lease.acquired_at());
             self.add(Claim::new(request.clone(), phase));
         }
         let known = self.claim_mut(id)?;
         match &mut known.phase {
             // The ticket comes back to the process that made it, or comes from another one.
             Phase::GivenAway(_) => {
-                holding.take(guard, terms.mode, expires)?;
+                holding.take(guard, mode, expires)?;
                 known.phase = Phase::Held(holding);
             }
             // The ticket is resumed twice.
-            Phase::Held(holding) => drop(holding.take(guard, terms.mode, expires)?),
+            Phase::Held(holding) => drop(holding.take(guard, mode, expires)?),
             _ => return None,
         }
         known.request = request;
