@@ -1,70 +1,50 @@
 //! `Followers`: tasks that are notified when a key becomes free, but do not wait for it. `Leader::watch` uses one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch::{Receiver, Sender};
 
 use crate::model::Key;
 
-/// The followers of all keys.
+/// The followers of all keys. Each sender notifies those of a key.
 #[derive(Debug, Default)]
-pub(super) struct Followers(Mutex<BTreeMap<Key, Vec<Arc<Notify>>>>);
+pub(super) struct Followers(Mutex<BTreeMap<Key, Sender<()>>>);
+
+/// Follows a key until it is dropped.
+pub(crate) struct Follower(Receiver<()>);
 
 impl Followers {
-    pub(super) fn follow(self: &Arc<Self>, key: &Key) -> Follower {
-        let told = Arc::new(Notify::new());
+    pub(super) fn follow(&self, key: &Key) -> Follower {
         let mut keys = self.0.lock();
-        keys.entry(key.clone()).or_default().push(told.clone());
-        drop(keys);
-        Follower {
-            followers: self.clone(),
-            key: key.clone(),
-            told,
-        }
+        keys.retain(|_, told| told.receiver_count() > 0);
+        Follower(keys.entry(key.clone()).or_default().subscribe())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        let keys = self.0.lock();
+        keys.values().all(|told| told.receiver_count() == 0)
     }
 
     /// Notifies the followers of this key.
     pub(super) fn tell(&self, key: &Key) {
-        if let Some(followers) = self.0.lock().get(key) {
-            followers.iter().for_each(|it| it.notify_one());
+        if let Some(told) = self.0.lock().get(key) {
+            told.send_replace(());
         }
     }
 
     /// Notifies the followers of all keys.
     pub(super) fn tell_all(&self) {
         let keys = self.0.lock();
-        keys.values().flatten().for_each(|it| it.notify_one());
+        keys.values().for_each(|told| told.send_replace(()));
     }
-}
-
-/// Follows a key until it is dropped.
-pub(crate) struct Follower {
-    followers: Arc<Followers>,
-    key: Key,
-    told: Arc<Notify>,
 }
 
 impl Follower {
     /// Waits until this process or the store reports that the key became free, or may have become free unnoticed. If
     /// such a report came since the last wait, this returns at once.
-    pub(crate) async fn freed(&self) {
-        self.told.notified().await;
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let mut keys = self.followers.0.lock();
-        if let Some(followers) = keys.get_mut(&self.key) {
-            followers.retain(|it| !Arc::ptr_eq(it, &self.told));
-            if followers.is_empty() {
-                keys.remove(&self.key);
-            }
-        }
+    pub(crate) async fn freed(&mut self) {
+        // The sender is not dropped while there is a follower.
+        let _ = self.0.changed().await;
     }
 }

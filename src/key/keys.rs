@@ -48,7 +48,7 @@ pub(super) struct Streams {
     pub(super) freed: ListenerSlot,
     /// The keys that other processes wait for.
     pub(super) awaited: ListenerSlot,
-    pub(super) followers: Arc<Followers>,
+    pub(super) followers: Followers,
 }
 
 #[derive(Default)]

@@ -91,7 +91,7 @@ async fn follow(keys: Arc<Keys>, key: Key, leading: Publisher) {
 }
 
 async fn read_on(keys: &Arc<Keys>, key: &Key, leading: &watch::Sender<Option<Leading>>) {
-    let follower = keys.follow(key);
+    let mut follower = keys.follow(key);
     let mut has_failed = false;
     let mut pause = PAUSE;
     // When the lease of the leader that was read last expires.
