@@ -7,7 +7,7 @@
 //! - `entering.rs` says what happens when a task comes or goes, `serving.rs` when it is served from memory, `under_claims.rs`
 //!   when it takes or gives up a guard, `asking.rs` when the store is asked, `answers.rs` and `beside.rs` when it answers,
 //!   and `settling.rs` how a claim ends that nobody wants.
-//! - `line.rs` says when the store is asked again, by the last answer (`last_answer.rs`); `place.rs` and `pace.rs` have the
+//! - `line.rs` says when the store is asked again, by the last answer; `place.rs` and `pace.rs` have the
 //!   place of this process among those that wait, and how long it pauses.
 //! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` and `carry_out.rs` how it does that,
 //!   `requests.rs` how it sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
@@ -29,7 +29,6 @@ mod followers;
 mod guards;
 mod holding;
 mod keys;
-mod last_answer;
 mod line;
 mod listening;
 mod looking;

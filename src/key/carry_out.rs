@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     cell::{News, Refusal},
-    effect::{Answer, Effect, Event, GiveBack, Report},
+    effect::{Answer, Effect, Event, Report},
     keys::Keys,
     place::PlaceNews,
     state::KeyState,
@@ -40,7 +40,7 @@ impl Keys {
                 state.withdrawn(*request);
                 *effect = Effect::Withdrawn(*request, withdrawn);
             }
-            Effect::GiveBack(lease, _) if !state.waiters.is_empty() => {
+            Effect::GiveBack(lease) | Effect::Detach(lease) if !state.waiters.is_empty() => {
                 // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
                 // waiters of this process would come before them.
                 lease.set_release_terms(|terms| terms.is_awaited = true);
@@ -84,8 +84,8 @@ impl Keys {
             }
             Effect::Offer(cell) => cell.tell(News::Offered),
             Effect::Refuse(cell, refused) => cell.tell(News::Refused(Box::new(refused))),
-            Effect::GiveBack(lease, GiveBack::Release) => self.abandon(&lease),
-            Effect::GiveBack(lease, GiveBack::Detach) => self.detach(&lease),
+            Effect::GiveBack(lease) => self.abandon(&lease),
+            Effect::Detach(lease) => self.detach(&lease),
             Effect::Settle(claim, maybe_in_flight) => self.settle(&claim, maybe_in_flight),
             Effect::LeavePlace(claim) => self.leave_place(key, claim),
             Effect::Listen => self.listen(),

@@ -4,7 +4,7 @@
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
-    effect::{Effect, Event, GiveBack, Report},
+    effect::{Effect, Event, Report},
     keys::Keys,
     state::Effects,
 };
@@ -62,7 +62,7 @@ impl Keys {
             let why = self.lifecycle.loss();
             leases.iter().for_each(|lease| lease.lose_by_close(&why));
             effects.retain(|effect| match effect {
-                Effect::GiveBack(lease, GiveBack::Release) => {
+                Effect::GiveBack(lease) => {
                     let ended = self.end(lease, Instant::now());
                     pending.extend(ended.map(|(pending, _)| pending));
                     false

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     lease_state::LeaseState,
     messages::{AcquireRequest, DoneTick},
-    model::{Error, Fence, Held, LeaseId},
+    model::{Error, Held, LeaseId},
     telemetry::StayEndReason,
 };
 
@@ -83,8 +83,10 @@ pub(crate) enum Effect {
     Offer(Arc<Cell>),
     /// Ends the wait of a task.
     Refuse(Arc<Cell>, Refused),
-    /// Releases a lease, or gives it up without a release.
-    GiveBack(Arc<LeaseState>, GiveBack),
+    /// Releases a lease.
+    GiveBack(Arc<LeaseState>),
+    /// Gives a lease up without a release.
+    Detach(Arc<LeaseState>),
     /// Releases what a claim without a holder may have left, and whether a request may still be carried out after it.
     Settle(Arc<AcquireRequest>, bool),
     /// Gives up a place.
@@ -102,13 +104,6 @@ pub(crate) enum Effect {
     Drop(Box<dyn Any + Send>),
 }
 
-/// What becomes of a lease that goes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveBack {
-    Release,
-    Detach,
-}
-
 /// What telemetry is told.
 pub(crate) enum Report {
     Place(PlaceNews),
@@ -122,16 +117,6 @@ pub(crate) enum Report {
     Stays(Arc<LeaseState>),
     /// A lease does not stay any more, for this reason, and whether it goes back at once.
     StayEnded(Arc<LeaseState>, StayEndReason, bool),
-}
-
-/// What a waiter gets that takes what it is offered.
-pub(crate) struct Taken {
-    /// The lease that the guard is under.
-    pub(crate) lease: Arc<LeaseState>,
-    pub(crate) fence: Fence,
-    /// Whether it is the first guard under the lease.
-    pub(crate) is_first: bool,
-    pub(crate) ahead: Option<usize>,
 }
 
 /// How a guard is given up.

@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     call::PolledCall,
-    effect::{Departed, Departure, Effect, Event, GiveBack},
+    effect::{Departed, Departure, Effect, Event},
     holding::{Conversion, Holding},
     keys::Keys,
 };
@@ -134,10 +134,11 @@ impl Keys {
         let Some((departed, mut effects)) = changed else {
             return (Departed::default(), Ok(None));
         };
-        let goes_back = |effect: &Effect| matches!(effect, Effect::GiveBack(lease, GiveBack::Release) if lease.id() == guard.id());
+        let goes_back =
+            |effect: &Effect| matches!(effect, Effect::GiveBack(lease) if lease.id() == guard.id());
         let at = effects.iter().position(goes_back);
         let begun = match at.map(|at| effects.remove(at)) {
-            Some(Effect::GiveBack(lease, _)) => {
+            Some(Effect::GiveBack(lease)) => {
                 let ended = self.end(&lease, now);
                 ended.map(|(pending, ended)| Some((self.release(call, pending), lease, ended)))
             }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    last_answer::LastAnswer,
     pace::{self, Ahead},
     place::{OwnPlace, PlaceNews, Wakes},
 };
@@ -53,6 +52,19 @@ pub(super) enum NextRequest {
     UnderWay {
         /// Whether the key was reported to be free since the request was sent.
         is_reported: bool,
+    },
+}
+
+/// The outcome of the last request.
+#[derive(Debug)]
+pub(super) enum LastAnswer {
+    /// There was no answer yet, or the key was granted to this process since the last one.
+    Unknown,
+    Held(Held),
+    /// The last `times` requests have failed, the last one with this error.
+    Failed {
+        error: Error,
+        times: u32,
     },
 }
 
@@ -225,7 +237,12 @@ impl Line {
 
     /// Records that a request failed, and plans the next one. Returns how many have failed in a row.
     pub(super) fn failed(&mut self, error: Error, now: Instant) -> u32 {
-        let times = self.last.fail(error);
+        let before = match self.last {
+            LastAnswer::Failed { times, .. } => times,
+            LastAnswer::Unknown | LastAnswer::Held(_) => 0,
+        };
+        let times = before.saturating_add(1);
+        self.last = LastAnswer::Failed { error, times };
         let pause = self.count_pause(0, None, random::fraction());
         self.pause_until(now + pause);
         times
@@ -253,5 +270,38 @@ impl Line {
             && matches!(self.next, NextRequest::Paused(_))
             && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::LONGEST_PAUSE / 2
+    }
+}
+
+impl LastAnswer {
+    /// The refusal, if it was one.
+    pub(super) fn held(&self) -> Option<&Held> {
+        match self {
+            Self::Held(held) => Some(held),
+            Self::Unknown | Self::Failed { .. } => None,
+        }
+    }
+
+    /// How many processes were ahead of the last request.
+    pub(super) fn ahead(&self) -> usize {
+        self.held().map_or(0, Held::ahead)
+    }
+
+    /// How many leases of permits this many releases after a refusal make room for at most, as far as the refusal tells.
+    /// There may be more room after an eviction, and after the end of a lease that came later. A process that this
+    /// does not count asks after its pause.
+    pub(super) fn room_after(&self, releases: usize) -> usize {
+        let most = |held: &Held| held.holders().iter().map(|holder| holder.permits).max();
+        let most = self.held().and_then(most).map(usize::try_from);
+        match most {
+            Some(Ok(most)) if self.is_refusal_by(Mode::Permits) => most.saturating_mul(releases),
+            _ => usize::MAX,
+        }
+    }
+
+    /// Whether it was a refusal because of leases of this mode only.
+    pub(super) fn is_refusal_by(&self, mode: Mode) -> bool {
+        let holders = self.held().map_or(&[][..], Held::holders);
+        !holders.is_empty() && holders.iter().all(|holder| holder.mode == mode)
     }
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{Claim, Phase},
-    effect::{Effect, GiveBack, Report},
+    effect::{Effect, Report},
     holding::{AtEnd, Holding, Serving},
     state::{Effects, KeyState},
     want::{FromMemory, Want},
@@ -125,7 +125,7 @@ impl KeyState {
         let state = claim.lease_state.clone();
         if is_given_away {
             claim.phase = Phase::GivenAway(holding.acquired_at);
-            out.extend(state.map(|lease| Effect::GiveBack(lease, GiveBack::Detach)));
+            out.extend(state.map(Effect::Detach));
             // The first waiter may not listen to the store yet.
             return self.wake(now);
         }
@@ -137,7 +137,7 @@ impl KeyState {
         };
         // A close waits for it from now on, also before it has begun.
         out.push(Effect::Bind(lease));
-        out.extend(state.map(|lease| Effect::GiveBack(lease, GiveBack::Release)));
+        out.extend(state.map(Effect::GiveBack));
     }
 
     /// Removes the guards that have outlived their ttl, so that others can have the key.

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::{
     cell::WaiterNo,
     claim::{Claim, Phase},
-    effect::{Departed, Departure, Taken},
+    effect::{Departed, Departure},
+    guards::Granted,
     holding::{Conversion, Holding, Serving},
     state::{Effects, KeyState},
     waiters::Role,
@@ -21,14 +22,15 @@ use crate::{
 };
 
 impl KeyState {
-    /// Gives a waiter the guard that it is offered. `None` if it is offered none any more: it waits on.
+    /// Gives a waiter the guard that it is offered, and says how many processes came first. `None` if it is offered none
+    /// any more: it waits on.
     pub(crate) fn take(
         &mut self,
         no: WaiterNo,
         number: LeaseNumber,
         now: Instant,
         out: &mut Effects,
-    ) -> Option<Taken> {
+    ) -> Option<(Granted, Option<usize>)> {
         // Its future is polled, so it stands where it stood if it was passed over.
         self.waiters.take_back(no);
         let waiter = self.waiters.get(no)?;
@@ -50,12 +52,7 @@ impl KeyState {
                 _ if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
                 _ => return None,
             };
-            Some(Taken {
-                lease,
-                fence,
-                is_first,
-                ahead,
-            })
+            Some((lease, fence, is_first))
         });
         if taken.is_some() {
             self.waiters.remove(no);
@@ -70,7 +67,13 @@ impl KeyState {
             self.stop_serving(Some(claim), StayEndReason::DocumentNeeded, out);
         }
         self.advance(now, out);
-        taken
+        let (lease, fence, is_first) = taken?;
+        let mut request = want.request;
+        if request.lease != lease.id() {
+            Arc::make_mut(&mut request).lease = lease.id();
+        }
+        let state = LeaseState::guard((lease, fence, is_first), request, number, now);
+        Some((Granted { state, is_first }, ahead))
     }
 
     /// Records that a guard is given up.

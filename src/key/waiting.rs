@@ -14,7 +14,7 @@ use super::{
     want::Want,
 };
 use crate::{
-    lease_state::{LeaseNumber, LeaseState},
+    lease_state::LeaseNumber,
     model::{Error, Held, Key},
     runtime::outside,
 };
@@ -107,21 +107,14 @@ impl Waiting {
     fn take(&self) -> Option<WaitEnd> {
         let number = LeaseNumber::next();
         let taken = self.keys.update(self.key(), |state, now, out| {
-            let taken = state.take(self.cell.no(), number, now, out)?;
-            let mut request = self.want.request.clone();
-            if request.lease != taken.lease.id() {
-                Arc::make_mut(&mut request).lease = taken.lease.id();
-            }
-            let of = (taken.lease, taken.fence, taken.is_first);
-            let state = LeaseState::guard(of, request, number, now);
-            let is_first = taken.is_first;
-            Some(WaitEnd {
-                outcome: Ok(Granted { state, is_first }),
-                ahead: taken.ahead,
-                was_behind: false,
-            })
+            state.take(self.cell.no(), number, now, out)
         });
-        taken.flatten()
+        let (granted, ahead) = taken.flatten()?;
+        Some(WaitEnd {
+            outcome: Ok(granted),
+            ahead,
+            was_behind: false,
+        })
     }
 
     fn key(&self) -> &Key {
