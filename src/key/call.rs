@@ -9,10 +9,10 @@ use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{FutureExt, future::BoxFuture, task::AtomicWaker};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -30,6 +30,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Call {
     state: Mutex<CallState>,
+    /// Wakes the task that polls the call, when that one has to wait for the outcome elsewhere.
+    waker: AtomicWaker,
 }
 
 #[derive(Default)]
@@ -40,8 +42,6 @@ struct CallState {
     is_withdrawn: bool,
     /// `None` if the request is sent at once, and alone.
     queued: Option<Queued>,
-    /// Wakes the task that polls the call, when that one has to wait for the outcome elsewhere.
-    waker: Option<Waker>,
     has_panicked: bool,
 }
 
@@ -103,25 +103,18 @@ impl Call {
         };
         drop(state);
         // The lock is not held here, because the answer changes the key, which may leave this call.
-        let polled = work.as_mut().poll(cx);
-        let mut state = self.state.lock();
-        if polled.is_pending() {
+        if work.as_mut().poll(cx).is_pending() {
+            let mut state = self.state.lock();
             let Some(runtime) = state.spawn_on.clone() else {
                 state.work = Work::Here(work);
-                let known = state.waker.as_ref();
-                if !known.is_some_and(|known| known.will_wake(cx.waker())) {
-                    state.waker = Some(cx.waker().clone());
-                }
+                self.waker.register(cx.waker());
                 return false;
             };
             drop(state);
             outside::spawn(&runtime, work);
-            state = self.state.lock();
         }
         // A waker may own its task, so it is dropped under no lock.
-        let waker = state.waker.take();
-        drop(state);
-        drop(waker);
+        drop(self.waker.take());
         true
     }
 
@@ -131,11 +124,10 @@ impl Call {
         state.spawn_on = Some(runtime.clone());
         match std::mem::replace(&mut state.work, Work::Gone) {
             Work::Here(work) => {
-                let waker = state.waker.take();
                 drop(state);
                 outside::spawn(runtime, work);
                 // The task waits for the outcome from now on.
-                waker.into_iter().for_each(Waker::wake);
+                self.waker.wake();
             }
             other => state.work = other,
         }
@@ -189,49 +181,47 @@ impl PolledCall {
         self,
         outcome: oneshot::Receiver<T>,
     ) -> impl Future<Output = Result<T, Error>> + use<T> {
-        LeaveOnDrop(self).outcome(outcome)
-    }
-}
-
-struct LeaveOnDrop(PolledCall);
-
-impl LeaveOnDrop {
-    async fn outcome<T>(self, outcome: oneshot::Receiver<T>) -> Result<T, Error> {
-        // The receiver is moved to a local, which is dropped before the call is left. So the call can see that its caller
-        // has gone.
-        let (here, mut outcome) = (self, outcome);
-        let PolledCall(call, _) = &here.0;
-        // Whether the call was left and resumed here, so that this future was woken and may have woken others.
-        let mut is_resumed = false;
-        let told = poll_fn(|cx| {
-            let told = if call.poll_here(cx) {
-                Pin::new(&mut outcome).poll(cx).map(Result::ok)
-            } else {
-                // The call sends the outcome while it is polled here, so a check after each poll finds the outcome.
-                // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
-                match outcome.try_recv() {
-                    Ok(outcome) => Poll::Ready(Some(outcome)),
-                    Err(TryRecvError::Empty) => Poll::Pending,
-                    Err(TryRecvError::Closed) => Poll::Ready(None),
-                }
+        let here = LeaveOnDrop(self);
+        async move {
+            // The receiver is moved to a local, which is dropped before the call is left. So the call can see that its caller
+            // has gone.
+            let (here, mut outcome) = (here, outcome);
+            let PolledCall(call, _) = &here.0;
+            // Whether the call was left and resumed here, so that this future was woken and may have woken others.
+            let mut is_resumed = false;
+            let told = poll_fn(|cx| {
+                let told = if call.poll_here(cx) {
+                    Pin::new(&mut outcome).poll(cx).map(Result::ok)
+                } else {
+                    // The call sends the outcome while it is polled here, so a check after each poll finds the outcome.
+                    // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
+                    match outcome.try_recv() {
+                        Ok(outcome) => Poll::Ready(Some(outcome)),
+                        Err(TryRecvError::Empty) => Poll::Pending,
+                        Err(TryRecvError::Closed) => Poll::Ready(None),
+                    }
+                };
+                is_resumed |= told.is_pending();
+                told
+            });
+            let Some(told) = told.await else {
+                let has_panicked = call.state.lock().has_panicked;
+                return Err(if has_panicked { panicked() } else { ended() });
             };
-            is_resumed |= told.is_pending();
-            told
-        });
-        let Some(told) = told.await else {
-            let has_panicked = call.state.lock().has_panicked;
-            return Err(if has_panicked { panicked() } else { ended() });
-        };
-        let may_have_woken = is_resumed && outside::runs_beside_others();
-        drop(here);
-        if may_have_woken {
-            // The last poll may have woken a task that all requests need, for example the one that has the connections
-            // of a driver. No other worker takes that task while the caller computes, so it runs before the caller.
-            yield_now().await;
+            let may_have_woken = is_resumed && outside::runs_beside_others();
+            drop(here);
+            if may_have_woken {
+                // The last poll may have woken a task that all requests need, for example the one that has the connections
+                // of a driver. No other worker takes that task while the caller computes, so it runs before the caller.
+                yield_now().await;
+            }
+            Ok(told)
         }
-        Ok(told)
     }
 }
+
+/// Leaves a call when its future ends or is dropped.
+struct LeaveOnDrop(PolledCall);
 
 impl Drop for LeaveOnDrop {
     fn drop(&mut self) {

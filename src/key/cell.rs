@@ -8,6 +8,7 @@ use std::{
     task::Waker,
 };
 
+use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use super::call::Call;
@@ -22,14 +23,15 @@ use crate::{
 pub(crate) struct WaiterNo(u64);
 
 pub(crate) struct Cell {
-    no: WaiterNo,
+    /// The number of the waiter.
+    pub(super) no: WaiterNo,
     state: Mutex<CellState>,
+    waker: AtomicWaker,
 }
 
 #[derive(Default)]
 struct CellState {
     news: Option<News>,
-    waker: Option<Waker>,
     /// The request that the future of the waiter polls.
     call: Option<Arc<Call>>,
     /// Counts the task as waiting.
@@ -69,30 +71,22 @@ impl Cell {
         Arc::new(Self {
             no: WaiterNo(NEXT.fetch_add(1, Ordering::Relaxed)),
             state: Mutex::default(),
+            waker: AtomicWaker::new(),
         })
-    }
-
-    /// The number of the waiter.
-    pub(super) fn no(&self) -> WaiterNo {
-        self.no
     }
 
     /// Takes the news.
     pub(super) fn take_news(&self) -> (Option<News>, Option<Arc<Call>>) {
-        let mut state = self.state.lock();
         // The poll of the call may bring news, and needs no wake for them.
-        state.waker = None;
+        self.waker.take();
+        let mut state = self.state.lock();
         (state.news.take(), state.call.clone())
     }
 
     /// Remembers whom to wake. Returns whether there are news already.
     pub(super) fn wait(&self, waker: &Waker) -> bool {
-        let mut state = self.state.lock();
-        let has_news = state.news.is_some();
-        if !has_news {
-            state.waker = Some(waker.clone());
-        }
-        has_news
+        self.waker.register(waker);
+        self.state.lock().news.is_some()
     }
 
     pub(super) fn set_call(&self, call: Arc<Call>) {
@@ -116,11 +110,8 @@ impl Cell {
             return;
         }
         state.news = Some(news);
-        let waker = state.waker.take();
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.waker.wake();
     }
 
     /// Counts the task as waiting, unless it does already.

@@ -22,7 +22,7 @@ use crate::{
 
 impl KeyState {
     pub(super) fn enter(&mut self, cell: Arc<Cell>, want: Want, now: Instant, out: &mut Effects) {
-        let no = cell.no();
+        let no = cell.no;
         if self.facts.is_closing {
             self.waiters.push(cell, want, Role::InLine);
             return self.refuse(no, Refusal::Closed, out);

@@ -82,7 +82,7 @@ impl KeyState {
     pub(crate) fn step(&mut self, event: Event, now: Instant, out: &mut Effects) {
         match event {
             Event::Enter(cell, want) => {
-                self.facts.entering = Some(cell.no());
+                self.facts.entering = Some(cell.no);
                 self.enter(cell, want, now, out);
             }
             Event::Leave(no) => self.leave(no, now, out),

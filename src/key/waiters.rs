@@ -129,7 +129,7 @@ impl Waiters {
     }
 
     pub(super) fn push(&mut self, cell: Arc<Cell>, want: Want, role: Role) {
-        let (no, rank) = (cell.no(), Rank::of(&want));
+        let (no, rank) = (cell.no, Rank::of(&want));
         let waiter = Box::new(Waiter {
             cell,
             want,

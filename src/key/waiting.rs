@@ -107,7 +107,7 @@ impl Waiting {
     fn take(&self) -> Option<WaitEnd> {
         let number = LeaseNumber::next();
         let taken = self.keys.update(self.key(), |state, now, out| {
-            state.take(self.cell.no(), number, now, out)
+            state.take(self.cell.no, number, now, out)
         });
         let (granted, ahead) = taken.flatten()?;
         Some(WaitEnd {
@@ -128,7 +128,7 @@ impl Drop for Waiting {
             self.keys.leave(&call);
         }
         if !self.is_over {
-            self.keys.step(self.key(), Event::Leave(self.cell.no()));
+            self.keys.step(self.key(), Event::Leave(self.cell.no));
         }
     }
 }
