@@ -6,8 +6,9 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::{
+    call::Call,
     cell::{Refusal, WaiterNo},
-    claim::{Claim, Phase, RequestNo},
+    claim::{Claim, Phase},
     effect::{Answer, Effect, Report},
     holding::{Holding, Serving},
     place::Wakes,
@@ -25,7 +26,7 @@ use crate::{
 impl KeyState {
     pub(super) fn answered(
         &mut self,
-        request: RequestNo,
+        request: &Arc<Call>,
         answer: Answer,
         now: Instant,
         out: &mut Effects,
@@ -48,7 +49,7 @@ impl KeyState {
         let counts = !is_old || is_grant || matches!(answer, Answer::Done(_));
         for left in claim.sent.under_way.iter_mut().filter(|_| counts) {
             left.is_awaited = false;
-            out.push(Effect::Withdraw(left.number, left.call.clone()));
+            out.push(Effect::Withdraw(left.call.clone()));
         }
         claim.note(&answer, is_in_turn);
         if is_grant && claim.asks() && std::mem::take(&mut claim.sent.has_place) {
@@ -64,7 +65,7 @@ impl KeyState {
     }
 
     /// Records that a request was withdrawn, so that it has no answer.
-    pub(super) fn withdrawn(&mut self, request: RequestNo) {
+    pub(super) fn withdrawn(&mut self, request: &Arc<Call>) {
         for claim in &mut self.claims {
             claim.sent.end(request);
         }

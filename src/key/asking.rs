@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     cell::WaiterNo,
-    claim::{Beside, Claim, Phase, RequestNo, SILENT, UnderWay},
+    claim::{Beside, Claim, Phase, SILENT, UnderWay},
     effect::{Effect, Report},
     line::{Line, NextRequest},
     place,
@@ -204,8 +204,6 @@ impl KeyState {
         now: Instant,
         out: &mut Effects,
     ) {
-        let number = self.facts.next_request;
-        self.facts.next_request = RequestNo(number.0 + 1);
         // Later requests are sent while the future of the waiter may not be polled.
         let is_inline = may_be_inline && self.facts.entering == Some(of);
         let by = self.waiters.cell(of).filter(|_| is_inline);
@@ -224,7 +222,6 @@ impl KeyState {
             claim.sent.since = Some(since);
         }
         claim.sent.under_way.push(UnderWay {
-            number,
             call: call.clone(),
             of,
             at: now,
@@ -233,7 +230,7 @@ impl KeyState {
             is_inline: by.is_some(),
             is_in_turn: turn.waiter().is_some(),
         });
-        out.push(Effect::Send(call, number, claim.request.clone(), by));
+        out.push(Effect::Send(call, claim.request.clone(), by));
     }
 
     /// Lets tasks of their own poll the requests for the line, because another task depends on them.
@@ -259,7 +256,7 @@ impl KeyState {
             };
             if let Some(over) = claim.sent.under_way.iter().find(is_over) {
                 // Its failure withdraws it. A request that is withdrawn before has no answer to wait for.
-                out.push(Effect::Overdue(over.number, limit));
+                out.push(Effect::Overdue(over.call.clone(), limit));
                 // Its repetition has no time of its own.
                 let all = claim.sent.under_way.iter_mut();
                 all.for_each(|it| it.is_awaited = false);

@@ -28,7 +28,7 @@ use crate::{
 
 /// A request that was sent, or is about to be.
 #[derive(Default)]
-pub(super) struct Call {
+pub(crate) struct Call {
     state: Mutex<CallState>,
     /// Wakes the task that polls the call, when that one has to wait for the outcome elsewhere.
     waker: AtomicWaker,

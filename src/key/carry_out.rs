@@ -32,13 +32,13 @@ impl Keys {
                 lease.set_release_terms(|terms| terms.maybe_in_flight = true);
                 return false;
             }
-            Effect::Withdraw(request, call) => {
+            Effect::Withdraw(call) => {
                 let Some(withdrawn) = call.withdraw() else {
                     return false;
                 };
                 // The call ends with an error, which counts for nothing from now on.
-                state.withdrawn(*request);
-                *effect = Effect::Withdrawn(*request, withdrawn);
+                state.withdrawn(call);
+                *effect = Effect::Withdrawn(call.clone(), withdrawn);
             }
             Effect::GiveBack(lease) | Effect::Detach(lease) if !state.waiters.is_empty() => {
                 // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
@@ -56,12 +56,12 @@ impl Keys {
     /// Carries out an effect.
     pub(super) fn run(&self, key: &Key, effect: Effect) {
         match effect {
-            Effect::Send(call, request, message, by) => {
+            Effect::Send(call, message, by) => {
                 match by {
                     Some(cell) => cell.set_call(call.clone()),
                     None => self.leave(&call),
                 }
-                self.send(&call, request, message);
+                self.send(&call, message);
             }
             Effect::Withdrawn(request, withdrawn) => {
                 self.step(key, Event::Withdrawn(request));
@@ -94,7 +94,7 @@ impl Keys {
             // They were noted.
             Effect::Bind(_)
             | Effect::MayBeGrantedAgain(_)
-            | Effect::Withdraw(..)
+            | Effect::Withdraw(_)
             | Effect::Contended => {}
         }
     }

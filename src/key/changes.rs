@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    claim::RequestNo,
     effect::{Effect, Event},
     keys::Keys,
     state::{Effects, Facts, KeyState},
@@ -70,7 +69,6 @@ impl Keys {
         let mut map = self.map.lock();
         let map = &mut *map;
         let facts = Facts {
-            next_request: RequestNo(map.next_request),
             reports_freed: self.streams.freed.is_open(),
             is_closing: self.lifecycle.is_closing(),
             may_stay: !map.contended.contains(key, now),
@@ -86,7 +84,6 @@ impl Keys {
         let outcome = change(state, now, &mut out);
         // What was changed may be a lease, or a guard.
         state.refresh(state.facts, now, suspended);
-        map.next_request = state.facts.next_request.0;
         out.retain_mut(|effect| match effect {
             Effect::Contended => {
                 let until = now + CONTENDED_FOR;

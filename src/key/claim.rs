@@ -30,10 +30,6 @@ use crate::{
 /// How long a request may take before a task of its own polls it: the task of its waiter may have left it unpolled.
 pub(super) const SILENT: Duration = Duration::from_millis(500);
 
-/// The number of a request, which no other request of the handle has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RequestNo(pub(super) u64);
-
 pub(super) struct Claim {
     /// The terms, as the next request has them.
     pub(super) request: Arc<AcquireRequest>,
@@ -69,7 +65,7 @@ pub(super) struct Sent {
 
 /// A request without an answer.
 pub(super) struct UnderWay {
-    pub(super) number: RequestNo,
+    /// No other request has it.
     pub(super) call: Arc<Call>,
     /// The waiter for which it was sent.
     pub(super) of: WaiterNo,
@@ -241,8 +237,9 @@ impl Sent {
     }
 
     /// Records that a request has ended. Returns it, unless it is not known.
-    pub(super) fn end(&mut self, number: RequestNo) -> Option<UnderWay> {
-        let at = self.under_way.iter().position(|it| it.number == number)?;
+    pub(super) fn end(&mut self, call: &Arc<Call>) -> Option<UnderWay> {
+        let is_it = |it: &UnderWay| Arc::ptr_eq(&it.call, call);
+        let at = self.under_way.iter().position(is_it)?;
         Some(self.under_way.swap_remove(at))
     }
 }

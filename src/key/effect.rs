@@ -7,7 +7,6 @@ use chrono::{DateTime, Utc};
 use super::{
     call::{Call, PolledCall, Work},
     cell::{Cell, Refused, WaiterNo},
-    claim::RequestNo,
     place::{EndedTurn, PlaceNews},
     want::Want,
 };
@@ -25,9 +24,9 @@ pub(crate) enum Event {
     /// A task does not want it any more.
     Leave(WaiterNo),
     /// A request was answered, or counts as failed.
-    Answered(RequestNo, Answer),
+    Answered(Arc<Call>, Answer),
     /// A request was withdrawn before it was sent.
-    Withdrawn(RequestNo),
+    Withdrawn(Arc<Call>),
     /// The release of a lease was answered, or given up.
     Released(LeaseId),
     /// The release of what a claim may have left was answered, or given up.
@@ -66,17 +65,17 @@ pub(crate) enum Answer {
 /// [notes](super::keys::Keys::note).
 pub(crate) enum Effect {
     /// Sends a request by this call, which the task of this waiter polls, and a task of its own if there is none.
-    Send(Arc<Call>, RequestNo, Arc<AcquireRequest>, Option<Arc<Cell>>),
+    Send(Arc<Call>, Arc<AcquireRequest>, Option<Arc<Cell>>),
     /// Withdraws a request, if it was not sent yet.
-    Withdraw(RequestNo, Arc<Call>),
+    Withdraw(Arc<Call>),
     /// A request was withdrawn. What is left of it is dropped when the state knows.
-    Withdrawn(RequestNo, Work),
+    Withdrawn(Arc<Call>, Work),
     /// Lets a task of its own poll a request.
     Spawn(Arc<Call>),
     /// Lets a task of its own poll a release.
     SpawnRelease(PolledCall),
     /// A request was not answered within this time. The driver answers it with an error, which names the store.
-    Overdue(RequestNo, Duration),
+    Overdue(Arc<Call>, Duration),
     /// Keeps a lease alive.
     Keep(Arc<LeaseState>),
     /// Wakes a waiter, which takes the guard that it is offered.

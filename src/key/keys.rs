@@ -59,7 +59,6 @@ pub(super) struct KeyMap {
     pub(super) times: BTreeSet<(Instant, Key)>,
     /// The keys that do not stay here for a while, because another process waited for them.
     pub(super) contended: RecentKeys,
-    pub(super) next_request: u64,
     /// Whether a task looks at the leases that stay.
     pub(super) has_look_task: bool,
 }

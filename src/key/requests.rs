@@ -1,12 +1,14 @@
 //! How the requests of claims are sent, and how their answers come back.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::{
     call::Call,
-    claim::RequestNo,
     effect::{Answer, Effect, Event},
     keys::Keys,
     state::KeyState,
@@ -29,7 +31,8 @@ use crate::{
 struct Sent {
     keys: Arc<Keys>,
     message: Arc<AcquireRequest>,
-    number: RequestNo,
+    /// Weak, because the call has this.
+    call: Weak<Call>,
     /// How long the machine had been suspended in all when it was sent.
     suspended: Duration,
     is_over: bool,
@@ -37,7 +40,7 @@ struct Sent {
 
 impl Keys {
     /// Sends a request, which the caller, or a task, polls.
-    pub(super) fn send(&self, call: &Arc<Call>, number: RequestNo, message: Arc<AcquireRequest>) {
+    pub(super) fn send(&self, call: &Arc<Call>, message: Arc<AcquireRequest>) {
         let Some(keys) = self.this.upgrade() else {
             return;
         };
@@ -45,7 +48,7 @@ impl Keys {
         let mut sent = Sent {
             keys: keys.clone(),
             message: message.clone(),
-            number,
+            call: Arc::downgrade(call),
             suspended: suspension::total(),
             is_over: false,
         };
@@ -55,7 +58,7 @@ impl Keys {
             sent.answered(at, answered);
         };
         if let Err(withdrawn) = call.begin(work, asked.queued) {
-            keys.run(&key, Effect::Withdrawn(number, withdrawn));
+            keys.run(&key, Effect::Withdrawn(call.clone(), withdrawn));
         }
     }
 
@@ -105,13 +108,16 @@ impl Sent {
     /// Applies an answer to the claim.
     fn answered(&mut self, at: Instant, answered: Result<AcquireAnswer, Error>) {
         self.is_over = true;
+        let Some(call) = self.call.upgrade() else {
+            return;
+        };
         let error = answered.as_ref().err().cloned();
         let counts = self.keys.update(&self.message.key, |state, now, out| {
             // Otherwise it was withdrawn, and this is no answer.
-            let counts = state.is_under_way(self.number);
+            let counts = state.is_under_way(&call);
             if counts {
                 let answer = self.answer(state, at, answered);
-                state.step(Event::Answered(self.number, answer), now, out);
+                state.step(Event::Answered(call.clone(), answer), now, out);
             }
             counts
         });

@@ -32,7 +32,7 @@ impl KeyState {
         claim.sent.has_place |= claim.is_in_turn() && claim.sent.is_unclear;
         claim.phase = Phase::Settling(Settlement::begin(limits, now));
         for request in &mut claim.sent.under_way {
-            out.push(Effect::Withdraw(request.number, request.call.clone()));
+            out.push(Effect::Withdraw(request.call.clone()));
             out.extend(request.leave().map(Effect::Spawn));
         }
         if claim.sent.is_unclear {

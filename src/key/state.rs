@@ -17,8 +17,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
+    call::Call,
     cell::WaiterNo,
-    claim::{Claim, Phase, RequestNo, SILENT},
+    claim::{Claim, Phase, SILENT},
     effect::{Effect, Event, Report},
     holding::{Holding, Serving},
     line::{Line, NextRequest},
@@ -48,8 +49,6 @@ pub(crate) struct KeyState {
 /// What the driver knows when something happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// The number of the next request.
-    pub(super) next_request: RequestNo,
     /// Whether the store reports freed keys.
     pub(super) reports_freed: bool,
     /// Whether the handle closes.
@@ -86,8 +85,8 @@ impl KeyState {
                 self.enter(cell, want, now, out);
             }
             Event::Leave(no) => self.leave(no, now, out),
-            Event::Answered(request, answer) => self.answered(request, answer, now, out),
-            Event::Withdrawn(request) => self.withdrawn(request),
+            Event::Answered(request, answer) => self.answered(&request, answer, now, out),
+            Event::Withdrawn(request) => self.withdrawn(&request),
             Event::Released(claim) => self.released(claim, now, out),
             Event::Settled(claim) => self.settled(claim, out),
             Event::PlaceLeft(claim) => self.place_left(claim),
@@ -162,9 +161,9 @@ impl KeyState {
     }
 
     /// Whether a request has no answer yet, and was not withdrawn.
-    pub(super) fn is_under_way(&self, request: RequestNo) -> bool {
+    pub(super) fn is_under_way(&self, request: &Arc<Call>) -> bool {
         let mut all = self.claims.iter().flat_map(|claim| &claim.sent.under_way);
-        all.any(|it| it.number == request)
+        all.any(|it| Arc::ptr_eq(&it.call, request))
     }
 
     /// Whether one request of a claim is under way, and no other may have been granted.
