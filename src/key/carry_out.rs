@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    cell::{News, Refusal},
+    cell::Refusal,
     effect::{Answer, Effect, Event, Report},
     keys::Keys,
     place::PlaceNews,
@@ -82,8 +82,7 @@ impl Keys {
                 self.look_after();
                 self.bound_stays(lease.id());
             }
-            Effect::Offer(cell) => cell.tell(News::Offered),
-            Effect::Refuse(cell, refused) => cell.tell(News::Refused(Box::new(refused))),
+            Effect::Tell(cell, news) => cell.tell(news),
             Effect::GiveBack(lease) => self.abandon(&lease),
             Effect::Detach(lease) => self.detach(&lease),
             Effect::Settle(claim, maybe_in_flight) => self.settle(&claim, maybe_in_flight),

@@ -39,7 +39,7 @@ struct CellState {
 }
 
 /// What the future of a waiter is to do.
-pub(super) enum News {
+pub(crate) enum News {
     /// Take the guard that it is offered.
     Offered,
     Refused(Box<Refused>),

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     call::{Call, PolledCall, Work},
-    cell::{Cell, Refused, WaiterNo},
+    cell::{Cell, News, WaiterNo},
     place::{EndedTurn, PlaceNews},
     want::Want,
 };
@@ -78,10 +78,8 @@ pub(crate) enum Effect {
     Overdue(Arc<Call>, Duration),
     /// Keeps a lease alive.
     Keep(Arc<LeaseState>),
-    /// Wakes a waiter, which takes the guard that it is offered.
-    Offer(Arc<Cell>),
-    /// Ends the wait of a task.
-    Refuse(Arc<Cell>, Refused),
+    /// Wakes a waiter, which takes the guard that it is offered, or ends its wait.
+    Tell(Arc<Cell>, News),
     /// Releases a lease.
     GiveBack(Arc<LeaseState>),
     /// Gives a lease up without a release.

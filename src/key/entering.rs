@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    cell::{Cell, Refusal, Refused, WaiterNo},
+    cell::{Cell, News, Refusal, Refused, WaiterNo},
     claim::{Claim, Phase, SILENT},
     effect::{Effect, Report},
     holding::{Conversion, Holding},
@@ -59,7 +59,8 @@ impl KeyState {
     /// Offers a waiter a guard under this claim.
     pub(super) fn offer(&mut self, no: WaiterNo, claim: LeaseId, now: Instant, out: &mut Effects) {
         self.waiters.set_role(no, Role::Offered(claim, now));
-        out.extend(self.waiters.cell(no).map(Effect::Offer));
+        let cell = self.waiters.cell(no);
+        out.extend(cell.map(|cell| Effect::Tell(cell, News::Offered)));
     }
 
     /// Reports that a task has to wait, behind this many processes if that is known.
@@ -170,7 +171,7 @@ impl KeyState {
             ahead: waiter.ahead,
             was_behind,
         };
-        out.push(Effect::Refuse(waiter.cell, refused));
+        out.push(Effect::Tell(waiter.cell, News::Refused(Box::new(refused))));
     }
 
     /// The handle closes: nobody waits, and nothing is served.
@@ -238,7 +239,7 @@ impl KeyState {
 
     /// The refusal of a task because tasks of this process have the key, under this claim.
     pub(super) fn held_here(&self, claim: LeaseId) -> Refusal {
-        let lease = self.lease_state(claim).cloned();
+        let lease = self.claim(claim).and_then(|it| it.lease_state.clone());
         lease.map_or(Refusal::TimedOut, Refusal::HeldHere)
     }
 

@@ -37,18 +37,9 @@ impl Keys {
             if state.facts.is_closing {
                 return Err(self.lifecycle.why_closed());
             }
-            let Some(behind) = state.resume(&lease, number, now) else {
-                return Ok(None);
-            };
-            let (mode, fence) = lease.mode_and_fence();
-            let of = (behind, fence, true);
-            let guard = LeaseState::guard(of, lease.request().clone(), number, now);
-            guard.converted_to(mode, fence);
-            Ok(Some(guard))
+            Ok(state.resume(&lease, number, now))
         });
-        let state = self.carry_out(&key, changed).transpose()?.flatten();
-        let is_first = true;
-        Ok(state.map(|state| Granted { state, is_first }))
+        self.carry_out(&key, changed).unwrap_or(Ok(None))
     }
 
     /// Keeps a guard, and the lease that it is under, alive.

@@ -28,22 +28,6 @@ impl Keys {
                 .spawn(listen(listener, permit, self.lifecycle.closing.clone()));
         }
     }
-
-    /// Whether a waiter or a follower needs the store's reports of freed keys.
-    fn needs_reports(&self) -> bool {
-        let map = self.map.lock();
-        let waiters_need = map.states.values().any(|state| state.needs_reports());
-        drop(map);
-        waiters_need || !self.streams.followers.is_empty()
-    }
-
-    /// Records that the store begins or ceases to report freed keys, so that waiters may miss the report of a key. The
-    /// first waiter of each key asks once, and each follower reads its key once.
-    fn wake_all(&self) {
-        let keys: Vec<_> = self.map.lock().states.keys().cloned().collect();
-        keys.iter().for_each(|key| self.step(key, Event::MayBeFree));
-        self.streams.followers.tell_all();
-    }
 }
 
 /// Wakes the waiters and the followers of the keys that the store reports.
@@ -65,13 +49,21 @@ impl Listener for FreedListener {
     }
 
     fn is_needed(&self) -> bool {
-        self.0.upgrade().is_some_and(|keys| keys.needs_reports())
+        self.0.upgrade().is_some_and(|keys| {
+            let map = keys.map.lock();
+            let waiters_need = map.states.values().any(|state| state.needs_reports());
+            drop(map);
+            waiters_need || !keys.streams.followers.is_empty()
+        })
     }
 
+    /// The first waiter of each key asks once, and each follower reads its key once.
     fn missed(&self) {
         // A waiter that has no need of reports may pause for longer all the same while there are some.
         if let Some(keys) = self.0.upgrade() {
-            keys.wake_all();
+            let all: Vec<_> = keys.map.lock().states.keys().cloned().collect();
+            all.iter().for_each(|key| keys.step(key, Event::MayBeFree));
+            keys.streams.followers.tell_all();
         }
     }
 

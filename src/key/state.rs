@@ -124,11 +124,6 @@ impl KeyState {
         all.filter_map(|claim| claim.lease_state.as_ref())
     }
 
-    /// The lease of a claim.
-    pub(super) fn lease_state(&self, claim: LeaseId) -> Option<&Arc<LeaseState>> {
-        self.claim(claim)?.lease_state.as_ref()
-    }
-
     /// The leases that are held.
     pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<LeaseState>, &Holding)> {
         let all = self.claims.iter();

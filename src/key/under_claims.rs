@@ -140,14 +140,14 @@ impl KeyState {
         }
     }
 
-    /// Adds a lease that a ticket continues, with its only guard. Returns the lease, which may be known; `None` if this
-    /// process is about to release it.
+    /// Adds a lease that a ticket continues, with its only guard. The lease may be known. `None` if this process is about
+    /// to release it.
     pub(crate) fn resume(
         &mut self,
         lease: &Arc<LeaseState>,
-        guard: LeaseNumber,
+        number: LeaseNumber,
         now: Instant,
-    ) -> Option<Arc<LeaseState>> {
+    ) -> Option<Granted> {
         let request = lease.request().clone();
         let (id, mode, expires) = (request.lease, request.access.mode(), now + request.ttl);
         let mut holding = Holding::new(lease, 1, Serving::Over);
@@ -159,19 +159,24 @@ impl KeyState {
         match &mut known.phase {
             // The ticket comes back to the process that made it, or comes from another one.
             Phase::GivenAway(_) => {
-                holding.take(guard, mode, expires)?;
+                holding.take(number, mode, expires)?;
                 known.phase = Phase::Held(holding);
             }
             // The ticket is resumed twice.
-            Phase::Held(holding) => drop(holding.take(guard, mode, expires)?),
+            Phase::Held(holding) => drop(holding.take(number, mode, expires)?),
             _ => return None,
         }
-        known.request = request;
+        known.request = request.clone();
         (known.stays_for, known.memory) = (None, FromMemory::Never);
         let has_ended = known.lease_state.as_ref().is_none_or(|it| it.has_ended());
         if has_ended {
             known.lease_state = Some(lease.clone());
         }
-        known.lease_state.clone()
+        let behind = known.lease_state.clone()?;
+        let (mode, fence) = lease.mode_and_fence();
+        let state = LeaseState::guard((behind, fence, true), request, number, now);
+        state.converted_to(mode, fence);
+        let is_first = true;
+        Some(Granted { state, is_first })
     }
 }

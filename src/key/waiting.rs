@@ -22,7 +22,7 @@ use crate::{
 /// A task that wants a key. Its drop leaves the key to others.
 pub(crate) struct Waiting {
     keys: Arc<Keys>,
-    want: Want,
+    key: Key,
     cell: Arc<Cell>,
     /// Whether it has waited, so that it was woken and may have woken others.
     is_resumed: bool,
@@ -45,16 +45,15 @@ impl Keys {
         let cell = Cell::new();
         let waiting = Waiting {
             keys: self.clone(),
-            want: want.clone(),
+            key: want.request.key.clone(),
             cell: cell.clone(),
             is_resumed: false,
             is_over: false,
         };
-        let key = waiting.key();
-        let entered = self.change(key, true, |state, now, out| {
+        let entered = self.change(&waiting.key, true, |state, now, out| {
             state.step(Event::Enter(cell, want), now, out);
         });
-        self.carry_out(key, entered);
+        self.carry_out(&waiting.key, entered);
         waiting
     }
 }
@@ -106,7 +105,7 @@ impl Waiting {
     /// Takes the guard that the task is offered. `None` if it is offered none any more.
     fn take(&self) -> Option<WaitEnd> {
         let number = LeaseNumber::next();
-        let taken = self.keys.update(self.key(), |state, now, out| {
+        let taken = self.keys.update(&self.key, |state, now, out| {
             state.take(self.cell.no, number, now, out)
         });
         let (granted, ahead) = taken.flatten()?;
@@ -116,10 +115,6 @@ impl Waiting {
             was_behind: false,
         })
     }
-
-    fn key(&self) -> &Key {
-        &self.want.request.key
-    }
 }
 
 impl Drop for Waiting {
@@ -128,7 +123,7 @@ impl Drop for Waiting {
             self.keys.leave(&call);
         }
         if !self.is_over {
-            self.keys.step(self.key(), Event::Leave(self.cell.no));
+            self.keys.step(&self.key, Event::Leave(self.cell.no));
         }
     }
 }
