@@ -9,7 +9,7 @@
 //!   and `settling.rs` how a claim ends that nobody wants.
 //! - `line.rs` says when the store is asked again, by the last answer; `place.rs` and `pace.rs` have the
 //!   place of this process among those that wait, and how long it pauses.
-//! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` and `carry_out.rs` how it does that,
+//! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` how it does that,
 //!   `requests.rs` how it sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
 //! - `listening.rs` and `looking.rs` learn from the store which keys are free, and which are awaited; `followers.rs` are
 //!   told of it too, and `recent_keys.rs` has the keys that were awaited lately. `closing.rs` is the close of a handle.
@@ -18,7 +18,6 @@ mod answers;
 mod asking;
 mod beside;
 mod call;
-mod carry_out;
 mod cell;
 mod changes;
 mod claim;
