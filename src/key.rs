@@ -4,8 +4,8 @@
 //! - `want.rs` says what a task wants, and `waiters.rs` has the tasks that wait, in one order.
 //! - `claim.rs` is a lease id of this process, from before its first request until its release is settled; `holding.rs`
 //!   is a lease that was granted, and the guards under it.
-//! - `entering.rs` says what happens when a task comes or goes, `serving.rs` when it is served from memory, `under_claims.rs`
-//!   when it takes or gives up a guard, `asking.rs` when the store is asked, `answers.rs` and `beside.rs` when it answers,
+//! - `entering.rs` says what happens when a task comes or goes, `serving.rs` when it is served from memory, and takes
+//!   or gives up a guard, `asking.rs` when the store is asked, `answers.rs` and `beside.rs` when it answers,
 //!   and `settling.rs` how a claim ends that nobody wants.
 //! - `line.rs` says when the store is asked again, by the last answer; `place.rs` and `pace.rs` have the
 //!   place of this process among those that wait, and how long it pauses.
@@ -38,7 +38,6 @@ mod requests;
 mod serving;
 mod settling;
 mod state;
-mod under_claims;
 mod waiters;
 mod waiting;
 mod want;

@@ -129,7 +129,7 @@ pub(super) struct Settlement {
     /// When the claim is released if no answer comes before.
     next_release: Option<Instant>,
     /// From when on a close does not wait for it.
-    end: Option<Instant>,
+    pub(super) end: Option<Instant>,
 }
 
 impl Claim {
@@ -309,11 +309,6 @@ impl Settlement {
             self.next_release = end.and_then(|_| now.checked_add(self.limit));
         }
         is_due
-    }
-
-    /// Whether a close does not wait for it from now on.
-    pub(super) fn take_end(&mut self, now: Instant) -> bool {
-        self.end.take_if(|end| now >= *end).is_some()
     }
 
     /// Until when a new claim of this process waits for this one.

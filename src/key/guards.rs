@@ -77,10 +77,7 @@ impl Keys {
 
     /// Whether the lease of a guard stays with this process.
     pub(crate) fn stays(&self, guard: &LeaseState) -> bool {
-        let stays = self.update(guard.key(), |state, _, _| {
-            state.holding(guard.id()).is_some_and(Holding::stays)
-        });
-        stays.unwrap_or(false)
+        self.is_held(guard, Holding::stays)
     }
 
     /// Sets the maximum hold of a guard, counted from this instant. A lease that does not stay has it too, and is not
@@ -175,11 +172,16 @@ impl Keys {
     /// Whether the lease of a guard has the mode that this process knows: it was granted to stay, so that a task looks at
     /// it, and the store was not asked to convert it.
     pub(crate) fn knows_mode(&self, guard: &LeaseState) -> bool {
-        let known = self.update(guard.key(), |state, _, _| {
-            let holding = state.holding(guard.id());
-            holding.is_some_and(|it| it.is_looked_at && it.conversion != Conversion::Sent)
+        let knows = |it: &Holding| it.is_looked_at && it.conversion != Conversion::Sent;
+        self.is_held(guard, knows)
+    }
+
+    /// Whether the lease of a guard is held, and this is true of it.
+    fn is_held(&self, guard: &LeaseState, is_true: impl FnOnce(&Holding) -> bool) -> bool {
+        let is_held = self.update(guard.key(), |state, _, _| {
+            state.holding(guard.id()).is_some_and(is_true)
         });
-        known.unwrap_or(false)
+        is_held.unwrap_or(false)
     }
 
     /// Records that the lease is shared, and with it all guards under it.

@@ -140,7 +140,7 @@ impl KeyState {
             let has_requests = !claim.sent.under_way.is_empty();
             match &mut claim.phase {
                 Phase::Settling(settling) => {
-                    if settling.take_end(now) {
+                    if settling.end.take_if(|end| now >= *end).is_some() {
                         claim.at_work = None;
                     }
                     if has_requests && settling.take_timed_release(now) {
