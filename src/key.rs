@@ -44,8 +44,9 @@ mod want;
 
 pub(crate) use self::{
     call::PolledCall,
+    cell::Granted,
     effect::{Departed, Departure},
-    guards::{Granted, ReleaseOutcome},
+    guards::ReleaseOutcome,
     keys::Keys,
     recent_keys::RecentKeys,
     want::{FromMemory, Wait, Want},

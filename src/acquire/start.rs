@@ -119,7 +119,7 @@ async fn ask(
     span.set_ahead(end.ahead);
     let why = match end.outcome {
         Ok(guard) => return Ok(Attempt::Acquired(granted(context, &key, guard).await)),
-        Err(why) => why,
+        Err(why) => context.keys.end_reason(why),
     };
     if end.was_behind {
         let limit = context.keys.call_timeout().min(want.request.ttl);

@@ -42,16 +42,25 @@ struct CellState {
 pub(crate) enum News {
     /// Take the guard that it is offered.
     Offered,
-    Refused(Box<Refused>),
+    /// Return: it is refused.
+    Refused(Box<WaitEnd>),
 }
 
-/// How a wait ends without a guard.
-pub(crate) struct Refused {
-    pub(super) why: Refusal,
+/// How the wait of a task ends.
+pub(crate) struct WaitEnd {
+    /// The guard, or why there is none.
+    pub(crate) outcome: Result<Granted, Refusal>,
     /// How many waiting processes came first when a request was first refused.
-    pub(super) ahead: Option<usize>,
+    pub(crate) ahead: Option<usize>,
     /// Whether others were served before this one until the end, so that no request was sent for it.
-    pub(super) was_behind: bool,
+    pub(crate) was_behind: bool,
+}
+
+/// A guard that a task has got.
+pub(crate) struct Granted {
+    pub(crate) state: Arc<LeaseState>,
+    /// Whether it is the first under its lease.
+    pub(crate) is_first: bool,
 }
 
 pub(crate) enum Refusal {
@@ -133,8 +142,8 @@ mod tests {
     fn a_refusal_is_the_last_news() {
         let cell = Cell::new();
         cell.tell(News::Offered);
-        let refused = Refused {
-            why: Refusal::Closed,
+        let refused = WaitEnd {
+            outcome: Err(Refusal::Closed),
             ahead: None,
             was_behind: false,
         };

@@ -218,7 +218,7 @@ impl Keys {
     }
 
     /// What a task is told that is refused.
-    pub(super) fn end_reason(&self, why: Refusal) -> Result<Held, Error> {
+    pub(crate) fn end_reason(&self, why: Refusal) -> Result<Held, Error> {
         match why {
             Refusal::Held(held) => Ok(held),
             Refusal::HeldHere(lease) => Ok(lease.refusal(Instant::now())),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    cell::{Cell, News, Refusal, Refused, WaiterNo},
+    cell::{Cell, News, Refusal, WaitEnd, WaiterNo},
     claim::{Claim, Phase, SILENT},
     effect::{Effect, Report},
     holding::{Conversion, Holding},
@@ -166,8 +166,8 @@ impl KeyState {
         if is_first {
             self.follow_first(before);
         }
-        let refused = Refused {
-            why,
+        let refused = WaitEnd {
+            outcome: Err(why),
             ahead: waiter.ahead,
             was_behind,
         };

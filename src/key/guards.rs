@@ -7,12 +7,13 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     call::PolledCall,
+    cell::Granted,
     effect::{Departed, Departure, Effect, Event},
     holding::{Conversion, Holding},
     keys::Keys,
 };
 use crate::{
-    lease_state::{EndReason as HowEnded, Ended, EndedBefore, LeaseNumber, LeaseState},
+    lease_state::{EndReason as HowEnded, Ended, EndedBefore, LeaseState},
     model::{Error, Held, Key, LeaseId, LossReason, Mode},
     release::{PendingRelease, Released},
     telemetry::StayEndReason,
@@ -21,23 +22,16 @@ use crate::{
 /// The outcome of a release.
 pub(crate) type ReleaseOutcome = BoxFuture<'static, Result<Released, Error>>;
 
-/// A guard that a task has got.
-pub(crate) struct Granted {
-    pub(crate) state: Arc<LeaseState>,
-    /// Whether it is the first under its lease.
-    pub(crate) is_first: bool,
-}
-
 impl Keys {
     /// Adds the lease of a ticket, and takes its only guard. `None` if this process is about to release that lease.
     pub(crate) fn resume(&self, lease: LeaseState) -> Result<Option<Granted>, Error> {
-        let (lease, number) = (Arc::new(lease), LeaseNumber::next());
+        let lease = Arc::new(lease);
         let key = lease.key().clone();
         let changed = self.change(&key, true, |state, now, _| {
             if state.facts.is_closing {
                 return Err(self.lifecycle.why_closed());
             }
-            Ok(state.resume(&lease, number, now))
+            Ok(state.resume(&lease, now))
         });
         self.carry_out(&key, changed).unwrap_or(Ok(None))
     }

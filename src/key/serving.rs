@@ -6,10 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    cell::WaiterNo,
+    cell::{Granted, WaitEnd, WaiterNo},
     claim::{Claim, Phase},
     effect::{Departed, Departure, Effect, Report},
-    guards::Granted,
     holding::{AtEnd, Conversion, Holding, Serving},
     state::{Effects, KeyState},
     waiters::Role,
@@ -56,6 +55,29 @@ impl Claim {
         } else {
             Fit::Beside
         }
+    }
+
+    /// Gives a task a guard under the lease. `None` if no fence is left, or the lease is over.
+    fn take(&mut self, want: &Want, now: Instant) -> Option<Granted> {
+        let lease = self.lease_state.clone()?;
+        let (mode, expires) = (want.access().mode(), now + want.request.ttl);
+        let number = LeaseNumber::next();
+        let holding = self.holding_mut()?;
+        let is_first = !holding.was_taken;
+        let fence = match holding.entered(mode, now).map(|guard| guard.fence) {
+            Some(fence) if want.request.reentrant => {
+                holding.push(number, mode, fence, expires);
+                fence
+            }
+            _ if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
+            _ => return None,
+        };
+        let mut request = want.request.clone();
+        if request.lease != lease.id() {
+            Arc::make_mut(&mut request).lease = lease.id();
+        }
+        let state = LeaseState::guard((lease, fence, is_first), request, number, now);
+        Some(Granted { state, is_first })
     }
 }
 
@@ -160,15 +182,13 @@ impl KeyState {
         }
     }
 
-    /// Gives a waiter the guard that it is offered, and says how many processes came first. `None` if it is offered none
-    /// any more: it waits on.
+    /// Gives a waiter the guard that it is offered, which ends its wait. `None` if it is offered none any more: it waits on.
     pub(crate) fn take(
         &mut self,
         no: WaiterNo,
-        number: LeaseNumber,
         now: Instant,
         out: &mut Effects,
-    ) -> Option<(Granted, Option<usize>)> {
+    ) -> Option<WaitEnd> {
         // Its future is polled, so it stands where it stood if it was passed over.
         self.waiters.take_back(no);
         let waiter = self.waiters.get(no)?;
@@ -177,21 +197,8 @@ impl KeyState {
             return None;
         };
         let (want, ahead) = (waiter.want.clone(), waiter.ahead);
-        let (mode, expires) = (want.access().mode(), now + want.request.ttl);
-        let taken = self.claim_mut(claim).and_then(|claim| {
-            let lease = claim.lease_state.clone()?;
-            let holding = claim.holding_mut()?;
-            let is_first = !holding.was_taken;
-            let fence = match holding.entered(mode, now).map(|guard| guard.fence) {
-                Some(fence) if want.request.reentrant => {
-                    holding.push(number, mode, fence, expires);
-                    fence
-                }
-                _ if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
-                _ => return None,
-            };
-            Some((lease, fence, is_first))
-        });
+        let taken = self.claim_mut(claim);
+        let taken = taken.and_then(|claim| claim.take(&want, now));
         if taken.is_some() {
             self.waiters.remove(no);
         } else {
@@ -205,13 +212,11 @@ impl KeyState {
             self.stop_serving(Some(claim), StayEndReason::DocumentNeeded, out);
         }
         self.advance(now, out);
-        let (lease, fence, is_first) = taken?;
-        let mut request = want.request;
-        if request.lease != lease.id() {
-            Arc::make_mut(&mut request).lease = lease.id();
-        }
-        let state = LeaseState::guard((lease, fence, is_first), request, number, now);
-        Some((Granted { state, is_first }, ahead))
+        Some(WaitEnd {
+            outcome: Ok(taken?),
+            ahead,
+            was_behind: false,
+        })
     }
 
     /// Records that a guard is given up.
@@ -280,12 +285,8 @@ impl KeyState {
 
     /// Adds a lease that a ticket continues, with its only guard. The lease may be known. `None` if this process is about
     /// to release it.
-    pub(crate) fn resume(
-        &mut self,
-        lease: &Arc<LeaseState>,
-        number: LeaseNumber,
-        now: Instant,
-    ) -> Option<Granted> {
+    pub(crate) fn resume(&mut self, lease: &Arc<LeaseState>, now: Instant) -> Option<Granted> {
+        let number = LeaseNumber::next();
         let request = lease.request().clone();
         let (id, mode, expires) = (request.lease, request.access.mode(), now + request.ttl);
         let mut holding = Holding::new(lease, 1, Serving::Over);

@@ -7,17 +7,12 @@ use std::{
 };
 
 use super::{
-    cell::{Cell, News},
+    cell::{Cell, News, WaitEnd},
     effect::Event,
-    guards::Granted,
     keys::Keys,
     want::Want,
 };
-use crate::{
-    lease_state::LeaseNumber,
-    model::{Error, Held, Key},
-    runtime::outside,
-};
+use crate::{model::Key, runtime::outside};
 
 /// A task that wants a key. Its drop leaves the key to others.
 pub(crate) struct Waiting {
@@ -27,16 +22,6 @@ pub(crate) struct Waiting {
     /// Whether it has waited, so that it was woken and may have woken others.
     is_resumed: bool,
     is_over: bool,
-}
-
-/// How the wait of a task ends.
-pub(crate) struct WaitEnd {
-    /// The guard, or else the refusal, or why there is none.
-    pub(crate) outcome: Result<Granted, Result<Held, Error>>,
-    /// How many waiting processes came first when a request was first refused.
-    pub(crate) ahead: Option<usize>,
-    /// Whether others were served before this one until the end, so that no request was sent for it.
-    pub(crate) was_behind: bool,
 }
 
 impl Keys {
@@ -75,13 +60,7 @@ impl Waiting {
                     Some(end) => return Poll::Ready(end),
                     None => continue,
                 },
-                Some(News::Refused(refused)) => {
-                    return Poll::Ready(WaitEnd {
-                        outcome: Err(self.keys.end_reason(refused.why)),
-                        ahead: refused.ahead,
-                        was_behind: refused.was_behind,
-                    });
-                }
+                Some(News::Refused(end)) => return Poll::Ready(*end),
             }
             if let Some(call) = call
                 && call.poll_here(cx)
@@ -104,16 +83,10 @@ impl Waiting {
 
     /// Takes the guard that the task is offered. `None` if it is offered none any more.
     fn take(&self) -> Option<WaitEnd> {
-        let number = LeaseNumber::next();
         let taken = self.keys.update(&self.key, |state, now, out| {
-            state.take(self.cell.no, number, now, out)
+            state.take(self.cell.no, now, out)
         });
-        let (granted, ahead) = taken.flatten()?;
-        Some(WaitEnd {
-            outcome: Ok(granted),
-            ahead,
-            was_behind: false,
-        })
+        taken.flatten()
     }
 }
 
