@@ -112,7 +112,7 @@ impl KeyState {
         match answer {
             Answer::Granted(granted, is_awaited) => {
                 let first = self.waiters.first().map(|(no, _)| no);
-                let ended = self.line.place.granted(now);
+                let ended = self.line.place.report.granted(now);
                 out.extend(ended.map(|it| Effect::Report(Report::Turn(it))));
                 self.line.granted(now);
                 self.hold(granted, is_awaited, first, now, out);

@@ -10,7 +10,7 @@ use super::{
     claim::{Beside, Claim, Phase, SILENT, UnderWay},
     effect::{Effect, Report},
     line::{Line, NextRequest},
-    place,
+    place::OwnPlace,
     serving::Fit,
     state::{Effects, KeyState},
     waiters::Role,
@@ -183,8 +183,8 @@ impl KeyState {
             let turn = if waiter.want.is_barging() {
                 Turn::Barging
             } else if is_again && waiter.want.waits() {
-                // Others see that it waits, and do not come before it again and again.
-                Turn::InTurn(place::of_owner(claim))
+                // Others see that it waits, and do not come before it again and again. It asks once a second at least.
+                Turn::InTurn(OwnPlace::new().in_turn(claim))
             } else {
                 Turn::Behind
             };

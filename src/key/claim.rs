@@ -281,7 +281,7 @@ impl UnderWay {
 
 impl Settlement {
     /// The settlement of a claim that nobody wants from now on.
-    pub(super) fn begin((call_timeout, ttl): (Duration, Duration), now: Instant) -> Self {
+    pub(super) fn begin(call_timeout: Duration, ttl: Duration, now: Instant) -> Self {
         Self {
             releases: 0,
             is_due: false,

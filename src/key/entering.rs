@@ -257,19 +257,15 @@ impl KeyState {
         };
         let over = self.claims.iter().filter(is_over);
         let waited = over.flat_map(|claim| self.waiters.after_release_of(claim.lease()));
-        for no in waited.collect::<Vec<_>>() {
-            if let Some(want) = self.waiters.get(no).map(|it| it.want.clone()) {
-                self.begin_beside(no, &want, out);
-            }
+        for (no, want) in waited.collect::<Vec<_>>() {
+            self.begin_beside(no, &want, out);
         }
     }
 
     /// Lets those try again that have waited for the release of this lease.
     pub(super) fn attempt_after(&mut self, claim: LeaseId, now: Instant, out: &mut Effects) {
-        for no in self.waiters.after_release_of(claim) {
-            if let Some(want) = self.waiters.get(no).map(|it| it.want.clone()) {
-                self.attempt(no, &want, now, out);
-            }
+        for (no, want) in self.waiters.after_release_of(claim) {
+            self.attempt(no, &want, now, out);
         }
     }
 }

@@ -66,13 +66,6 @@ impl OwnPlace {
         InTurn::new(claim, self.counts_for)
     }
 
-    /// Records that the claim was granted, which has ended its place. If a refusal had taken the place, returns what
-    /// telemetry reports about it.
-    pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
-        self.is_due = false;
-        self.report.granted(now)
-    }
-
     /// The pause after a refusal, which the pace [has seen](Pace::see). `otherwise` is the pause if no other process waits
     /// for the key. `chance` is a random number from 0 to 1.
     pub(super) fn pause(
@@ -106,11 +99,6 @@ impl OwnPlace {
         self.is_due = pause >= WORTH_A_WRITE;
         pause
     }
-}
-
-/// What the request of an owner that may have the key says about its place. It asks once a second at least.
-pub(super) fn of_owner(claim: LeaseId) -> InTurn {
-    InTurn::new(claim, for_pause(retry::LONGEST_PAUSE))
 }
 
 /// For how long a place must count if the next request comes after this pause and does not write the place again.
@@ -182,8 +170,8 @@ impl PlaceReport {
         Some(PlaceNews::Taken { ahead })
     }
 
-    /// Records a grant. If a refusal had taken the place, returns what telemetry reports about it.
-    fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
+    /// Records a grant, which has ended the place. If a refusal had taken it, returns what telemetry reports about it.
+    pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
         let Self { taken, kept, .. } = mem::take(self);
         let (at, ahead) = taken?;
         let passed = kept.and_then(|kept| {

@@ -27,10 +27,9 @@ impl KeyState {
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
-        let limits = (call_timeout, claim.request.ttl);
         // A request that may still be carried out may take a place.
         claim.sent.has_place |= claim.is_in_turn() && claim.sent.is_unclear;
-        claim.phase = Phase::Settling(Settlement::begin(limits, now));
+        claim.phase = Phase::Settling(Settlement::begin(call_timeout, claim.request.ttl, now));
         for request in &mut claim.sent.under_way {
             out.push(Effect::Withdraw(request.call.clone()));
             out.extend(request.leave().map(Effect::Spawn));

@@ -122,10 +122,11 @@ impl Waiters {
         offered.filter(move |(_, it)| matches!(it.role, Role::Offered(of, _) if of == claim))
     }
 
-    pub(super) fn after_release_of(&self, claim: LeaseId) -> Vec<WaiterNo> {
+    /// Those that wait for the release of this claim, and what they want.
+    pub(super) fn after_release_of(&self, claim: LeaseId) -> Vec<(WaiterNo, Want)> {
         let all = self.all.iter();
         let all = all.filter(|(_, it)| it.role == Role::AfterRelease(claim));
-        all.map(|(no, _)| *no).collect()
+        all.map(|(no, it)| (*no, it.want.clone())).collect()
     }
 
     pub(super) fn push(&mut self, cell: Arc<Cell>, want: Want, role: Role) {
