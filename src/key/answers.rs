@@ -132,8 +132,6 @@ impl KeyState {
         let mode = first.want.access().mode();
         let comes_first = first.want.is_barging() || first.want.has_own_holder(&held);
         let is_over = first.want.is_over(now);
-        // The one that asked may not be the first any more.
-        let was_in_turn = self.claim(lease).is_some_and(Claim::is_in_turn);
         self.note_others(lease, &held);
         self.end_stay_if_contended(lease, &held, out);
         let staying = self
@@ -153,7 +151,7 @@ impl KeyState {
         };
         let news = self
             .line
-            .refused(held.clone(), (comes_first, mode, was_in_turn), wakes, now);
+            .refused(held.clone(), (comes_first, mode), wakes, now);
         out.extend(news.map(|news| Effect::Report(Report::Place(news))));
         if is_over {
             return self.refuse(no, Refusal::Held(held), out);

@@ -176,7 +176,7 @@ impl Line {
     pub(super) fn refused(
         &mut self,
         held: Held,
-        (comes_first, mode, was_in_turn): (bool, Mode, bool),
+        (comes_first, mode): (bool, Mode),
         wakes: Wakes,
         now: Instant,
     ) -> Option<PlaceNews> {
@@ -187,8 +187,8 @@ impl Line {
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
         }
-        let report = &mut self.place.report;
-        let news = was_in_turn.then(|| report.refused(&held, now)).flatten();
+        // The request was in turn. The one that it was sent for may not be the first any more.
+        let news = self.place.report.refused(&held, now);
         let ahead = if comes_first {
             Ahead::NOBODY
         } else {

@@ -88,20 +88,15 @@ impl KeyState {
     pub(super) fn released(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
         // The release for a settlement frees the key too.
         self.wake(now);
-        let Some(claim) = self.claim_mut(lease) else {
-            return;
-        };
-        let Phase::Releasing {
+        let phase = self.claim(lease).map(|claim| &claim.phase);
+        let Some(&Phase::Releasing {
             is_granted_again, ..
-        } = claim.phase
+        }) = phase
         else {
             return;
         };
-        if claim.may_change() && !claim.sent.has_place && !is_granted_again {
-            self.forget(lease);
-        } else {
-            self.settle(lease, now, out);
-        }
+        // If nothing else is left of it, the next step of the settlement forgets it.
+        self.settle(lease, now, out);
         if is_granted_again {
             self.release_settling(lease, false, out);
         }

@@ -183,12 +183,6 @@ impl KeyState {
         self.claims.iter_mut().find(|claim| claim.lease() == lease)
     }
 
-    /// Removes a claim that is settled.
-    pub(super) fn forget(&mut self, lease: LeaseId) {
-        // The lease lives on in its release, or in the guards that outlive it.
-        self.claims.retain(|claim| claim.lease() != lease);
-    }
-
     /// Whether a lease of this process, except of permits, holds the key: its end wakes the line, and reports of the
     /// store do not. (A release elsewhere may free a permit while this process has others.)
     pub(super) fn has_own_lease(&self) -> bool {
