@@ -9,7 +9,7 @@ use super::{
     cell::WaiterNo,
     claim::{Beside, Claim, Phase, SILENT, UnderWay},
     effect::{Effect, Report},
-    line::{Line, NextRequest},
+    line::{LastAnswer, Line, NextRequest},
     place::OwnPlace,
     serving::Fit,
     state::{Effects, KeyState},
@@ -106,17 +106,15 @@ impl KeyState {
     fn begin_for_line(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) -> LeaseId {
         let lease = self.begin(no, want, Phase::AsksForLine, out);
         self.line.claim = Some(lease);
-        self.line.end_pause();
         lease
     }
 
     /// Makes a claim that asks for a waiter.
     fn begin(&mut self, no: WaiterNo, want: &Want, phase: Phase, out: &mut Effects) -> LeaseId {
-        let mut claim = Claim::new(self.waiters.take_request(no, want), phase);
-        claim.stays_for = want.stays_for.filter(|_| self.facts.may_stay);
-        claim.memory = want.memory;
+        let claim = Claim::new(self.waiters.take_request(no, want), phase);
         let lease = claim.lease();
         self.add(claim);
+        self.adopt(lease, want);
         out.push(Effect::Bind(lease));
         lease
     }
@@ -144,8 +142,9 @@ impl KeyState {
     fn abandon_line(&mut self, now: Instant, out: &mut Effects) {
         match self.line.claim {
             Some(claim) => self.settle(claim, now, out),
-            None if self.line.is_used() => self.line = Line::new(now),
-            None => {}
+            None if matches!(self.line.last, LastAnswer::Unknown) => {}
+            // The answer was for the waiters that there were.
+            None => self.line = Line::new(now),
         }
     }
 

@@ -81,7 +81,6 @@ pub(super) struct UnderWay {
     pub(super) is_in_turn: bool,
 }
 
-#[derive(Debug)]
 pub(super) enum Phase {
     /// It asks for the first waiter of the line.
     AsksForLine,
@@ -102,7 +101,7 @@ pub(super) enum Phase {
 }
 
 /// When a claim beside the line asks again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Beside {
     pub(super) tries: Tries,
     pub(super) pauses: u32,
@@ -115,7 +114,6 @@ pub(super) struct Beside {
 }
 
 /// The settlement of a claim that nobody wants.
-#[derive(Debug)]
 pub(super) struct Settlement {
     /// How many releases are under way.
     pub(super) releases: u32,

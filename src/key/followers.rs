@@ -8,7 +8,7 @@ use tokio::sync::watch::{Receiver, Sender};
 use crate::model::Key;
 
 /// The followers of all keys. Each sender notifies those of a key.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Followers(Mutex<BTreeMap<Key, Sender<()>>>);
 
 /// Follows a key until it is dropped.

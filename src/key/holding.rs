@@ -29,7 +29,6 @@ const TURN_IF_AWAITED: Duration = Duration::from_millis(10);
 const MOST_IF_AWAITED: u32 = 32;
 
 /// A lease that was granted.
-#[derive(Debug)]
 pub(super) struct Holding {
     pub(super) guards: Vec<Guard>,
     pub(super) serving: Serving,
@@ -92,7 +91,6 @@ pub(super) enum Conversion {
 }
 
 /// The fences for the guards under a lease, which they get one after the other.
-#[derive(Debug)]
 enum Fences {
     /// Those of a block that no guard has had. The block ends before that of the lease in the store, which is the fence
     /// of a ticket, and of an upgrade.

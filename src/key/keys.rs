@@ -42,7 +42,7 @@ pub(crate) struct Keys {
 }
 
 /// The streams of the store, and who listens to them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Streams {
     /// The keys that other processes free.
     pub(super) freed: ListenerSlot,

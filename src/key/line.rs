@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //!
-//! - One claim asks for the first waiter, one request at a time, unless a request is overdue.
+//! - One claim asks for the first waiter, one request at a time, unless a request is overdue. While there is none, the next
+//!   request is sent at once.
 //! - A report says that the key may be free: a release in this process, or a store that reports freed keys, causes it.
 //!   A report that comes while a request is under way may be newer than the answer to the request. So the report is
 //!   kept, and decides when the next request is sent after a refusal.
@@ -22,7 +23,6 @@ use crate::{
 };
 
 /// The requests for the first waiter.
-#[derive(Debug)]
 pub(super) struct Line {
     /// The claim that asks for the first waiter.
     pub(super) claim: Option<LeaseId>,
@@ -56,7 +56,6 @@ pub(super) enum NextRequest {
 }
 
 /// The outcome of the last request.
-#[derive(Debug)]
 pub(super) enum LastAnswer {
     /// There was no answer yet, or the key was granted to this process since the last one.
     Unknown,
@@ -127,11 +126,6 @@ impl Line {
     /// Records that what was asked is not wanted any more. Whoever comes next asks at once.
     pub(super) fn end_wait(&mut self) {
         self.next = NextRequest::AtOnce;
-    }
-
-    /// Whether anything was asked, or answered, for the waiters that there were.
-    pub(super) fn is_used(&self) -> bool {
-        self.next != NextRequest::AtOnce || !matches!(self.last, LastAnswer::Unknown)
     }
 
     /// Plans the next request after an answer: at once if the key was reported to be free meanwhile, or else at this

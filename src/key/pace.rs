@@ -107,7 +107,7 @@ impl Ahead {
 }
 
 /// The speed of a queue, as one process measures it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Pace {
     /// How long one turn takes. `None` while that is not known.
     each: Option<Duration>,

@@ -28,7 +28,6 @@ const SLACK: Duration = Duration::from_millis(250);
 const TOLERANCE: Duration = Duration::from_millis(250);
 
 /// The place of this process.
-#[derive(Debug)]
 pub(super) struct OwnPlace {
     /// Whether a refusal is going to write the place again, because some of its time has passed.
     pub(super) is_due: bool,
@@ -107,7 +106,7 @@ fn for_pause(pause: Duration) -> Duration {
 }
 
 /// What telemetry is told about a place. Nothing else depends on it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct PlaceReport {
     /// When a refusal took the place, and behind how many processes. `None` if no refusal has.
     taken: Option<(Instant, usize)>,
