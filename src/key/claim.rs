@@ -125,7 +125,7 @@ pub(super) struct Settlement {
     /// After how long without an answer the claim is released all the same. It doubles each time.
     limit: Duration,
     /// When the claim is released if no answer comes before.
-    next_release: Option<Instant>,
+    pub(super) next_release: Option<Instant>,
     /// From when on a close does not wait for it.
     pub(super) end: Option<Instant>,
 }
@@ -227,13 +227,6 @@ impl Sent {
         self.under_way.iter().any(|it| now < it.at + OVERDUE)
     }
 
-    /// The times at which a request may be slow, or is not new any more, after this instant.
-    pub(super) fn looks(&self, passed: Instant) -> impl Iterator<Item = Instant> {
-        let is_repeated = self.under_way.len() > 1;
-        let looks = move |it: &UnderWay| it.next_look(is_repeated, passed);
-        self.under_way.iter().filter_map(looks)
-    }
-
     /// Records that a request has ended. Returns it, unless it is not known.
     pub(super) fn end(&mut self, call: &Arc<Call>) -> Option<UnderWay> {
         let is_it = |it: &UnderWay| Arc::ptr_eq(&it.call, call);
@@ -259,8 +252,9 @@ impl UnderWay {
         }
     }
 
-    /// When it may be slow for the first time, or the driver tells again how it was sent, after this instant.
-    fn next_look(&self, is_repeated: bool, passed: Instant) -> Option<Instant> {
+    /// When it may be slow for the first time, or is not new any more, or the driver tells again how it was sent, after this
+    /// instant.
+    pub(super) fn next_look(&self, is_repeated: bool, passed: Instant) -> Option<Instant> {
         let first = self.at + OVERDUE;
         match self.how {
             _ if first > passed => Some(first),
@@ -289,11 +283,6 @@ impl Settlement {
             next_release: now.checked_add(call_timeout),
             end: now.checked_add(call_timeout.saturating_add(ttl)),
         }
-    }
-
-    /// When it has something to do without an answer. `waits` says whether requests are under way.
-    pub(super) fn times(&self, waits: bool) -> [Option<Instant>; 2] {
-        [self.next_release.filter(|_| waits), self.end]
     }
 
     /// Whether the claim is to be released although no answer came: the server may have granted it, and the connection

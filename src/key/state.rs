@@ -242,10 +242,11 @@ impl KeyState {
     /// The times that matter for a claim.
     fn times_of(&self, claim: &Claim, has_line: bool) -> impl Iterator<Item = Instant> {
         let limit = self.call_timeout.min(claim.request.ttl);
+        let (passed, is_repeated) = (self.passed, claim.sent.under_way.len() > 1);
         let of_requests = claim.sent.under_way.iter().flat_map(move |it| {
             let silent = it.is_inline.then(|| it.at + SILENT);
-            let overdue = it.at.checked_add(limit);
-            [silent, overdue.filter(|_| it.is_awaited)]
+            let overdue = it.at.checked_add(limit).filter(|_| it.is_awaited);
+            [silent, overdue, it.next_look(is_repeated, passed)]
         });
         let of_phase = match &claim.phase {
             Phase::AsksForLine | Phase::GivenAway(_) => [None; 3],
@@ -265,12 +266,11 @@ impl KeyState {
             }
             Phase::Settling(settling) => {
                 let of_line = has_line.then(|| settling.waited_for_until());
-                let [release, end] = settling.times(!claim.sent.under_way.is_empty());
-                [of_line, release, end]
+                let has_requests = !claim.sent.under_way.is_empty();
+                let release = settling.next_release.filter(|_| has_requests);
+                [of_line, release, settling.end]
             }
         };
-        let looks = claim.sent.looks(self.passed);
-        let of_phase = of_phase.into_iter().flatten();
-        of_requests.flatten().chain(looks).chain(of_phase)
+        of_requests.chain(of_phase).flatten()
     }
 }
