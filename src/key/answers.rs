@@ -246,12 +246,10 @@ impl KeyState {
     /// If other processes use the key too, its lease does not stay here.
     pub(super) fn end_stay_if_contended(&mut self, lease: LeaseId, held: &Held, out: &mut Effects) {
         let is_behind_own = self.waiters.has_line();
-        let Some(claim) = self.claim_mut(lease) else {
+        let claim = self.claim_mut(lease);
+        let Some(claim) = claim.filter(|it| it.stays_for.is_some()) else {
             return;
         };
-        if claim.stays_for.is_none() {
-            return;
-        }
         // A request that is not in turn is refused behind the place of this process too.
         let own = usize::from(is_behind_own && claim.request.turn.waiter().is_none());
         let is_other = |owner: &str| *owner != *claim.request.owner;

@@ -150,8 +150,10 @@ impl KeyState {
             // It may have been refused because of the processes ahead.
             Mode::Exclusive => first.want.is_barging() && self.line.last.ahead() > 0,
         };
-        if (Some(mode) != before || first.want.is_barging()) && may_be_granted {
-            self.line.end_pause();
+        let is_other = Some(mode) != before || first.want.is_barging();
+        let is_paused = matches!(self.line.next, NextRequest::Paused(_));
+        if is_other && may_be_granted && is_paused {
+            self.line.next = NextRequest::AtOnce;
         }
     }
 

@@ -115,14 +115,6 @@ impl Line {
         }
     }
 
-    /// Ends the pause, because another waiter is the first, who may be granted the key although the one before was
-    /// refused.
-    pub(super) fn end_pause(&mut self) {
-        if let NextRequest::Paused(_) = self.next {
-            self.next = NextRequest::AtOnce;
-        }
-    }
-
     /// Records that what was asked is not wanted any more. Whoever comes next asks at once.
     pub(super) fn end_wait(&mut self) {
         self.next = NextRequest::AtOnce;

@@ -1,6 +1,7 @@
 //! How the requests of claims are sent, and how their answers come back.
 
 use std::{
+    mem,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -31,11 +32,10 @@ use crate::{
 struct Sent {
     keys: Arc<Keys>,
     message: Arc<AcquireRequest>,
-    /// Weak, because the call has this.
+    /// Weak, because the call has this. After the answer it is that of no call.
     call: Weak<Call>,
     /// How long the machine had been suspended in all when it was sent.
     suspended: Duration,
-    is_over: bool,
 }
 
 impl Keys {
@@ -50,7 +50,6 @@ impl Keys {
             message: message.clone(),
             call: Arc::downgrade(call),
             suspended: suspension::total(),
-            is_over: false,
         };
         let asked = self.releaser.coalescer.acquire(message);
         let work = async move {
@@ -107,8 +106,7 @@ impl Keys {
 impl Sent {
     /// Applies an answer to the claim.
     fn answered(&mut self, at: Instant, answered: Result<AcquireAnswer, Error>) {
-        self.is_over = true;
-        let Some(call) = self.call.upgrade() else {
+        let Some(call) = mem::take(&mut self.call).upgrade() else {
             return;
         };
         let error = answered.as_ref().err().cloned();
@@ -163,7 +161,7 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        if !self.is_over {
+        if self.call.strong_count() > 0 {
             self.answered(Instant::now(), Err(runtime::ended()));
         }
     }
