@@ -4,13 +4,13 @@
 //! - `want.rs` says what a task wants, and `waiters.rs` has the tasks that wait, in one order.
 //! - `claim.rs` is a lease id of this process, from before its first request until its release is settled; `holding.rs`
 //!   is a lease that was granted, and the guards under it.
-//! - `entering.rs` says what happens when a task comes or goes, `serving.rs` when it is served from memory, and takes
-//!   or gives up a guard, `asking.rs` when the store is asked, `answers.rs` and `beside.rs` when it answers,
-//!   and `settling.rs` how a claim ends that nobody wants.
-//! - `line.rs` says when the store is asked again, by the last answer; `place.rs` and `pace.rs` have the
-//!   place of this process among those that wait, and how long it pauses.
-//! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` how it does that,
-//!   `requests.rs` how it sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
+//! - `entering.rs` says what happens when a task comes or goes, `serving.rs` when it is served from memory, and takes or
+//!   gives up a guard, `asking.rs` when the store is asked, `answers.rs` and `beside.rs` when it answers, and `settling.rs`
+//!   how a claim ends that nobody wants.
+//! - `line.rs` says when the store is asked again, by the last answer; `place.rs` and `pace.rs` have the place of this
+//!   process among those that wait, and how long it pauses.
+//! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` how it does that, `requests.rs` how it
+//!   sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
 //! - `listening.rs` and `looking.rs` learn from the store which keys are free, and which are awaited; `followers.rs` are
 //!   told of it too, and `recent_keys.rs` has the keys that were awaited lately. `closing.rs` is the close of a handle.
 
