@@ -183,8 +183,8 @@ impl PolledCall {
     ) -> impl Future<Output = Result<T, Error>> + use<T> {
         let here = LeaveOnDrop(self);
         async move {
-            // The receiver is moved to a local, which is dropped before the call is left. So the call can see that its caller
-            // has gone.
+            // The receiver is moved to a local, which is dropped before the call is left. So the call can see that its
+            // caller has gone.
             let (here, mut outcome) = (here, outcome);
             let PolledCall(call, _) = &here.0;
             // Whether the call was left and resumed here, so that this future was woken and may have woken others.
@@ -193,8 +193,9 @@ impl PolledCall {
                 let told = if call.poll_here(cx) {
                     Pin::new(&mut outcome).poll(cx).map(Result::ok)
                 } else {
-                    // The call sends the outcome while it is polled here, so a check after each poll finds the outcome.
-                    // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
+                    // The call sends the outcome while it is polled here, so a check after each poll finds the
+                    // outcome. Waiting on the channel as well would wake this future once more for nothing, and
+                    // perhaps a thread.
                     match outcome.try_recv() {
                         Ok(outcome) => Poll::Ready(Some(outcome)),
                         Err(TryRecvError::Empty) => Poll::Pending,
@@ -211,8 +212,9 @@ impl PolledCall {
             let may_have_woken = is_resumed && outside::runs_beside_others();
             drop(here);
             if may_have_woken {
-                // The last poll may have woken a task that all requests need, for example the one that has the connections
-                // of a driver. No other worker takes that task while the caller computes, so it runs before the caller.
+                // The last poll may have woken a task that all requests need, for example the one that has the
+                // connections of a driver. No other worker takes that task while the caller computes, so it runs before
+                // the caller.
                 yield_now().await;
             }
             Ok(told)

@@ -115,7 +115,7 @@ impl Keys {
 
     /// Carries out, while the lock of the keys is held, what must be done before the next change of the key. Returns
     /// whether the rest of the effect is to be [carried out](Self::run) without the lock.
-    pub(super) fn note(&self, state: &mut KeyState, effect: &mut Effect) -> bool {
+    fn note(&self, state: &mut KeyState, effect: &mut Effect) -> bool {
         match effect {
             Effect::Bind(claim) => {
                 if let Some(claim) = state.claim_mut(*claim) {
