@@ -129,14 +129,13 @@ impl KeyState {
         let Some((no, first)) = self.waiters.first() else {
             return self.line.end_wait();
         };
-        let mode = first.want.access().mode();
+        let mode = first.want.request.access.mode();
         let comes_first = first.want.is_barging() || first.want.has_own_holder(&held);
         let is_over = first.want.is_over(now);
         self.note_others(lease, &held);
         self.end_stay_if_contended(lease, &held, out);
-        let staying = self
-            .held()
-            .filter(|(_, holding)| holding.stays() && held.ahead() > 0);
+        let staying = self.held();
+        let staying = staying.filter(|(_, holding)| holding.stays() && held.ahead() > 0);
         for lease in staying.map(|(lease, _)| lease.id()).collect::<Vec<_>>() {
             // This process keeps a lease, beside which the first waiter asks, from a process that comes before it.
             self.stop_serving(Some(lease), StayEndReason::WaitedFor, out);
@@ -149,9 +148,8 @@ impl KeyState {
             (false, true) => Wakes::ByStore,
             (false, false) => Wakes::None,
         };
-        let news = self
-            .line
-            .refused(held.clone(), (comes_first, mode), wakes, now);
+        let line = &mut self.line;
+        let news = line.refused(held.clone(), (comes_first, mode), wakes, now);
         out.extend(news.map(|news| Effect::Report(Report::Place(news))));
         if is_over {
             return self.refuse(no, Refusal::Held(held), out);
@@ -265,7 +263,7 @@ impl KeyState {
         let Some((_, first)) = self.waiters.first() else {
             return self.wake(now);
         };
-        let mode = first.want.access().mode();
+        let mode = first.want.request.access.mode();
         let last = self.line.last.held();
         let comes_first =
             first.want.is_barging() || last.is_some_and(|held| first.want.has_own_holder(held));

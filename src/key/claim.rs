@@ -161,7 +161,8 @@ impl Claim {
     pub(super) fn is_for(&self, want: &Want) -> bool {
         let since = self.sent.since;
         let is_in_time = since.is_none_or(|since| want.since <= since);
-        want.has_terms_of(&self.request) && (is_in_time || want.access().mode() != Mode::Permits)
+        want.has_terms_of(&self.request)
+            && (is_in_time || want.request.access.mode() != Mode::Permits)
     }
 
     /// Whether its last request was in turn.

@@ -71,7 +71,7 @@ impl KeyState {
 
     /// The claim under which an owner that enters again has a guard.
     fn entered_by(&self, want: &Want, now: Instant) -> Option<LeaseId> {
-        let mode = want.access().mode();
+        let mode = want.request.access.mode();
         let enters = |claim: &&Claim| {
             let holding = claim.holding();
             claim.request.owner == want.request.owner
@@ -135,7 +135,7 @@ impl KeyState {
 
     fn mode_of_first(&self) -> Option<Mode> {
         let (_, first) = self.waiters.first()?;
-        Some(first.want.access().mode())
+        Some(first.want.request.access.mode())
     }
 
     /// Plans the next request, if another waiter is the first now: it may be granted the key although the one before
@@ -144,7 +144,7 @@ impl KeyState {
         let Some((_, first)) = self.waiters.first() else {
             return;
         };
-        let mode = first.want.access().mode();
+        let mode = first.want.request.access.mode();
         let may_be_granted = match mode {
             Mode::Shared | Mode::Permits => self.line.last.is_refusal_by(mode),
             // It may have been refused because of the processes ahead.

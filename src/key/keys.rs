@@ -138,9 +138,8 @@ impl Keys {
     /// Whether tasks of this process wait for the key.
     pub(crate) fn has_waiters(&self, key: &Key) -> bool {
         let map = self.map.lock();
-        map.states
-            .get(key)
-            .is_some_and(|state| !state.waiters.is_empty())
+        let state = map.states.get(key);
+        state.is_some_and(|state| !state.waiters.is_empty())
     }
 }
 

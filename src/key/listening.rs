@@ -7,7 +7,7 @@ use futures::FutureExt;
 use super::{effect::Event, followers::Follower, keys::Keys};
 use crate::{
     model::Key,
-    runtime::listener::{Listener, Opening, listen},
+    runtime::listener::{Listener, ListenerSlot, Opening, listen},
     store::FreedKey,
     telemetry::KeyStream,
 };
@@ -21,11 +21,15 @@ impl Keys {
     /// Starts the listener, unless it runs already or the store cannot report freed keys. The waiter or the follower
     /// that needs it must be there already, so that a listener which ends meanwhile finds it.
     pub(crate) fn listen(&self) {
-        if let Some(permit) = self.streams.freed.permit() {
-            let listener = FreedListener(self.this.clone());
-            // Without a runtime the permit is dropped here, so that a later waiter can start a listener.
-            self.lifecycle
-                .spawn(listen(listener, permit, self.lifecycle.closing.clone()));
+        self.start(&self.streams.freed, FreedListener(self.this.clone()));
+    }
+
+    /// Starts a listener, unless one has the slot already or the store has no such stream.
+    pub(super) fn start(&self, slot: &ListenerSlot, listener: impl Listener + 'static) {
+        if let Some(permit) = slot.permit() {
+            let closing = self.lifecycle.closing.clone();
+            // Without a runtime the permit is dropped here, so that a later need can start a listener.
+            self.lifecycle.spawn(listen(listener, permit, closing));
         }
     }
 }

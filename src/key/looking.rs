@@ -20,7 +20,7 @@ use crate::{
     messages::{LookRequest, MAX_RENEWALS, renewal_left_out},
     model::{Key, LeaseId},
     runtime::{
-        listener::{Listener, Opening, listen},
+        listener::{Listener, Opening},
         suspension::SentAt,
     },
     store::Store,
@@ -43,11 +43,7 @@ impl Keys {
         if !has_look_task {
             self.lifecycle.spawn(look_until_over(self.this.clone()));
         }
-        if let Some(permit) = self.streams.awaited.permit() {
-            let listener = AwaitedListener(self.this.clone());
-            self.lifecycle
-                .spawn(listen(listener, permit, self.lifecycle.closing.clone()));
-        }
+        self.start(&self.streams.awaited, AwaitedListener(self.this.clone()));
     }
 
     /// The leases that stay, and those that did and are in use. If there are none, the task that looks at them ends.

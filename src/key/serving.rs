@@ -60,7 +60,7 @@ impl Claim {
     /// Gives a task a guard under the lease. `None` if no fence is left, or the lease is over.
     fn take(&mut self, want: &Want, now: Instant) -> Option<Granted> {
         let lease = self.lease_state.clone()?;
-        let (mode, expires) = (want.access().mode(), now + want.request.ttl);
+        let (mode, expires) = (want.request.access.mode(), now + want.request.ttl);
         let number = LeaseNumber::next();
         let holding = self.holding_mut()?;
         let is_first = !holding.was_taken;
@@ -89,8 +89,8 @@ impl KeyState {
             return (Fit::After, false);
         };
         let offered = self.waiters.offered(claim.lease());
-        let offered = offered.map(|(_, waiter)| waiter.want.access().mode());
-        let has_room = holding.has_room(want.access().mode(), offered);
+        let offered = offered.map(|(_, waiter)| waiter.want.request.access.mode());
+        let has_room = holding.has_room(want.request.access.mode(), offered);
         (claim.fit(want), has_room)
     }
 

@@ -47,10 +47,6 @@ pub(crate) enum FromMemory {
 }
 
 impl Want {
-    pub(super) fn access(&self) -> Access {
-        self.request.access
-    }
-
     pub(super) fn is_barging(&self) -> bool {
         self.request.turn == Turn::Barging
     }
@@ -88,7 +84,7 @@ impl Want {
 
     /// Whether a task of this process that has the key keeps this one from it.
     pub(super) fn conflicts_with(&self, held: Mode) -> bool {
-        match self.access() {
+        match self.request.access {
             Access::Exclusive => true,
             Access::Shared => held != Mode::Shared,
             Access::Permits(_) => held != Mode::Permits,
