@@ -2,23 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use leasehold::store::{Access, Permits, ReleaseRequest, Turn};
-use stateright::{Checker, HasDiscoveries, Model};
-
-use super::{
-    conversions, exclusive,
-    judges::{DEAD, EXCLUSION, FENCES, FREE, ONCE, ORDER, PLACES},
-    once, permits, readers_and_a_writer, readers_and_a_writer_in_turn, reentrant,
-    server::{
-        Call,
-        Fault::{self, After, Before},
-    },
-    state::{CLIENTS, TICK, at, waiter},
-    steps::Setting,
+use leasehold::{
+    Fence,
+    store::{Access, Permits},
 };
 
+use super::{judges::*, server::Fault, state::*, *};
+
 fn violates(property: &'static str, fault: Fault, mut setting: Setting) {
-    setting.fault = Some(fault);
+    setting.fault = fault;
     let found = HasDiscoveries::AnyOf(BTreeSet::from([property]));
     let checker = setting.checker().finish_when(found).spawn_bfs().join();
     checker.assert_any_discovery(property);
@@ -34,103 +26,84 @@ macro_rules! controls {
 }
 
 controls! {
-    a_held_key_is_granted: exclusive violates EXCLUSION by Before(|record, call, _| {
-        if let Call::Acquire(_) = call {
+    a_lease_expires_a_tick_early: in_turn violates EXCLUSION by |_, record| {
+        record.holders.iter_mut().for_each(|it| it.expires_at -= TICK);
+    };
+    readers_enter_beside_a_writer: conversions violates EXCLUSION by |call, record| {
+        if call.ask == Ask::Acquire && call.terms.access == Access::Shared {
             record.holders.clear();
         }
-    });
-    a_lease_expires_a_tick_early: exclusive violates EXCLUSION by Before(|_, call, now| {
-        if let Call::Acquire(_) = call {
-            *now += TICK;
+    };
+    permits_are_not_counted: permits violates EXCLUSION by |call, _| {
+        call.terms.access = Access::Permits(Permits::new(1, 9).unwrap());
+    };
+    everybody_is_the_owner: reentrant violates EXCLUSION by |call, record| {
+        record.holders.iter_mut().for_each(|it| it.owner = call.terms.owner.clone());
+    };
+    a_conversion_of_any_fence: conversions violates EXCLUSION by |call, record| {
+        let mine = record.holders.iter().find(|it| it.lease == call.terms.lease);
+        if let (Ask::Convert(_, fence), Some(mine)) = (&mut call.ask, mine) {
+            *fence = mine.fence;
         }
-    });
-    a_release_is_of_any_lease: exclusive violates EXCLUSION by Before(|record, call, _| {
-        if let (Call::Release(request), Some(first)) = (call, record.holders.first()) {
-            request.lease = first.lease;
+    };
+    a_fence_is_forgotten: in_turn violates FENCES by |_, record| record.fence = Fence::new(0);
+    an_eviction_forgets_the_fence: in_turn violates FENCES by |call, record| {
+        if call.ask == Ask::Evict {
+            record.fence = Fence::new(0);
         }
-    });
-    readers_enter_beside_a_writer: readers_and_a_writer violates EXCLUSION by Before(|record, call, _| {
-        if let Call::Acquire(request) = call && request.access == Access::Shared {
-            record.holders.clear();
+    };
+    readers_pass_a_writer: readers_and_a_writer_in_turn violates ORDER by |call, _| {
+        if call.terms.access == Access::Shared {
+            call.terms.turn = Turn::Barging;
         }
-    });
-    permits_are_not_counted: permits violates EXCLUSION by Before(|_, call, _| {
-        if let Call::Acquire(request) = call {
-            request.access = Access::Permits(Permits::new(1, 9).unwrap());
+    };
+    a_done_tick_is_granted: once violates ONCE by |call, _| call.terms.tick = None;
+    a_done_tick_is_forgotten: once violates ONCE by |call, _| {
+        if let Ask::Release(tick) = &mut call.ask {
+            *tick = None;
         }
-    });
-    everybody_is_the_owner: reentrant violates EXCLUSION by Before(|record, call, _| {
-        if let Call::Acquire(request) = call {
-            record.holders.iter_mut().for_each(|it| it.owner = request.owner.clone());
-        }
-    });
-    an_upgrade_beside_a_reader: conversions violates EXCLUSION by Before(|record, call, _| {
-        if let Call::Convert(request) = call {
-            record.holders.retain(|it| it.lease == request.lease);
-        }
-    });
-    a_conversion_of_any_fence: conversions violates EXCLUSION by Before(|_, call, _| {
-        if let Call::Convert(request) = call {
-            request.fence = None;
-        }
-    });
-    a_grant_keeps_the_fence: exclusive violates FENCES by After(|record, call, put| {
-        if let Call::Acquire(_) = call {
-            put.fence = record.fence;
-            put.holders.iter_mut().for_each(|it| it.fence = record.fence);
-        }
-    });
-    an_eviction_keeps_the_fence: exclusive violates FENCES by After(|record, call, put| {
-        if let Call::Evict = call {
-            put.fence = record.fence;
-        }
-    });
-    an_upgrade_keeps_the_fence: conversions violates FENCES by After(|record, call, put| {
-        if let Call::Convert(_) = call {
-            put.fence = record.fence;
-            put.holders.iter_mut().for_each(|it| it.fence = record.fence);
-        }
-    });
-    the_queue_is_ignored: exclusive violates ORDER by Before(|record, call, now| {
-        if let Call::Acquire(request) = call && record.live_holders(*now).next().is_none() {
-            request.turn = Turn::Barging;
-        }
-    });
-    readers_pass_a_writer: readers_and_a_writer_in_turn violates ORDER by Before(|_, call, _| {
-        if let Call::Acquire(request) = call && request.access == Access::Shared {
-            request.turn = Turn::Barging;
-        }
-    });
-    a_done_tick_is_granted: once violates ONCE by Before(|_, call, _| {
-        if let Call::Acquire(request) = call {
-            request.tick = None;
-        }
-    });
-    a_done_tick_is_forgotten: once violates ONCE by Before(|_, call, _| {
-        if let Call::Release(request) = call {
-            *request = ReleaseRequest::new(request.key.clone(), request.lease);
-        }
-    });
-    leases_never_expire: exclusive violates DEAD by Before(|record, _, _| {
-        record.holders.iter_mut().for_each(|it| it.expires_at = at(99));
-    });
-    places_count_for_ever: exclusive violates DEAD by Before(|record, _, now| {
-        record.expires_at = *now;
-        record.waiters.iter_mut().for_each(|it| it.until = *now + TICK);
-    });
-    the_last_comes_first: exclusive violates FREE by Before(|record, call, _| {
-        if let Call::Acquire(_) = call {
-            record.waiters.reverse();
-        }
-    });
-    nobody_leaves: exclusive violates PLACES by Before(|_, call, _| {
-        if let Call::Leave(it) = call {
+    };
+    places_count_for_ever: in_turn violates DEAD by |call, record| {
+        record.expires_at = call.now;
+        record.waiters.iter_mut().for_each(|it| it.until = call.now + TICK);
+    };
+    the_last_comes_first: in_turn violates FREE by |_, record| record.waiters.reverse();
+    nobody_leaves: in_turn violates PLACES by |call, _| {
+        if let Ask::Leave(it) = &mut call.ask {
             *it = waiter(CLIENTS);
         }
-    });
-    a_grant_keeps_the_place: exclusive violates PLACES by After(|record, call, put| {
-        if let Call::Acquire(_) = call && put.holders != record.holders {
-            put.waiters = record.waiters.clone();
+    };
+    a_held_key_is_granted: in_turn violates EXCLUSION by |call, record| {
+        if call.ask == Ask::Acquire { record.holders.clear(); }
+    };
+    a_release_is_of_any_lease: in_turn violates EXCLUSION by |call, record| {
+        if let (Ask::Release(_), Some(first)) = (call.ask, record.holders.first()) {
+            call.terms.lease = first.lease;
         }
-    });
+    };
+    an_upgrade_beside_a_reader: conversions violates EXCLUSION by |call, record| {
+        if let Ask::Convert(..) = call.ask {
+            record.holders.retain(|it| it.lease == call.terms.lease);
+        }
+    };
+    a_grant_keeps_the_fence: in_turn violates FENCES by |call, record| {
+        if call.ask == Ask::Acquire { record.fence = Fence::new(record.fence.get() - 1); }
+    };
+    an_upgrade_keeps_the_fence: conversions violates FENCES by |call, record| {
+        if let Ask::Convert(..) = call.ask { record.fence = Fence::new(record.fence.get() - 1); }
+    };
+    the_queue_is_ignored: in_turn violates ORDER by |call, record| {
+        if record.live_holders(call.now).next().is_none() {
+            call.terms.turn = leasehold::store::Turn::Barging;
+        }
+    };
+    leases_never_expire: in_turn violates DEAD by |_, record| {
+        record.holders.iter_mut().for_each(|it| it.expires_at = at(99));
+    };
+    a_grant_keeps_the_place: in_turn violates PLACES by |call, record| {
+        let first = record.live_places(call.now).next().map(|it| it.waiter);
+        if first == call.terms.turn.waiter() {
+            call.terms.turn = leasehold::store::Turn::Barging;
+        }
+    };
 }

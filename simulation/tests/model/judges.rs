@@ -1,17 +1,14 @@
 //! What is so in every state, and of every grant.
 
-use chrono::{DateTime, Utc};
 use leasehold::{
     Fence, Mode,
-    store::{AcquireAnswer, AcquireRequest, Turn},
+    jobs::Tick,
+    rules,
+    store::{AcquireRequest, LockRecord, Turn},
 };
 use stateright::Property;
 
-use super::{
-    server::{Answer, Call},
-    state::{KEY, MARGIN, State, TICK, TTL, at, strange, whose},
-    steps::Setting,
-};
+use super::{server::Call, state::*, steps::Setting};
 
 pub const EXCLUSION: &str = "leases in which clients believe are compatible";
 pub const FENCES: &str = "fences rise in the order of grants";
@@ -32,88 +29,85 @@ pub fn all() -> Vec<Property<Setting>> {
         }),
         Property::always(FREE, free),
         Property::always(PLACES, |_, it: &State| {
-            let mut live = it.document.iter().flat_map(|it| it.live_places(at(0)));
-            live.all(|place| it.clients[whose(place.waiter)].waits)
+            let mut places = it.document.live_places(at(0));
+            places.all(|place| it.clients[whose(place.waiter)].waits)
         }),
     ]
 }
 
-/// What a new grant, or an upgrade, violates.
-pub fn grant(
-    state: &State,
-    request: Option<&AcquireRequest>,
-    fence: Fence,
-    time: DateTime<Utc>,
-) -> Option<&'static str> {
-    let is_rising = Some(fence) > state.newest;
-    let Some(request) = request else {
-        return (!is_rising).then_some(FENCES);
-    };
-    let is_own = |owner: &str| request.reentrant && *request.owner == *owner;
-    let before = state.document.as_ref();
-    let live = || before.into_iter().flat_map(|it| it.live_holders(time));
-    // An owner that enters again has the fence of its other lease.
-    let own = live().filter(|it| is_own(&it.owner));
-    let own = own.map(|it| it.fence).max();
-    if !own.map_or(is_rising, |own| own == fence) {
-        return Some(FENCES);
+impl State {
+    fn violates(&mut self, property: &'static str, is_so: bool) {
+        self.violated = self.violated.or(is_so.then_some(property));
     }
-    if request.tick.is_some() && request.tick <= state.done.map(|it| it.0) {
-        return Some(ONCE);
-    }
-    // The places keep a free key for a tick. If it is free from a time on that is further ahead, the clock stepped back.
-    let (before, tick) = (before?, at(1) - at(0));
-    let free_for = time - before.expires_at;
-    let is_kept = live().next().is_some() || -tick <= free_for && free_for < tick;
-    let mine = request.turn.waiter();
-    let ahead = before
-        .live_places(time)
-        .take_while(|it| Some(it.waiter) != mine);
-    let mut passed = ahead.filter(|it| {
-        let is_beside = matches!(
-            (it.mode, request.access.mode()),
-            (Mode::Shared, Mode::Shared) | (Mode::Permits, Mode::Permits)
-        );
-        !is_own(&it.owner) && !is_beside
-    });
-    let may_pass = own.is_some() || request.turn == Turn::Barging;
-    (is_kept && !may_pass && passed.next().is_some()).then_some(ORDER)
 }
 
+/// This is the fence of a new grant, an upgrade or an eviction.
+pub fn rising(state: &mut State, fence: Option<Fence>) {
+    state.violates(FENCES, fence <= state.newest);
+    state.newest = state.newest.max(fence);
+}
+
+/// A client is told that its tick is done: first by the release of a live lease, and then again.
+pub fn done(state: &mut State, tick: Tick, is_live: bool) {
+    state.violates(ONCE, is_live != (state.done < Some(tick)));
+    state.done = Some(tick);
+}
+
+/// This call found this document, and has granted a lease with this fence.
+pub fn grant(state: &mut State, found: &LockRecord, call: &Call, fence: Option<Fence>) {
+    let (before, terms) = (rules::inspect(found, call.now), &call.terms);
+    let own = before.holders.iter().find(|it| is_own(&it.owner, terms));
+    // The places keep a free key for a tick. If it is free from a time on that is further ahead, the clock stepped back.
+    let (tick, free_for) = (at(1) - at(0), call.now - found.expires_at);
+    let is_kept = !before.is_free() || (-tick..tick).contains(&free_for);
+    let (mine, mode) = (terms.turn.waiter(), terms.access.mode());
+    let places = before.waiters.iter();
+    let ahead = places.take_while(|it| Some(it.waiter) != mine);
+    let mut others = ahead.filter(|it| !is_own(&it.owner, terms));
+    let is_behind = others.any(|it| it.mode != mode || mode == Mode::Exclusive);
+    let may_pass = own.is_some() || terms.turn == Turn::Barging;
+    state.violates(ORDER, is_kept && is_behind && !may_pass);
+    state.violates(ONCE, terms.tick.is_some() && terms.tick <= state.done);
+    match own {
+        // An owner that enters again has the fence of its other lease.
+        Some(own) => state.violates(FENCES, Some(own.fence) != fence),
+        None => rising(state, fence),
+    }
+}
+
+fn is_own(owner: &str, terms: &AcquireRequest) -> bool {
+    terms.reentrant && *owner == *terms.owner
+}
+
+/// Pairs are enough: if the clients have too many permits, two of them have.
 fn exclusion(setting: &Setting, state: &State) -> bool {
-    let held = state.clients.iter().zip(&setting.requests);
-    let held = held.filter_map(|(client, request)| Some((client.lease?.1?.mode, request)));
-    let held: Vec<_> = held.collect();
-    let taken: i64 = held.iter().map(|it| it.1.access.permits()).sum();
-    let pairs = held.iter().enumerate();
-    let mut pairs = pairs.flat_map(|(index, one)| held[..index].iter().map(move |it| (one, it)));
-    pairs.all(
-        |((mode, one), (other_mode, other))| match (mode, other_mode) {
-            (Mode::Shared, Mode::Shared) => true,
-            (Mode::Permits, Mode::Permits) => taken <= one.access.capacity(),
-            _ => one.reentrant && other.reentrant && one.owner == other.owner,
-        },
-    )
+    let mode = |client: usize| Some(state.clients[client].lease?.1?.mode);
+    let pairs = [(0, 1), (0, 2), (1, 2)];
+    pairs.iter().all(|(one, other)| {
+        let (terms, others) = (&setting.requests[*one], &setting.requests[*other]);
+        let taken = terms.access.permits() + others.access.permits();
+        match (mode(*one), mode(*other)) {
+            (None, _) | (_, None) | (Some(Mode::Shared), Some(Mode::Shared)) => true,
+            (Some(Mode::Permits), Some(Mode::Permits)) => taken <= terms.access.capacity(),
+            _ => terms.reentrant && is_own(&others.owner, terms),
+        }
+    })
 }
 
 fn stranger() -> AcquireRequest {
-    AcquireRequest::exclusive(KEY.clone(), strange(), "stranger".into(), TICK)
+    exclusive(lease(CLIENTS), "stranger")
 }
 
-fn is_granted(setting: &Setting, state: &State, request: AcquireRequest, time: i64) -> bool {
-    let (_, answer) = setting.carry_out(state, Call::Acquire(request), at(time));
-    matches!(answer, Answer::Acquire(AcquireAnswer::Granted(_)))
+fn is_granted(setting: &Setting, state: &State, terms: AcquireRequest, time: i64) -> bool {
+    let (ask, now) = (Ask::Acquire, at(time));
+    setting.carry_out(state, &Call { ask, terms, now }).1
 }
 
 /// If nobody holds the key, the first in the queue is granted it, or a stranger if nobody waits.
 fn free(setting: &Setting, state: &State) -> bool {
-    let Some(document) = &state.document else {
-        return true;
-    };
-    let mut request = stranger();
-    if let Some(first) = document.live_places(at(0)).next() {
-        request = setting.requests[whose(first.waiter)].clone();
-        (request.lease, request.tick) = (strange(), None);
-    }
-    document.live_holders(at(0)).next().is_some() || is_granted(setting, state, request, 0)
+    let now = rules::inspect(&state.document, at(0));
+    let first = now.waiters.first();
+    let mut terms = first.map_or_else(stranger, |it| setting.requests[whose(it.waiter)].clone());
+    (terms.lease, terms.tick) = (stranger().lease, None);
+    !now.is_free() || is_granted(setting, state, terms, 0)
 }

@@ -3,8 +3,9 @@
 //! Three clients ask for one key. Each request may be carried out at once, late, more than once or never, and late ones
 //! while a later lease of their client exists. A client may forget its lease at any time. It believes in a lease as the
 //! library does: from the answer on, until what the answer left of the lease, at most a ttl, has passed since the
-//! request was sent, less the margin. In most settings the server's clock steps by the margin, forward and back, and a
-//! late request may have the time at which it was sent. Then the rules of `leasehold::rules` decide, nothing else.
+//! request was sent, less the margin. An operator may end all leases at any time. In some settings the server's clock
+//! steps by the margin, forward and back, and a late request may have the time at which it was sent. Then the rules of
+//! `leasehold::rules` decide, nothing else.
 //!
 //! A run visits every state. Neither its time nor the number of requests is bounded, because states that differ by age
 //! alone are the same (`state.rs`). Bounded are:
@@ -29,98 +30,30 @@ use leasehold::{
     jobs::Tick,
     store::{AcquireRequest, Turn},
 };
-use state::{KEY, PLACE, TICK, TTL, lease, waiter};
+use state::{TICK, TTL, exclusive, lease, waiter};
 use stateright::{Checker, HasDiscoveries, Model};
 use steps::Setting;
 
 /// Clients of one owner that ask for exclusive leases in turn, but for this change.
 fn setting(change: fn(usize, AcquireRequest) -> AcquireRequest) -> Setting {
-    let (ttl, counts_for) = (TICK * TTL as u32, TICK * PLACE as u32);
     let request = |client| {
-        let request = AcquireRequest::exclusive(KEY.clone(), lease(client, 0), "a".into(), ttl);
-        let turn = Turn::in_turn(waiter(client), counts_for);
-        change(client, request.turn(turn))
+        let turn = Turn::in_turn(waiter(client), TICK * TTL as u32);
+        change(client, exclusive(lease(client), "a").turn(turn))
     };
     Setting {
         requests: [0, 1, 2].map(request),
-        alike: 2,
-        converts: false,
-        evicts: false,
-        odd_clock: true,
-        fault: None,
-    }
-}
-
-/// The same without steps of the clock.
-fn steady(change: fn(usize, AcquireRequest) -> AcquireRequest) -> Setting {
-    Setting {
         odd_clock: false,
-        ..setting(change)
+        converts: false,
+        fault: |_, _| {},
     }
 }
 
-fn exclusive() -> Setting {
-    Setting {
-        evicts: true,
-        alike: 3,
-        ..setting(|_, it| it)
-    }
-}
-
-fn barging() -> Setting {
-    Setting {
-        evicts: true,
-        ..setting(|client, it| match client {
-            2 => it.turn(Turn::Barging),
-            _ => it,
-        })
-    }
-}
-
-fn shared_beside_exclusive(client: usize, it: AcquireRequest) -> AcquireRequest {
+fn two_readers(client: usize, it: AcquireRequest) -> AcquireRequest {
     if client == 2 { it } else { it.shared() }
 }
 
-fn readers_and_a_writer() -> Setting {
-    setting(|client, it| shared_beside_exclusive(client, it.turn(Turn::Behind)))
-}
-
-fn readers_and_a_writer_in_turn() -> Setting {
-    steady(shared_beside_exclusive)
-}
-
-/// Two clients that want one of two permits, and one that wants both.
-fn permits() -> Setting {
-    steady(|client, it| it.permits([1, 1, 2][client], 2).unwrap())
-}
-
-/// Two clients of one owner, and another client.
-fn reentrant() -> Setting {
-    steady(|client, mut it| {
-        it.owner = ["a", "a", "c"][client].into();
-        if client == 2 { it } else { it.reentrant() }
-    })
-}
-
-/// Each client upgrades and downgrades its lease.
-fn conversions() -> Setting {
-    Setting {
-        converts: true,
-        ..readers_and_a_writer()
-    }
-}
-
-/// Two clients that do a tick, and one that does the next.
 fn job(client: usize, it: AcquireRequest) -> AcquireRequest {
     it.tick(Tick::counter([1, 1, 2][client]))
-}
-
-fn once() -> Setting {
-    setting(|client, it| job(client, it.turn(Turn::Behind)))
-}
-
-fn once_in_turn() -> Setting {
-    steady(job)
 }
 
 /// Visits every state, and fails if one violates a property. There are at least as many states as `least`, so that a
@@ -135,24 +68,36 @@ fn visit(setting: Setting, least: usize) {
 }
 
 macro_rules! settings {
-    ($($setting:ident has $least:literal;)*) => {
+    ($($name:ident has $least:literal: { $($what:ident),* }, $change:expr;)*) => {
+        $(fn $name() -> Setting {
+            Setting { $($what: true,)* ..setting($change) }
+        })*
         mod every_state {$(
             #[test]
-            fn $setting() {
-                super::visit(super::$setting(), $least);
+            fn $name() {
+                super::visit(super::$name(), $least);
             }
         )*}
     };
 }
 
+// Each row: a setting, how many states it has at least, what may happen in it, and what is special about each request.
 settings! {
-    exclusive has 100_000;
-    barging has 50_000;
-    readers_and_a_writer has 50_000;
-    readers_and_a_writer_in_turn has 150_000;
-    permits has 100_000;
-    reentrant has 50_000;
-    conversions has 150_000;
-    once has 4_000;
-    once_in_turn has 50_000;
+    in_turn has 1_000_000: { odd_clock }, |_, it| it;
+    barging has 150_000: { odd_clock },
+        |client, it| if client == 2 { it.turn(Turn::Barging) } else { it };
+    readers_and_a_writer_in_turn has 1_000_000: {}, two_readers;
+    // Two clients that want one of two permits, and one that wants both.
+    permits has 500_000: {}, |client, it| it.permits([1, 1, 2][client], 2).unwrap();
+    // Two clients of one owner, and another client.
+    reentrant has 300_000: {}, |client, mut it| {
+        it.owner = ["a", "a", "c"][client].into();
+        if client == 2 { it } else { it.reentrant() }
+    };
+    // Two readers and a writer that do not wait. Each of them upgrades and downgrades its lease.
+    conversions has 500_000: { odd_clock, converts },
+        |client, it| two_readers(client, it.turn(Turn::Behind));
+    // Two clients that do a tick, and one that does the next.
+    once has 15_000: { odd_clock }, |client, it| job(client, it.turn(Turn::Behind));
+    once_in_turn has 400_000: {}, job;
 }

@@ -1,83 +1,63 @@
-//! The server: it carries a request out by the rule of the library. A fault changes what the rule gets or writes.
+//! The server: it carries a request out by the rule of the library. A fault changes what the rule gets.
+
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold::{
-    rules::{self, Write},
+    rules::{self, Decision, Write},
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, LockRecord,
-        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LockRecord, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewRequest,
     },
 };
 
-use super::{state::State, steps::Setting};
+use super::state::Ask;
 
-/// A rule, and the request that it gets.
-pub enum Call {
-    Acquire(AcquireRequest),
-    Renew(RenewRequest),
-    Convert(ConvertRequest),
-    Release(ReleaseRequest),
-    Leave(LeaseId),
-    Evict,
-}
-
-/// The answer of the rule, if it tells the client anything.
-pub enum Answer {
-    Acquire(AcquireAnswer),
-    Renew(RenewAnswer),
-    Convert(ConvertAnswer),
-    Release(ReleaseAnswer),
-    Nothing,
+/// What a rule gets beside the document.
+#[derive(Clone)]
+pub struct Call {
+    pub ask: Ask,
+    /// The lease that this is about, with the terms on which its client asks for it.
+    pub terms: AcquireRequest,
+    pub now: DateTime<Utc>,
 }
 
 /// What is wrong with the server.
-#[derive(Clone, Copy)]
-pub enum Fault {
-    /// What a rule gets is changed: the document, the request, the time.
-    Before(fn(&mut LockRecord, &mut Call, &mut DateTime<Utc>)),
-    /// What a rule writes is changed. The document before it is known.
-    After(fn(&LockRecord, &Call, &mut LockRecord)),
-}
+pub type Fault = fn(&mut Call, &mut LockRecord);
 
-impl Setting {
-    pub fn carry_out(
-        &self,
-        state: &State,
-        mut call: Call,
-        mut now: DateTime<Utc>,
-    ) -> (Write, Answer) {
-        let mut found = state.document.clone();
-        if let (Some(Fault::Before(fault)), Some(found)) = (self.fault, &mut found) {
-            fault(found, &mut call, &mut now);
+/// The answer is whether the client gets what it asks for. What exactly it gets is read from the document.
+pub fn carry_out(call: Call, record: Option<&LockRecord>) -> (Write, bool) {
+    let Call { ask, terms, now } = call;
+    let (key, lease) = (terms.key.clone(), terms.lease);
+    match ask {
+        Ask::Acquire => told(rules::acquire(record, &terms, now), |it| {
+            matches!(it.unwrap(), AcquireAnswer::Granted(_))
+        }),
+        Ask::Renew => {
+            let request = RenewRequest::new(key, lease, terms.ttl);
+            let decision = rules::renew(record, &request, now);
+            told(decision, |it| matches!(it, RenewAnswer::Renewed(_)))
         }
-        let (mut write, answer) = by_rule(found.as_ref(), &call, now);
-        let put = (self.fault, &state.document, &mut write);
-        if let (Some(Fault::After(fault)), Some(before), Write::Put(put)) = put {
-            fault(before, &call, put);
+        Ask::Convert(conversion, fence) => {
+            let mut request = ConvertRequest::upgrade(key, lease).of_fence(fence);
+            request.conversion = conversion;
+            told(rules::convert(record, &request, now), |it| {
+                matches!(it.unwrap(), ConvertAnswer::Converted(_))
+            })
         }
-        (write, answer)
+        Ask::Release(done) => {
+            let mut request = ReleaseRequest::new(key, lease);
+            if let Some(tick) = done {
+                request = request.done(tick, Duration::ZERO);
+            }
+            let decision = rules::release(record, &request, now);
+            told(decision, |it| it == ReleaseAnswer::Released)
+        }
+        Ask::Leave(waiter) => told(rules::leave(record, waiter, now), |()| true),
+        Ask::Evict => told(rules::evict(record, now), |it| it.unwrap().is_some()),
     }
 }
 
-fn by_rule(record: Option<&LockRecord>, call: &Call, now: DateTime<Utc>) -> (Write, Answer) {
-    match call {
-        Call::Acquire(request) => {
-            let it = rules::acquire(record, request, now);
-            (it.write, Answer::Acquire(it.answer.unwrap()))
-        }
-        Call::Renew(request) => {
-            let it = rules::renew(record, request, now);
-            (it.write, Answer::Renew(it.answer))
-        }
-        Call::Convert(request) => {
-            let it = rules::convert(record, request, now);
-            (it.write, Answer::Convert(it.answer.unwrap()))
-        }
-        Call::Release(request) => {
-            let it = rules::release(record, request, now);
-            (it.write, Answer::Release(it.answer))
-        }
-        Call::Leave(waiter) => (rules::leave(record, *waiter, now).write, Answer::Nothing),
-        Call::Evict => (rules::evict(record, now).write, Answer::Nothing),
-    }
+fn told<A>(by: Decision<A>, is_yes: fn(A) -> bool) -> (Write, bool) {
+    (by.write, is_yes(by.answer))
 }
