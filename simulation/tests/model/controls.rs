@@ -73,37 +73,4 @@ controls! {
             *it = waiter(CLIENTS);
         }
     };
-    a_held_key_is_granted: in_turn violates EXCLUSION by |call, record| {
-        if call.ask == Ask::Acquire { record.holders.clear(); }
-    };
-    a_release_is_of_any_lease: in_turn violates EXCLUSION by |call, record| {
-        if let (Ask::Release(_), Some(first)) = (call.ask, record.holders.first()) {
-            call.terms.lease = first.lease;
-        }
-    };
-    an_upgrade_beside_a_reader: conversions violates EXCLUSION by |call, record| {
-        if let Ask::Convert(..) = call.ask {
-            record.holders.retain(|it| it.lease == call.terms.lease);
-        }
-    };
-    a_grant_keeps_the_fence: in_turn violates FENCES by |call, record| {
-        if call.ask == Ask::Acquire { record.fence = Fence::new(record.fence.get() - 1); }
-    };
-    an_upgrade_keeps_the_fence: conversions violates FENCES by |call, record| {
-        if let Ask::Convert(..) = call.ask { record.fence = Fence::new(record.fence.get() - 1); }
-    };
-    the_queue_is_ignored: in_turn violates ORDER by |call, record| {
-        if record.live_holders(call.now).next().is_none() {
-            call.terms.turn = leasehold::store::Turn::Barging;
-        }
-    };
-    leases_never_expire: in_turn violates DEAD by |_, record| {
-        record.holders.iter_mut().for_each(|it| it.expires_at = at(99));
-    };
-    a_grant_keeps_the_place: in_turn violates PLACES by |call, record| {
-        let first = record.live_places(call.now).next().map(|it| it.waiter);
-        if first == call.terms.turn.waiter() {
-            call.terms.turn = leasehold::store::Turn::Barging;
-        }
-    };
 }
