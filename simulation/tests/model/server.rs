@@ -25,7 +25,8 @@ pub struct Call {
 /// What is wrong with the server.
 pub type Fault = fn(&mut Call, &mut LockRecord);
 
-/// The answer is whether the client gets what it asks for. What exactly it gets is read from the document.
+/// The answer is whether the client gets what it asks for. What exactly it gets is read from the document, as the rules
+/// do for their answers.
 pub fn carry_out(call: Call, record: Option<&LockRecord>) -> (Write, bool) {
     let Call { ask, terms, now } = call;
     let (key, lease) = (terms.key.clone(), terms.lease);

@@ -99,7 +99,8 @@ pub struct Held {
     pub mode: Mode,
     /// How long it goes on believing.
     pub left: i64,
-    /// Of the lease that it may convert. While a downgrade is unanswered, there is none.
+    /// Of its lease, if it may convert that. It waits for the answer to a downgrade: an upgrade that overtakes the
+    /// downgrade finds nothing to do, and the downgrade then undoes it.
     pub fence: Option<Fence>,
 }
 
