@@ -123,9 +123,11 @@ impl Setting {
             }
             (Ask::Renew, Some(held)) => held.left = held.left.max(left),
             // The answer to a request that names an earlier fence tells nothing of the lease as it is now.
-            (Ask::Convert(conversion, of), Some(held)) if held.fence.is_none_or(|it| it == of) => {
-                (held.mode, held.fence) = (conversion.mode(), Some(it.fence));
+            (Ask::Convert(Conversion::Upgrade, of), Some(held)) if held.fence == Some(of) => {
+                (held.mode, held.fence) = (it.mode, Some(it.fence));
             }
+            // It has not believed in an exclusive lease since it asked for the downgrade.
+            (Ask::Convert(Conversion::Downgrade, _), Some(held)) => held.fence = Some(it.fence),
             _ => {}
         }
     }
