@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
     conversions::{Opposites, Unanswered},
-    status::{EndReason, Ended, EndedBefore},
+    status::{Ended, EndedBefore},
 };
 use self::{
     status::{ReleaseTerms, Status},
@@ -66,13 +66,13 @@ pub(crate) struct GrantTerms {
 
 /// When a lease was granted.
 #[derive(Clone, Copy, Debug)]
-struct GrantTimes {
+pub(crate) struct GrantTimes {
     /// On the server's clock.
-    acquired_at: DateTime<Utc>,
+    pub(crate) acquired_at: DateTime<Utc>,
     /// On the clock of this process. The maximum hold counts from here.
-    granted_at: Instant,
+    pub(crate) granted_at: Instant,
     /// When the answer was applied. The hold time that telemetry reports counts from here.
-    since: Instant,
+    pub(crate) since: Instant,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct LeaseState {
     terms: GrantTerms,
     /// The lease in the store, if this one is the guard of a task.
     backing: Option<Arc<LeaseState>>,
-    granted: GrantTimes,
+    pub(crate) times: GrantTimes,
     state: Sender<Status>,
     /// The guards under the lease, if it is one in the store.
     guards: parking_lot::Mutex<Vec<Weak<LeaseState>>>,
@@ -99,26 +99,27 @@ impl LeaseState {
         let mode = terms.request.access.mode();
         let status = Status::new(until, mode, grant.fence, sent.suspended);
         let since = Instant::now();
-        let at = GrantTimes {
+        let times = GrantTimes {
             acquired_at: grant.acquired_at,
             granted_at: granted_at(sent.instant, grant),
             since,
         };
-        let state = Self::with(LeaseNumber::next(), terms, (status, at), None);
+        let state = Self::with(LeaseNumber::next(), terms, status, times, None);
         state.is_live(since).then_some(state)
     }
 
     fn with(
         number: LeaseNumber,
         terms: GrantTerms,
-        (status, granted): (Status, GrantTimes),
+        status: Status,
+        times: GrantTimes,
         backing: Option<Arc<Self>>,
     ) -> Self {
         Self {
             number,
             terms,
             backing,
-            granted,
+            times,
             state: Sender::new(status),
             guards: parking_lot::Mutex::default(),
             converting: Mutex::new(()),
@@ -147,7 +148,7 @@ impl LeaseState {
     }
 
     pub(crate) fn acquired_at(&self) -> DateTime<Utc> {
-        self.granted.acquired_at
+        self.times.acquired_at
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -226,7 +227,7 @@ impl LeaseState {
         }
         request.known(KnownGrant {
             fence: state.fence,
-            acquired_at: self.granted.acquired_at,
+            acquired_at: self.times.acquired_at,
         })
     }
 
@@ -299,7 +300,8 @@ impl LeaseState {
             left = state.validity.remaining(now);
             outcome = self.judge_renewal(state, sent, answer, now);
             if outcome.is_ok() {
-                state.clear_risk();
+                // The next risk is reported again.
+                state.reported.risk = false;
                 // Answers may arrive in another order than their requests were sent.
                 state.suspended = state.suspended.max(sent.suspended);
             }
@@ -353,11 +355,6 @@ impl LeaseState {
     /// Changes what the release of the lease depends on.
     pub(crate) fn set_release_terms(&self, change: impl FnOnce(&mut ReleaseTerms)) {
         self.set(|state| change(&mut state.release));
-    }
-
-    /// When the lease was granted, on the clock of this process.
-    pub(crate) fn granted_at(&self) -> Instant {
-        self.granted.granted_at
     }
 
     /// Sets the maximum hold that the caller requested, counted from `from`. This is called when the caller gets the

@@ -94,7 +94,7 @@ impl AcquireAll {
             Some(taken) => taken,
             None => self.take_in_order(&keys, start).await?,
         };
-        let granted = taken.leases.iter().map(|it| it.state.granted_at());
+        let granted = taken.leases.iter().map(|it| it.state.times.granted_at);
         if let Some(granted) = granted.max() {
             for lease in &taken.leases {
                 lease.set_holds(options.min_hold, options.max_hold, granted);

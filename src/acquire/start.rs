@@ -80,7 +80,8 @@ pub(super) async fn acquire(
         Ok(Attempt::Acquired(lease)) => {
             span.granted(lease.state.fields(), lease.owner(), now);
             if !options.is_of_set {
-                lease.set_holds(options.min_hold, options.max_hold, lease.state.granted_at());
+                let from = lease.state.times.granted_at;
+                lease.set_holds(options.min_hold, options.max_hold, from);
             }
         }
         Ok(Attempt::Held(held)) => span.refused(held, now),

@@ -13,7 +13,7 @@ use super::{
     keys::Keys,
 };
 use crate::{
-    lease_state::{EndReason as HowEnded, Ended, EndedBefore, LeaseState},
+    lease_state::{Ended, EndedBefore, LeaseState},
     model::{Error, Held, Key, LeaseId, LossReason, Mode},
     release::{PendingRelease, Released},
     telemetry::StayEndReason,
@@ -236,7 +236,7 @@ impl Keys {
         if lease.is_kept() {
             self.renewals.forget(lease.number());
         }
-        let ended = lease.end(HowEnded::Released, now)?;
+        let ended = lease.end(now)?;
         let pending = PendingRelease::new(lease.clone(), self.releaser.clone(), at_work);
         Ok((pending, ended))
     }
@@ -258,7 +258,7 @@ impl Keys {
         if lease.is_kept() {
             self.renewals.forget(lease.number());
         }
-        if let Ok(ended) = lease.end(HowEnded::Detached, Instant::now()) {
+        if let Ok(ended) = lease.end(Instant::now()) {
             lease.report_end(ended);
         }
     }

@@ -162,10 +162,13 @@ impl Lease {
             let named = request.fence;
             match self.send_conversion(request, limit(), !is_between).await {
                 Ok(Converted::Yes) if is_opposite => opposites.done(named),
-                Ok(Converted::Yes) if stored.may_be_undone(wanted, opposites) => {
+                Ok(Converted::Yes) => {
                     opposites.wanted_is_done();
+                    // An opposite one without an answer may still undo it.
+                    if !stored.next_conversion(wanted, opposites).1 {
+                        return Ok(None);
+                    }
                 }
-                Ok(Converted::Yes) => return Ok(None),
                 Ok(Converted::OtherFence) => {}
                 // The upgrade before a downgrade is refused, so the lease is shared.
                 Ok(Converted::Held(_)) if is_opposite && wanted == Conversion::Downgrade => {

@@ -1,17 +1,19 @@
 //! The ways in which a holder gives up its lease: a release, also with a tick that was done under it, a ticket for
 //! another process, a detach, and the drop of the guard.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{guard::Lease, ticket::Ticket};
 use crate::{
     key::{Departed, Departure, PolledCall, ReleaseOutcome},
-    lease_state::{EndReason, EndedBefore},
+    lease_state::EndedBefore,
     messages::{DoneTick, ReleaseAnswer},
     model::{Cause, Error, LeaseId, LossReason},
     release::Released,
-    telemetry,
+    telemetry::{self, LeaseFields},
 };
 
 impl Lease {
@@ -56,7 +58,7 @@ impl Lease {
         // If the subscriber of the application panics in an event, the release goes on in the background.
         let call = PolledCall::new(&self.keys.lifecycle);
         let (departed, release) =
-            self.give_up(EndReason::Released, Departure::Released, call, now)?;
+            self.give_up(telemetry::given_up, Departure::Released, call, now)?;
         if let Some(release) = release {
             let release = release.instrument(telemetry::release(self.state.fields()));
             let Released { answer, unclear } = release.await?;
@@ -91,7 +93,7 @@ impl Lease {
         self.ensure_live(now)?;
         // If the subscriber of the application panics in an event, the release goes on in the background.
         let (call, how) = (PolledCall::new(&self.keys.lifecycle), Departure::Done(done));
-        let (_, release) = self.give_up(EndReason::Released, how, call, now)?;
+        let (_, release) = self.give_up(telemetry::given_up, how, call, now)?;
         // The close of the client may have taken over the release of the lease, which writes no tick.
         let release = release.ok_or_else(|| self.closed())?;
         let release = release.instrument(telemetry::release(self.state.fields()));
@@ -159,7 +161,7 @@ impl Lease {
         } else {
             Departure::Released
         };
-        let (departed, _) = self.give_up(EndReason::Detached, how, None, now)?;
+        let (departed, _) = self.give_up(telemetry::detached, how, None, now)?;
         if departed.detaches {
             Ok(())
         } else {
@@ -167,19 +169,23 @@ impl Lease {
         }
     }
 
-    /// Gives up the guard. Returns the outcome of the release, if the lease goes back with it. Fails if a close has
-    /// ended the lease: it releases the lease itself.
+    /// Gives up the guard, and reports that with how long it was held. Returns the outcome of the release, if the lease
+    /// goes back with it. Fails if a close has ended the lease: it releases the lease itself.
     fn give_up(
         &self,
-        ends: EndReason,
+        report: fn(LeaseFields<'_>, Duration),
         how: Departure,
         call: Option<PolledCall>,
         now: Instant,
     ) -> Result<(Departed, Option<ReleaseOutcome>), Error> {
         let closed = |EndedBefore| self.closed();
-        let ended = self.state.end(ends, now).map_err(closed)?;
+        let ended = self.state.end(now).map_err(closed)?;
         let (departed, release) = self.keys.depart(&self.state, how, now, call);
-        telemetry::harmless_in_a_panic(|| self.state.report_end(ended));
+        let held = now.saturating_duration_since(self.state.times.since);
+        telemetry::harmless_in_a_panic(|| {
+            self.state.report_end(ended);
+            report(self.state.fields(), held);
+        });
         Ok((departed, release.map_err(closed)?))
     }
 
@@ -194,6 +200,6 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let now = Instant::now();
         // It fails if the guard was given up before.
-        let _ = self.give_up(EndReason::Released, Departure::Released, None, now);
+        let _ = self.give_up(telemetry::given_up, Departure::Released, None, now);
     }
 }

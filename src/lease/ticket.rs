@@ -101,7 +101,7 @@ impl Ticket {
         let (request, release) = (state.request(), state.release_terms());
         let max_hold = guard
             .max_hold_deadline()
-            .map(|end| end.saturating_duration_since(state.granted_at()));
+            .map(|end| end.saturating_duration_since(state.times.granted_at));
         let (mode, fence, unanswered) = state.mode_and_conversions();
         Self {
             key: request.key.clone(),

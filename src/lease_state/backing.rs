@@ -35,13 +35,14 @@ impl LeaseState {
             clock_margin: Duration::ZERO,
             asked_once: true,
         };
-        let mut at = lease.granted;
-        at.since = now;
+        let mut times = lease.times;
+        times.since = now;
         if !is_first {
-            (at.acquired_at, at.granted_at) = (lease.server_time(now), now);
+            (times.acquired_at, times.granted_at) = (lease.server_time(now), now);
         }
         let status = Status::new(until, terms.request.access.mode(), fence, Duration::MAX);
-        let guard = Arc::new(Self::with(number, terms, (status, at), Some(lease.clone())));
+        let guard = Self::with(number, terms, status, times, Some(lease.clone()));
+        let guard = Arc::new(guard);
         let mut guards = lease.guards.lock();
         guards.retain(|guard| guard.strong_count() > 0);
         guards.push(Arc::downgrade(&guard));
@@ -98,8 +99,8 @@ impl LeaseState {
 
     /// The time of the server at this instant, as far as this process can tell it.
     pub(crate) fn server_time(&self, now: Instant) -> DateTime<Utc> {
-        let since = now.saturating_duration_since(self.granted.granted_at);
-        after(self.granted.acquired_at, since)
+        let since = now.saturating_duration_since(self.times.granted_at);
+        after(self.times.acquired_at, since)
     }
 
     /// The lease as an answer of the store would show it. `at` is the time of the server now.

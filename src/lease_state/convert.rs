@@ -34,13 +34,6 @@ impl LeaseState {
         (request, is_opposite)
     }
 
-    /// Whether, after the wanted conversion was carried out, an opposite one without an answer may still undo it.
-    /// `sent` are the opposite ones that were carried out before.
-    pub(crate) fn may_be_undone(&self, wanted: Conversion, mut sent: Opposites) -> bool {
-        sent.wanted_is_done();
-        self.next_conversion(wanted, sent).1
-    }
-
     /// The mode and the fence, and which conversions have no answer.
     pub(crate) fn mode_and_conversions(&self) -> (Mode, Fence, Unanswered) {
         let state = self.state.borrow();

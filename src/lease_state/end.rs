@@ -1,48 +1,32 @@
 //! The end of a lease in this process: its loss, or that its holder gives it up. What is reported of it, and who waits for
 //! it, or for the risk of it.
 
-use tokio::{
-    sync::watch::Receiver,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     LeaseState,
-    status::{EndReason, Ended, EndedBefore, Status},
+    status::{Ended, EndedBefore},
     timing,
 };
 use crate::{model::LossReason, telemetry};
 
 impl LeaseState {
     /// Ends the lease: its holder does not count on it any more. The first call decides how the lease ends. Its caller
-    /// releases the lease if it ends as [`EndReason::Released`], and passes the answer to
-    /// [`report_end`](Self::report_end) after that, because the subscriber of the application may panic.
-    pub(crate) fn end(&self, how: EndReason, now: Instant) -> Result<Ended, EndedBefore> {
+    /// releases the lease or gives it away, and passes the answer to [`report_end`](Self::report_end) after that, because
+    /// the subscriber of the application may panic.
+    pub(crate) fn end(&self, now: Instant) -> Result<Ended, EndedBefore> {
         let mut loss = self.loss(now);
         let is_first = self.state.send_if_modified(|state| {
             // A loss by expiry is reported only when a call checks the lease, and this may be the first such call.
             loss = state.take_unreported_loss(loss.take());
             !std::mem::replace(&mut state.has_ended, true)
         });
-        if !is_first {
-            return Err(EndedBefore);
-        }
-        Ok(Ended {
-            how,
-            loss,
-            held: now.saturating_duration_since(self.granted.since),
-        })
+        is_first.then_some(Ended(loss)).ok_or(EndedBefore)
     }
 
-    /// Reports the end of the lease to telemetry.
+    /// Reports the loss of a lease that has ended to telemetry.
     pub(crate) fn report_end(&self, ended: Ended) {
-        self.report_loss(ended.loss);
-        if self.is_guard() {
-            match ended.how {
-                EndReason::Released => telemetry::given_up(self.fields(), ended.held),
-                EndReason::Detached => telemetry::detached(self.fields(), ended.held),
-            }
-        }
+        self.report_loss(ended.0);
     }
 
     /// Records that the end of the client loses the lease for this reason, without an event.
@@ -132,27 +116,21 @@ impl LeaseState {
 
     /// Waits until `look` returns something. It looks after each change, and at the instant that it returns as its error.
     async fn until<T>(&self, look: impl Fn(Instant) -> Result<T, Instant>) -> T {
-        let mut own = self.state.subscribe();
-        let mut backing = self.backing.as_ref().map(|it| it.state.subscribe());
+        let stored = self.backing.as_deref().unwrap_or(self);
+        let (mut own, mut stored) = (self.state.subscribe(), stored.state.subscribe());
         loop {
             own.mark_unchanged();
-            backing.iter_mut().for_each(Receiver::mark_unchanged);
+            stored.mark_unchanged();
             match look(Instant::now()) {
                 Ok(seen) => return seen,
-                Err(at) => drop(timeout_at(at, changed(&mut own, backing.as_mut())).await),
+                // The states are there for as long as somebody waits.
+                Err(at) => tokio::select! {
+                    biased;
+                    _ = own.changed() => {}
+                    _ = stored.changed() => {}
+                    () = sleep_until(at) => {}
+                },
             }
         }
     }
-}
-
-/// Waits until one of the two changes.
-async fn changed(own: &mut Receiver<Status>, backing: Option<&mut Receiver<Status>>) {
-    // The states are there for as long as somebody waits.
-    let _ = match backing {
-        None => own.changed().await,
-        Some(backing) => tokio::select! {
-            changed = own.changed() => changed,
-            changed = backing.changed() => changed,
-        },
-    };
 }

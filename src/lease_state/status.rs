@@ -11,24 +11,11 @@ use crate::{
     model::{Fence, LossReason, Mode},
 };
 
-/// How a lease ended in this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndReason {
-    /// The lease is released.
-    Released,
-    /// The lease is not released, and stays until its ttl is over.
-    Detached,
-}
-
-/// The call that returns this has ended the lease, and no other call has.
+/// The call that returns this has ended the lease, and no other call has. It has the loss of the lease, if that was not
+/// reported before.
 #[derive(Debug)]
 #[must_use = "it is to be reported"]
-pub(crate) struct Ended {
-    pub(super) how: EndReason,
-    /// The loss of the lease, if it was not reported before.
-    pub(super) loss: Option<LossReason>,
-    pub(super) held: Duration,
-}
+pub(crate) struct Ended(pub(super) Option<LossReason>);
 
 /// Another call had ended the lease before, so this one has changed nothing: the lease is not what this call would have
 /// made of it. A close may release a lease whose guard is given away at the same moment.
@@ -51,7 +38,7 @@ pub(super) struct Status {
     /// How long the machine had been suspended in all before the request was sent that granted the lease or renewed it
     /// last. The greatest value for a guard, whose lease counts suspensions.
     pub(super) suspended: Duration,
-    reported: Reported,
+    pub(super) reported: Reported,
 }
 
 /// What the release of a lease depends on.
@@ -71,13 +58,13 @@ pub(crate) struct ReleaseTerms {
     pub(crate) maybe_in_flight: bool,
 }
 
-/// What was reported to telemetry since the last renewal that succeeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reported {
-    Nothing,
-    Risk,
+/// What was reported to telemetry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
+    /// A risk, since the last renewal that succeeded.
+    pub(super) risk: bool,
     /// The loss. A lost lease stays lost, so no later renewal resets this.
-    Loss,
+    loss: bool,
 }
 
 impl Status {
@@ -91,7 +78,7 @@ impl Status {
             is_kept: false,
             release: ReleaseTerms::default(),
             suspended,
-            reported: Reported::Nothing,
+            reported: Reported::default(),
         }
     }
 
@@ -140,17 +127,10 @@ impl Status {
     /// Returns the loss of the lease if it was not reported yet, and marks it as reported. After the end of the lease no
     /// loss is reported.
     pub(super) fn take_unreported_loss(&mut self, loss: Option<LossReason>) -> Option<LossReason> {
-        let is_new = self.reported != Reported::Loss && !self.has_ended;
+        let is_new = !self.reported.loss && !self.has_ended;
         let loss = loss.filter(|_| is_new)?;
-        self.reported = Reported::Loss;
+        self.reported.loss = true;
         Some(loss)
-    }
-
-    /// Records that a renewal succeeded, so that the next risk is reported again.
-    pub(super) fn clear_risk(&mut self) {
-        if self.reported == Reported::Risk {
-            self.reported = Reported::Nothing;
-        }
     }
 
     /// Returns whether the lease is at risk because a renewal failed, if that was not reported yet, and marks it as
@@ -158,12 +138,11 @@ impl Status {
     pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
         let risk = self.validity.renewal_risk(ttl, None);
         let is_new = risk.is_some_and(|at| at <= now)
-            && self.reported == Reported::Nothing
+            && !self.reported.risk
+            && !self.reported.loss
             && self.validity.is_live(now)
             && !self.has_ended;
-        if is_new {
-            self.reported = Reported::Risk;
-        }
+        self.reported.risk |= is_new;
         is_new
     }
 }
