@@ -1,9 +1,9 @@
 //! The requests of one release that are under way. There can be several, because a release that gets no answer in time is
 //! requested again, and each request runs to its end.
 
-use std::{future::poll_fn, task::Poll, time::Duration};
+use std::time::Duration;
 
-use futures::FutureExt;
+use futures::future::select_all;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::{
@@ -79,18 +79,12 @@ impl InFlight {
 }
 
 /// The next answer that comes; `None` when no request is under way.
-fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<TimedAnswer<T>>> {
-    poll_fn(|cx| {
-        for (at, call) in running.iter_mut().enumerate() {
-            if let Poll::Ready(answer) = call.answer.poll_unpin(cx) {
-                drop(running.swap_remove(at));
-                return Poll::Ready(Some(answer));
-            }
-        }
-        if running.is_empty() {
-            Poll::Ready(None)
-        } else {
-            Poll::Pending
-        }
-    })
+async fn next_of<T>(running: &mut Vec<Call<T>>) -> Option<TimedAnswer<T>> {
+    if running.is_empty() {
+        return None;
+    }
+    let answers = running.iter_mut().map(|call| &mut call.answer);
+    let (answer, at, _) = select_all(answers).await;
+    drop(running.swap_remove(at));
+    Some(answer)
 }

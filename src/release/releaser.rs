@@ -94,14 +94,10 @@ impl Releaser {
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight,
     ) -> Result<(Instant, ReleaseAnswer), Error> {
-        let again = PlannedRelease {
-            is_single: true,
-            ..request.clone()
-        };
-        calls.running.push(self.coalescer.release(request));
+        calls.running.push(self.coalescer.release(request.clone()));
         let caller_leaves = OptionFuture::from(reply.map(ReleaseReply::closed));
         let answer = tokio::select! {
-            answer = self.next_answer(again, calls) => answer,
+            answer = self.next_answer(request, calls) => answer,
             // If the caller drops its future, the release is tried again in the background, after a short pause.
             Some(()) = caller_leaves => None,
         };
@@ -115,26 +111,25 @@ impl Releaser {
     /// another request of it may delay the answer, so this one is sent once more, alone.
     async fn next_answer(
         &self,
-        again: PlannedRelease,
+        mut request: PlannedRelease,
         calls: &mut InFlight,
     ) -> Option<TimedAnswer<ReleaseAnswer>> {
         let end = retry::wait_end(Instant::now(), self.call_timeout);
-        let mut again = Some(again);
         loop {
             let now = Instant::now();
             let overdue = calls.batch_sent().map(|sent| sent + retry::OVERDUE);
-            if overdue.is_some_and(|at| at <= now)
-                && let Some(again) = again.take()
-            {
-                let about = (&again.request.key, again.request.lease);
+            if !request.is_single && overdue.is_some_and(|at| at <= now) {
+                let about = (&request.request.key, request.request.lease);
                 let late = self.timed_out(retry::OVERDUE);
                 telemetry::store_failed("release", Some(about), &late);
-                calls.running.push(self.coalescer.release(again));
+                request.is_single = true;
+                calls.running.push(self.coalescer.release(request.clone()));
             }
-            let next = match &again {
+            let next = if request.is_single {
+                end
+            } else {
                 // It may be sent in a batch later.
-                Some(_) => overdue.unwrap_or(now + retry::OVERDUE).min(end),
-                None => end,
+                overdue.unwrap_or(now + retry::OVERDUE).min(end)
             };
             let answer = calls.next(next.saturating_duration_since(now)).await;
             if answer.is_some() || next >= end {
