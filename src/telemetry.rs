@@ -43,7 +43,7 @@ mod words;
 #[cfg(feature = "metrics")]
 pub use self::metrics::describe_metrics;
 pub(crate) use self::{
-    acquire::{AcquireFields, AcquireSpan, Waiting, acquire_all, acquired_all, slowed_down},
+    acquire::{AcquireSpan, Waiting, acquire_all, acquired_all, slowed_down},
     leader::{TermSpan, campaign_failed, leader_changed, leader_unknown},
     lease::{
         KeptLeases, LeaseFields, ReleaseFields, ResumeEnd, at_risk, convert, converted, detached,

@@ -151,37 +151,29 @@ impl AcquireAll {
 
     async fn take_in_order(&self, keys: &BTreeSet<Key>, start: Instant) -> Result<LeaseSet, Error> {
         let mut taken = LeaseSet { leases: Vec::new() };
-        match self.take_each(keys, start, &mut taken).await {
-            Ok(()) => Ok(taken),
-            Err(error) => {
-                taken.give_back().await;
-                Err(error)
+        let taking = async {
+            for key in keys {
+                let mut options = self.options.clone();
+                // The first leases must stay live until the last one is granted.
+                options.keep_alive |= keys.len() > 1;
+                if let WaitPolicy::For(wait) = &mut options.wait_policy {
+                    *wait = wait.saturating_sub(start.elapsed());
+                }
+                let attempt = start::acquire(options, Ok(key.clone())).await?;
+                taken.leases.push(attempt.acquired()?);
             }
-        }
-    }
-
-    async fn take_each(
-        &self,
-        keys: &BTreeSet<Key>,
-        start: Instant,
-        taken: &mut LeaseSet,
-    ) -> Result<(), Error> {
-        for key in keys {
-            let mut options = self.options.clone();
-            // The first leases must stay live until the last one is granted.
-            options.keep_alive |= keys.len() > 1;
-            if let WaitPolicy::For(wait) = &mut options.wait_policy {
-                *wait = wait.saturating_sub(start.elapsed());
+            if !self.options.keep_alive {
+                for lease in &taken.leases {
+                    lease.keys.keep_no_longer(&lease.state);
+                }
             }
-            let attempt = start::acquire(options, Ok(key.clone())).await?;
-            taken.leases.push(attempt.acquired()?);
+            self.refresh(&taken, start).await
+        };
+        if let Err(error) = taking.await {
+            taken.give_back().await;
+            return Err(error);
         }
-        if !self.options.keep_alive {
-            for lease in &taken.leases {
-                lease.keys.keep_no_longer(&lease.state);
-            }
-        }
-        self.refresh(taken, start).await
+        Ok(taken)
     }
 }
 

@@ -14,7 +14,6 @@ use crate::{
         WaitPolicy, validation,
     },
     retry,
-    telemetry::AcquireFields,
 };
 
 /// The parts of a handle that its acquires use.
@@ -104,14 +103,11 @@ impl LeaseOptions {
     }
 
     /// The fields of the acquire's span.
-    pub(crate) fn fields(&self) -> AcquireFields<'_> {
+    pub(crate) fn fields(&self) -> (Mode, &str, Duration) {
         let access = self.asked.access.as_ref();
-        AcquireFields {
-            // Only permits can be asked for in a wrong way.
-            mode: access.map_or(Mode::Permits, |it| it.mode()),
-            owner: self.owner(),
-            ttl: self.asked.ttl,
-        }
+        // Only permits can be asked for in a wrong way.
+        let mode = access.map_or(Mode::Permits, |it| it.mode());
+        (mode, self.owner(), self.asked.ttl)
     }
 
     fn needs_document(&self) -> bool {

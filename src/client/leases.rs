@@ -299,9 +299,6 @@ impl LeasesBuilder {
 
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases")
-            .field("store", &self.limiters.store)
-            .field("owner", &self.acquires.owner)
-            .finish_non_exhaustive()
+        fmt::Debug::fmt(&self.acquires, f)
     }
 }

@@ -123,7 +123,11 @@ impl RenewalTask {
     /// what was due was sent before.
     fn look(self: &Arc<Self>) -> Look {
         let now = Instant::now();
-        let due = self.work.lock().take_due(now);
+        let due = {
+            let work = &mut *self.work.lock();
+            work.look_at = None;
+            work.schedule.take_due(now)
+        };
         self.renew(due, now);
         let findings = {
             let work = &mut *self.work.lock();
@@ -165,12 +169,6 @@ impl RenewalTask {
 }
 
 impl RenewalWork {
-    /// Takes the renewals that are due now.
-    fn take_due(&mut self, now: Instant) -> Vec<Due<Weak<LeaseState>>> {
-        self.look_at = None;
-        self.schedule.take_due(now)
-    }
-
     /// When the task has to look at the work next. `None` if it has nothing to do.
     fn due(&self) -> Option<Instant> {
         let scheduled = self.schedule.next(Instant::now());

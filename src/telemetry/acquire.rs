@@ -15,14 +15,6 @@ use super::{
 };
 use crate::model::{Error, Held, Key, Mode};
 
-/// The fields of the span of an acquire.
-#[derive(Clone, Copy)]
-pub(crate) struct AcquireFields<'a> {
-    pub(crate) mode: Mode,
-    pub(crate) owner: &'a str,
-    pub(crate) ttl: Duration,
-}
-
 /// The span of an acquire that is under way. If this is dropped before an outcome is reported, it reports that the
 /// acquire was cancelled.
 pub(crate) struct AcquireSpan {
@@ -38,14 +30,18 @@ pub(crate) struct AcquireSpan {
 
 impl AcquireSpan {
     /// Begins the span of an acquire. The key is `None` if the caller named an invalid one.
-    pub(crate) fn begin(key: Option<&Key>, fields: AcquireFields<'_>, waits: bool) -> Self {
+    pub(crate) fn begin(
+        key: Option<&Key>,
+        (mode, owner, ttl): (Mode, &str, Duration),
+        waits: bool,
+    ) -> Self {
         let name = key.map(Key::as_str);
         // `tracing` needs the name of a span as a constant, so each name has its own call.
         macro_rules! named {
             ($name:literal) => {
                 span!(
-                    $name, key = name, mode = fields.mode.as_str(), owner = fields.owner, ttl = ?fields.ttl,
-                    lease = Empty, fence = Empty, outcome = Empty, waited = Empty, ahead = Empty,
+                    $name, key = name, mode = mode.as_str(), owner, ttl = ?ttl, lease = Empty, fence = Empty,
+                    outcome = Empty, waited = Empty, ahead = Empty,
                 )
             };
         }
@@ -56,7 +52,7 @@ impl AcquireSpan {
         };
         Self {
             since: Instant::now(),
-            mode: fields.mode,
+            mode,
             ahead: None,
             key: key.filter(|_| !span.is_disabled()).cloned(),
             span,
@@ -174,10 +170,10 @@ impl Drop for Waiting {
 }
 
 /// The span of an acquire of several keys. The acquire of each key also has a span of its own.
-pub(crate) fn acquire_all(keys: Option<usize>, fields: AcquireFields<'_>) -> Span {
+pub(crate) fn acquire_all(keys: Option<usize>, (mode, owner, ttl): (Mode, &str, Duration)) -> Span {
     span!(
-        "leasehold.acquire_all", keys, mode = fields.mode.as_str(), owner = fields.owner,
-        ttl = ?fields.ttl, outcome = Empty, waited = Empty,
+        "leasehold.acquire_all", keys, mode = mode.as_str(), owner, ttl = ?ttl, outcome = Empty,
+        waited = Empty,
     )
 }
 

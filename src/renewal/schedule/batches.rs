@@ -195,15 +195,14 @@ impl<T: Clone> Schedule<T> {
         self.last_batch += 1;
         let id = self.last_batch;
         let entries = || leases.iter().filter_map(|id| self.leases.get_key_value(id));
-        let due = entries().map(|(_, entry)| entry.due).min();
+        let first = entries().map(|(_, entry)| entry.due).min().unwrap_or(now);
+        let shortest = entries().map(|(_, entry)| entry.ttl).min();
+        let batched = entries().map(|(id, entry)| (*id, entry.lease.clone()));
         let batch = Batch {
             id,
-            leases: entries()
-                .map(|(id, entry)| (*id, entry.lease.clone()))
-                .collect(),
-            lag: due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due)),
+            leases: batched.collect(),
+            lag: now.saturating_duration_since(first),
         };
-        let shortest = entries().map(|(_, entry)| entry.ttl).min();
         for lease in &leases {
             self.set_state(*lease, RenewalState::Sent(id), now);
         }
