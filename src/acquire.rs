@@ -1,7 +1,7 @@
 //! Acquires: the builders, and how a task gets its guard.
 //!
-//! - `builder.rs`, `all.rs`, `once.rs`, `resume.rs` and `with.rs` have what an application awaits;
-//!   `options.rs` has the options that they share, and the parts of a handle that all of them use.
+//! - `builder.rs`, `all.rs`, `once.rs` and `resume.rs` have what an application awaits; `options.rs` has the options that
+//!   they share, and the parts of a handle that all of them use.
 //! - `start.rs` waits for the guard of one key (`src/key.rs`), also while renewals are late. `late.rs` renews a lease that
 //!   was granted late.
 
@@ -12,14 +12,12 @@ mod once;
 mod options;
 mod resume;
 mod start;
-mod with;
 
 pub(crate) use self::options::AcquireContext;
 pub use self::{
     all::AcquireAll,
-    builder::{Acquire, TryAcquire},
+    builder::{Acquire, TryAcquire, WithError},
     once::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
     resume::{Resume, Resumed},
     start::Attempt,
-    with::WithError,
 };

@@ -1,7 +1,6 @@
 //! `Leases`, the handle through which an application uses all else, and its builder.
 
 mod admin;
-mod builder;
 mod call;
 #[cfg(test)]
 mod forgotten_keys_tests;
@@ -9,7 +8,6 @@ mod leader;
 mod leases;
 
 pub use self::{
-    builder::LeasesBuilder,
     leader::{Leader, Leading, Term},
-    leases::Leases,
+    leases::{Leases, LeasesBuilder},
 };

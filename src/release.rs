@@ -8,13 +8,11 @@
 mod batch;
 mod in_flight;
 mod job;
-mod pending;
 mod releaser;
 
 pub(crate) use self::{
     batch::release_all,
     in_flight::InFlight,
     job::ReleaseJob,
-    pending::PendingRelease,
-    releaser::{Released, Releaser},
+    releaser::{PendingRelease, Released, Releaser},
 };

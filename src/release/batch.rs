@@ -6,7 +6,10 @@ use std::collections::HashSet;
 use futures::{StreamExt, stream};
 use tokio::time::Instant;
 
-use super::{job::ReleaseJob, pending::PendingRelease, releaser::Releaser};
+use super::{
+    job::ReleaseJob,
+    releaser::{PendingRelease, Releaser},
+};
 use crate::{
     messages::{BatchAnswer, BatchRequest},
     runtime, telemetry,
