@@ -2,12 +2,11 @@
 //!
 //! - `builder.rs`, `all.rs`, `once.rs` and `resume.rs` have what an application awaits; `options.rs` has the options that
 //!   they share, and the parts of a handle that all of them use.
-//! - `start.rs` waits for the guard of one key (`src/key.rs`), also while renewals are late. `late.rs` renews a lease that
-//!   was granted late.
+//! - `start.rs` waits for the guard of one key (`src/key.rs`), also while renewals are late, and renews a lease that was
+//!   granted late.
 
 mod all;
 mod builder;
-mod late;
 mod once;
 mod options;
 mod resume;

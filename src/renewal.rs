@@ -2,12 +2,10 @@
 //! sends the renewals.
 //!
 //! - `schedule.rs` says when each lease is renewed, and which leases together.
-//! - `task.rs` has what the client calls, and the task that does what is due.
-//! - `requests.rs` sends the renewals of a batch.
+//! - `task.rs` has what the client calls, and the task that does what is due and sends the renewals of a batch.
 //! - `overload.rs` warns if there are more leases than the store can renew in time.
 
 mod overload;
-mod requests;
 mod schedule;
 mod task;
 

@@ -14,7 +14,6 @@ use crate::{
     model::{Error, LossReason, validation},
     retry::{LONGEST_PAUSE, Tries},
     runtime::suspension::SentAt,
-    store::Store,
     telemetry::{self, ResumeEnd},
 };
 
@@ -119,11 +118,11 @@ async fn renew(
     let limit = context.keys.call_timeout().min(request.ttl);
     let renewal = RenewRequest::new(request.key.clone(), request.lease, request.ttl);
     loop {
-        let requests = [renewal.clone()];
-        let work =
-            |store: Arc<dyn Store>| async move { only_renewal(store.renew(&requests).await) };
-        let sent = SentAt::now();
-        match context.keys.call("renew", limit, work).await {
+        let (requests, sent) = ([renewal.clone()], SentAt::now());
+        let renewal = context.keys.call("renew", limit, async move |store| {
+            only_renewal(store.renew(&requests).await)
+        });
+        match renewal.await {
             Ok(answer) => return Ok((sent, answer)),
             Err(error) => tries.pause(error, LONGEST_PAUSE).await?,
         }

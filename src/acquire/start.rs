@@ -1,20 +1,22 @@
 //! How a task gets its guard: it wants the key, waits, and takes what it is offered.
+//!
+//! The answer that grants a lease may take so long that the lease is due for its renewal. A lease that is kept alive is
+//! then renewed before its caller gets it, so that work does not begin on what is left of the ttl. The caller renews it,
+//! and not the renewal task: a lease that the task renews stays held for as long as the guard lives, also if nobody polls
+//! the caller's future any more.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
-use super::{
-    late,
-    options::{AcquireContext, LeaseOptions},
-};
+use super::options::{AcquireContext, LeaseOptions};
 use crate::{
     key::{Granted, Wait, Want},
     lease::Lease,
-    model::{Error, Held, Key, WaitPolicy},
+    lease_state::timing,
+    model::{Error, Held, Key, LossReason, WaitPolicy},
     retry, rules,
-    store::Store,
     telemetry::{self, AcquireSpan},
 };
 
@@ -58,15 +60,15 @@ pub(super) async fn acquire(
         let Ok(Attempt::Acquired(lease)) = &end else {
             break end;
         };
-        if !options.keep_alive || !late::is_late(lease, Instant::now()) {
+        if !options.keep_alive || !is_late(lease, Instant::now()) {
             break end;
         }
         // Boxed, because few grants are late.
-        let renewing = Box::pin(late::renew(lease)).instrument(span.span());
+        let renewing = Box::pin(renew_late(lease)).instrument(span.span());
         let Err(error) = renewing.await else {
             break end;
         };
-        if !late::is_to_be_asked_again(&error, options.wait_policy, span.since()) {
+        if !is_to_be_asked_again(&error, options.wait_policy, span.since()) {
             break Err(error);
         }
     };
@@ -155,10 +157,11 @@ pub(super) async fn wait_for_renewals(
 /// within the limit.
 async fn read_tick(context: &AcquireContext, want: &Want, limit: Duration) -> Option<Error> {
     let (tick, key) = (want.request.tick?, &want.request.key);
-    let of = key.clone();
-    let read = |store: Arc<dyn Store>| async move { store.inspect(&of).await };
-    let state = context.keys.call("inspect", limit, read).await;
-    rules::not_due(&state.ok()??.done?, tick, key)
+    let (keys, of) = (&context.keys, key.clone());
+    let read = keys.call("inspect", limit, async move |store| {
+        store.inspect(&of).await
+    });
+    rules::not_due(&read.await.ok()??.done?, tick, key)
 }
 
 async fn granted(context: &AcquireContext, key: &Key, guard: Granted) -> Lease {
@@ -210,4 +213,53 @@ fn check_live_and_keep(options: &LeaseOptions, lease: &Lease, now: Instant) -> R
         key: lease.key().clone(),
         ttl: lease.ttl(),
     })
+}
+
+/// Whether the lease is live, and due for its renewal before the caller has it.
+fn is_late(lease: &Lease, now: Instant) -> bool {
+    lease.state.is_live(now) && lease.state.stored().next_renewal(now) <= now
+}
+
+/// Renews a lease that is [late](is_late). Fails if the lease is lost, or cannot be renewed.
+///
+/// A renewal without an answer is sent again, as in the background, and an answer that comes later still counts. A store
+/// that is slower than the renewals of such a ttl need would never give the whole ttl, so after a ttl the caller gets
+/// what is left.
+async fn renew_late(lease: &Lease) -> Result<(), Error> {
+    let (start, ttl) = (Instant::now(), lease.ttl());
+    while is_late(lease, Instant::now()) && start.elapsed() < ttl {
+        let renewal = timeout(timing::response_timeout(ttl), lease.renew());
+        if let Ok(Err(error)) = renewal.await {
+            return Err(not_given(error, lease));
+        }
+    }
+    let live = lease.ensure_live(Instant::now());
+    live.map_err(|error| not_given(error, lease))
+}
+
+/// The error for a caller that does not get its lease.
+fn not_given(error: Error, lease: &Lease) -> Error {
+    match error {
+        Error::Lost { reason, key } => match reason {
+            LossReason::Closed => Error::Closed,
+            LossReason::Unreachable(error) => *error,
+            LossReason::Expired => Error::TimedOut {
+                store: lease.keys.store.name(),
+                operation: "renew",
+                limit: lease.ttl(),
+            },
+            LossReason::TakenOver | LossReason::HeldTooLong => Error::Lost { reason, key },
+        },
+        error => error,
+    }
+}
+
+/// Whether an acquire that waits goes on after this error of a renewal.
+fn is_to_be_asked_again(error: &Error, wait_policy: WaitPolicy, since: Instant) -> bool {
+    let is_over = match wait_policy {
+        WaitPolicy::None => true,
+        WaitPolicy::For(wait) => retry::wait_end(since, wait) <= Instant::now(),
+        WaitPolicy::Endless => false,
+    };
+    !is_over && (error.is_retryable() || matches!(error, Error::Lost { .. }))
 }

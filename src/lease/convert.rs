@@ -161,33 +161,35 @@ impl Lease {
             }
             let named = request.fence;
             match self.send_conversion(request, limit(), !is_between).await {
-                Ok(Converted::Yes) if is_opposite => opposites.done(named),
-                Ok(Converted::Yes) => {
+                Ok(ConvertAnswer::Converted(_)) if is_opposite => opposites.done(named),
+                Ok(ConvertAnswer::Converted(_)) => {
                     opposites.wanted_is_done();
                     // An opposite one without an answer may still undo it.
                     if !stored.next_conversion(wanted, opposites).1 {
                         return Ok(None);
                     }
                 }
-                Ok(Converted::OtherFence) => {}
                 // The upgrade before a downgrade is refused, so the lease is shared.
-                Ok(Converted::Held(_)) if is_opposite && wanted == Conversion::Downgrade => {
+                Ok(ConvertAnswer::Held(_)) if is_opposite && wanted == Conversion::Downgrade => {
                     return Ok(None);
                 }
-                Ok(Converted::Held(held)) => return Ok(Some(held)),
+                Ok(ConvertAnswer::Held(held)) => return Ok(Some(held)),
+                // The lease has another fence than the one that the request names, because of another conversion.
+                Ok(_) => {}
                 Err(error) => tries.pause(error, self.remaining()).await?,
             }
         }
     }
 
     /// Converts the lease in the store, and its guard with it, whether or not the holder still waits. Waits at most
-    /// `limit` for the answer. After a downgrade the first waiter for the key asks at once, if `wakes`.
+    /// `limit` for the answer, and fails if it says that the lease is lost. After a downgrade the first waiter for the key
+    /// asks at once, if `wakes`.
     async fn send_conversion(
         &self,
         request: ConvertRequest,
         limit: Duration,
         wakes: bool,
-    ) -> Result<Converted, Error> {
+    ) -> Result<ConvertAnswer, Error> {
         // Without a runtime nothing is sent, so the call must fail before the conversion is counted as sent.
         Handle::try_current().map_err(|_| Error::NoRuntime)?;
         self.state.stored().conversion_sent(&request);
@@ -199,34 +201,23 @@ impl Lease {
             let lost = |reason| Err(stored.lost_error(stored.lose(reason)));
             match answer? {
                 _ if !is_own => lost(LossReason::TakenOver),
-                ConvertAnswer::Converted(_) => {
+                answer @ ConvertAnswer::Converted(_) => {
                     if wanted == Conversion::Downgrade && wakes {
                         keys.freed_here(stored.key());
                     }
                     // A close may have ended the lease meanwhile, or the answer came too late.
                     match guard.loss(Instant::now()) {
-                        None => Ok(Converted::Yes),
+                        None => Ok(answer),
                         Some(reason) => Err(guard.lost_error(reason)),
                     }
                 }
-                ConvertAnswer::Held(held) => Ok(Converted::Held(held)),
-                ConvertAnswer::OtherFence(_) => Ok(Converted::OtherFence),
                 ConvertAnswer::Expired => lost(LossReason::Expired),
                 ConvertAnswer::TakenOver => lost(LossReason::TakenOver),
+                answer @ (ConvertAnswer::Held(_) | ConvertAnswer::OtherFence(_)) => Ok(answer),
             }
         };
         self.keys.call("convert", limit, converting).await
     }
-}
-
-/// What came of a conversion.
-enum Converted {
-    /// The lease has the mode that the request asks for.
-    Yes,
-    /// Other holders prevent it.
-    Held(Held),
-    /// The lease has another fence than the one that the request names, because of another conversion.
-    OtherFence,
 }
 
 /// Applies the answer to a conversion to the lease and to its guard. Returns whether it is the answer for this lease.
