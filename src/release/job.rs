@@ -86,18 +86,6 @@ impl ReleaseJob {
             has_caller,
         }
     }
-
-    /// A later request. `answered` says whether an earlier request was answered. After an answer, no request writes a
-    /// minimum hold or a tick: it only releases what a late acquire request was granted, and no work was done under
-    /// that grant.
-    pub(super) fn repeated_request(&self, answered: bool) -> PlannedRelease {
-        let mut again = self.first.clone();
-        if answered {
-            again.request.kind = ReleaseKind::Plain { undoable: false };
-        }
-        again.is_single = true;
-        again
-    }
 }
 
 /// The request with what it writes besides removing the lease. A done tick keeps the job from running again, so a minimum

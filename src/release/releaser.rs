@@ -15,7 +15,7 @@ use super::{in_flight::InFlight, job::ReleaseJob};
 use crate::{
     coalescer::{Coalescer, PlannedRelease, TimedAnswer},
     lease_state::LeaseState,
-    messages::ReleaseAnswer,
+    messages::{ReleaseAnswer, ReleaseKind},
     model::{Error, Key, LeaseId},
     random,
     retry::{self, Tries},
@@ -136,14 +136,12 @@ impl Releaser {
             has_caller: reply.is_some(),
             reply,
         };
+        let mut request = job.first.clone();
         loop {
             // The caller may have dropped its future.
             progress.reply.take_if(|reply| reply.is_closed());
-            let request = match progress.pauses {
-                0 => job.first.clone(),
-                _ => job.repeated_request(progress.first_answer.is_some()),
-            };
-            let pause = match self.send(request, progress.reply.as_mut(), calls).await {
+            let reply = progress.reply.as_mut();
+            let pause = match self.send(&mut request, reply, calls).await {
                 Ok((sent, answer)) => {
                     // A request that is not answered may have been carried out before this one.
                     progress.unclear |= !calls.is_empty();
@@ -156,6 +154,12 @@ impl Releaser {
             };
             calls.pause(pause).await;
             progress.pauses += 1;
+            request.is_single = true;
+            if progress.first_answer.is_some() {
+                // It only releases what a late acquire request was granted, and no work was done under that grant. So it
+                // writes no minimum hold and no tick.
+                request.request.kind = ReleaseKind::Plain { undoable: false };
+            }
         }
     }
 
@@ -163,7 +167,7 @@ impl Releaser {
     /// was sent that is answered.
     async fn send(
         &self,
-        request: PlannedRelease,
+        request: &mut PlannedRelease,
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight,
     ) -> Result<(Instant, ReleaseAnswer), Error> {
@@ -184,7 +188,7 @@ impl Releaser {
     /// another request of it may delay the answer, so this one is sent once more, alone.
     async fn next_answer(
         &self,
-        mut request: PlannedRelease,
+        request: &mut PlannedRelease,
         calls: &mut InFlight,
     ) -> Option<TimedAnswer<ReleaseAnswer>> {
         let end = retry::wait_end(Instant::now(), self.call_timeout);
