@@ -110,46 +110,34 @@ impl LeaseOptions {
         (mode, self.owner(), self.asked.ttl)
     }
 
-    fn needs_document(&self) -> bool {
-        self.asked.tick.is_some() || self.min_hold.is_some() || self.is_plain
-    }
-
-    /// For how long the lease stays with this process, if it is granted by the store. `None` if it does not stay.
-    fn stays_for(&self) -> Option<Duration> {
-        let can_stay = matches!(self.asked.access, Ok(Access::Exclusive | Access::Shared));
-        // A reentrant lease may have the fence of another one.
-        let can_stay = can_stay && !self.needs_document() && !self.asked.reentrant;
-        self.sticky.filter(|_| can_stay)
-    }
-
     /// What a task wants of this key that began to ask at `since`.
     pub(super) fn want(&self, key: Key, since: Instant) -> Result<Want, Error> {
-        let memory = if self.needs_document() {
+        let asked = &self.asked;
+        let needs_document = asked.tick.is_some() || self.min_hold.is_some() || self.is_plain;
+        let memory = if needs_document {
             FromMemory::Never
-        } else if self.asked.owner.is_some() || self.max_hold.is_some() {
+        } else if asked.owner.is_some() || self.max_hold.is_some() {
             FromMemory::IfItStays
         } else {
             FromMemory::Always
         };
-        Ok(Want {
-            request: Arc::new(self.request(key)?),
-            stays_for: self.stays_for(),
-            memory,
-            since,
-            wait: self.wait(since),
-        })
-    }
-
-    /// How long a task waits that began to ask at `since`.
-    fn wait(&self, since: Instant) -> Wait {
+        let can_stay = matches!(asked.access, Ok(Access::Exclusive | Access::Shared));
+        // A reentrant lease may have the fence of another one.
+        let can_stay = can_stay && !needs_document && !asked.reentrant;
         // The first requests of a set are never repeated, not even when no answer comes. The set then acquires its keys
         // one after the other, and would have to wait for a lease that the repeated request was granted.
         let repeats = !self.is_of_set || self.wait_policy != WaitPolicy::None;
-        match self.wait_policy {
-            WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Wait::No { repeats },
-            WaitPolicy::For(wait) => Wait::Until(retry::wait_end(since, wait)),
-            WaitPolicy::Endless => Wait::Endless,
-        }
+        Ok(Want {
+            request: Arc::new(self.request(key)?),
+            stays_for: self.sticky.filter(|_| can_stay),
+            memory,
+            since,
+            wait: match self.wait_policy {
+                WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Wait::No { repeats },
+                WaitPolicy::For(wait) => Wait::Until(retry::wait_end(since, wait)),
+                WaitPolicy::Endless => Wait::Endless,
+            },
+        })
     }
 
     /// The request for this key, under a new lease id.
