@@ -12,7 +12,7 @@ mod options;
 mod resume;
 mod start;
 
-pub(crate) use self::options::AcquireContext;
+pub(crate) use self::options::{AcquireContext, LeaseOptions};
 pub use self::{
     all::AcquireAll,
     builder::{Acquire, TryAcquire, WithError},

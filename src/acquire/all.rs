@@ -1,13 +1,13 @@
 //! `AcquireAll`: an acquire of several keys, all or none.
 
-use std::{collections::BTreeSet, future::IntoFuture, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::IntoFuture, time::Duration};
 
 use futures::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
-    options::{AcquireContext, LeaseOptions, lease_options},
+    options::{LeaseOptions, lease_options},
     start::{self, Attempt},
 };
 use crate::{
@@ -57,24 +57,13 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct AcquireAll {
-    keys: Result<BTreeSet<Key>, Error>,
-    options: LeaseOptions,
+    pub(crate) keys: Result<BTreeSet<Key>, Error>,
+    pub(crate) options: LeaseOptions,
 }
 
 lease_options!(AcquireAll);
 
 impl AcquireAll {
-    pub(crate) fn new(
-        context: Arc<AcquireContext>,
-        keys: impl IntoIterator<Item = Result<Key, Error>>,
-        ttl: Duration,
-    ) -> Self {
-        let mut options = LeaseOptions::new(context, ttl, WaitPolicy::Endless);
-        options.is_of_set = true;
-        let keys = keys.into_iter().collect();
-        Self { keys, options }
-    }
-
     /// Bounds the wait for all keys together. Without this option the wait has no bound.
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.options.wait_policy = WaitPolicy::For(time);

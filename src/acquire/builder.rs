@@ -1,11 +1,11 @@
 //! `TryAcquire` and `Acquire`: the builders for a lease on one key, and work under such a lease.
 
-use std::{future::IntoFuture, sync::Arc, time::Duration};
+use std::{future::IntoFuture, time::Duration};
 
 use futures::future::BoxFuture;
 
 use super::{
-    options::{AcquireContext, LeaseOptions, lease_options},
+    options::{LeaseOptions, lease_options},
     start::{self, Attempt},
 };
 use crate::{
@@ -45,22 +45,11 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {
-    key: Result<Key, Error>,
-    options: LeaseOptions,
+    pub(crate) key: Result<Key, Error>,
+    pub(crate) options: LeaseOptions,
 }
 
 lease_options!(TryAcquire);
-
-impl TryAcquire {
-    pub(crate) fn new(
-        context: Arc<AcquireContext>,
-        key: Result<Key, Error>,
-        ttl: Duration,
-    ) -> Self {
-        let options = LeaseOptions::new(context, ttl, WaitPolicy::None);
-        Self { key, options }
-    }
-}
 
 impl IntoFuture for TryAcquire {
     type Output = Result<Attempt, Error>;
@@ -159,28 +148,13 @@ impl IntoFuture for TryAcquire {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
-    key: Result<Key, Error>,
-    options: LeaseOptions,
+    pub(crate) key: Result<Key, Error>,
+    pub(crate) options: LeaseOptions,
 }
 
 lease_options!(Acquire);
 
 impl Acquire {
-    pub(crate) fn new(
-        context: Arc<AcquireContext>,
-        key: Result<Key, Error>,
-        ttl: Duration,
-    ) -> Self {
-        let options = LeaseOptions::new(context, ttl, WaitPolicy::Endless);
-        Self { key, options }
-    }
-
-    /// Always asks the store, and does not let the lease stay with this process.
-    pub(crate) fn never_from_memory(mut self) -> Self {
-        self.options.is_plain = true;
-        self
-    }
-
     /// Bounds the wait for the key. Without this option the wait has no bound.
     ///
     /// When the time is over, the first waiter sends a last request, unless other waiters stand behind it and the last

@@ -53,22 +53,12 @@ const LASTING: Duration = LONGEST;
 #[derive(Clone, Debug)]
 #[must_use = "nobody campaigns until it is run"]
 pub struct Leader {
-    context: Arc<AcquireContext>,
-    key: Arc<str>,
-    acquire: Acquire,
+    pub(super) context: Arc<AcquireContext>,
+    pub(super) key: Arc<str>,
+    pub(super) acquire: Acquire,
 }
 
 impl Leader {
-    pub(super) fn new(context: Arc<AcquireContext>, key: &str, ttl: Duration) -> Self {
-        let acquire = Acquire::new(context.clone(), Key::new(key), ttl);
-        Self {
-            context,
-            key: key.into(),
-            // The other candidates see the document, and what it says must be true.
-            acquire: acquire.never_from_memory().keep_alive(),
-        }
-    }
-
     /// Sets the owner that followers see as the leader, 1 to 512 bytes of text. The default is the [owner of the
     /// handle](crate::LeasesBuilder::owner).
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {

@@ -7,11 +7,11 @@ use tracing::Instrument;
 
 use super::leader::Leader;
 use crate::{
-    acquire::{Acquire, AcquireAll, AcquireContext, Resume, RunOnce, TryAcquire},
+    acquire::{Acquire, AcquireAll, AcquireContext, LeaseOptions, Resume, RunOnce, TryAcquire},
     key::Keys,
     lease::Ticket,
     limiter::{Limiter, LimiterContext},
-    model::{Key, Quota, Tick},
+    model::{Key, Quota, Tick, WaitPolicy},
     store::Store,
     telemetry,
 };
@@ -98,7 +98,10 @@ impl Leases {
     /// # }
     /// ```
     pub fn try_acquire(&self, key: impl AsRef<str>, ttl: Duration) -> TryAcquire {
-        TryAcquire::new(self.acquires.clone(), Key::new(key), ttl)
+        TryAcquire {
+            key: Key::new(key),
+            options: LeaseOptions::new(self.acquires.clone(), ttl, WaitPolicy::None),
+        }
     }
 
     /// Waits until the key is free and acquires it, like a mutex.
@@ -119,7 +122,10 @@ impl Leases {
     /// # }
     /// ```
     pub fn acquire(&self, key: impl AsRef<str>, ttl: Duration) -> Acquire {
-        Acquire::new(self.acquires.clone(), Key::new(key), ttl)
+        Acquire {
+            key: Key::new(key),
+            options: LeaseOptions::new(self.acquires.clone(), ttl, WaitPolicy::Endless),
+        }
     }
 
     /// Waits for several keys, and acquires all of them or none.
@@ -144,8 +150,10 @@ impl Leases {
         keys: impl IntoIterator<Item = K>,
         ttl: Duration,
     ) -> AcquireAll {
-        let keys = keys.into_iter().map(Key::new);
-        AcquireAll::new(self.acquires.clone(), keys, ttl)
+        let mut options = LeaseOptions::new(self.acquires.clone(), ttl, WaitPolicy::Endless);
+        options.is_of_set = true;
+        let keys = keys.into_iter().map(Key::new).collect();
+        AcquireAll { keys, options }
     }
 
     /// Makes a job that runs once per tick, over all processes.
@@ -179,7 +187,14 @@ impl Leases {
     /// # }
     /// ```
     pub fn leader(&self, key: impl AsRef<str>, ttl: Duration) -> Leader {
-        Leader::new(self.acquires.clone(), key.as_ref(), ttl)
+        let mut acquire = self.acquire(&key, ttl).keep_alive();
+        // The other candidates see the document, and what it says must be true.
+        acquire.options.is_plain = true;
+        Leader {
+            context: self.acquires.clone(),
+            key: key.as_ref().into(),
+            acquire,
+        }
     }
 
     /// Continues a lease that this process or another one turned into a ticket, by
