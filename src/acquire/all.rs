@@ -86,7 +86,7 @@ impl AcquireAll {
         let granted = taken.leases.iter().map(|it| it.state.times.granted_at);
         if let Some(granted) = granted.max() {
             for lease in &taken.leases {
-                lease.set_holds(options.min_hold, options.max_hold, granted);
+                lease.set_holds(options.holds(), granted);
             }
         }
         Ok(taken)

@@ -102,6 +102,11 @@ impl LeaseOptions {
         self.asked.owner.as_ref().unwrap_or(&self.context.owner)
     }
 
+    /// The minimum hold and the maximum hold.
+    pub(super) fn holds(&self) -> [Option<Duration>; 2] {
+        [self.min_hold, self.max_hold]
+    }
+
     /// The fields of the acquire's span.
     pub(crate) fn fields(&self) -> (Mode, &str, Duration) {
         let access = self.asked.access.as_ref();

@@ -90,8 +90,7 @@ impl Resume {
         };
         let lease = Lease::new(context.keys.clone(), resumed);
         let loss = if self.ticket.is_of(&grant) {
-            let [min_hold, max_hold] = self.ticket.holds();
-            lease.set_holds(min_hold, max_hold, lease.state.times.granted_at);
+            lease.set_holds(self.ticket.holds(), lease.state.times.granted_at);
             lease.state.loss(Instant::now())
         } else {
             // Another lease, which an acquire request was granted that arrived late.

@@ -82,8 +82,7 @@ pub(super) async fn acquire(
         Ok(Attempt::Acquired(lease)) => {
             span.granted(lease.state.fields(), lease.owner(), now);
             if !options.is_of_set {
-                let from = lease.state.times.granted_at;
-                lease.set_holds(options.min_hold, options.max_hold, from);
+                lease.set_holds(options.holds(), lease.state.times.granted_at);
             }
         }
         Ok(Attempt::Held(held)) => span.refused(held, now),

@@ -88,12 +88,7 @@ impl Lease {
     }
 
     /// Sets the minimum hold and the maximum hold, which counts from this instant.
-    pub(crate) fn set_holds(
-        &self,
-        min_hold: Option<Duration>,
-        max_hold: Option<Duration>,
-        from: Instant,
-    ) {
+    pub(crate) fn set_holds(&self, [min_hold, max_hold]: [Option<Duration>; 2], from: Instant) {
         if min_hold.is_some() {
             let stored = self.state.stored();
             stored.set_release_terms(|terms| terms.min_hold = min_hold);

@@ -26,12 +26,24 @@ const LEAST: usize = 8;
 ///
 /// This returns when the batches are done. The single releases go on in tasks, which the close waits for.
 pub(crate) async fn release_all(releaser: Releaser, pending: Vec<PendingRelease>) {
-    let (together, singly) = match releaser.coalescer.store.max_concurrent() {
+    if releaser.coalescer.store.max_concurrent() == usize::MAX {
         // A store without a limit gains nothing from a batch.
-        usize::MAX => (Vec::new(), pending),
-        _ => separate(pending),
-    };
-    for pending in singly {
+        return pending.into_iter().for_each(release_singly);
+    }
+    let jobs = pending.into_iter().map(|pending| {
+        let job = ReleaseJob::of(&pending.state);
+        (pending, job)
+    });
+    // A batch has at most one lease of each key.
+    let mut keys = HashSet::new();
+    let (mut together, mut singly): (Vec<_>, Vec<_>) = jobs.partition(|(pending, job)| {
+        // If a late acquire request may be granted the lease again, the lease has to be released more than once.
+        !job.maybe_in_flight && keys.insert(pending.state.key().clone())
+    });
+    if together.len() < LEAST {
+        singly.append(&mut together);
+    }
+    for (pending, _) in singly {
         release_singly(pending);
     }
     stream::iter(together)
@@ -40,25 +52,6 @@ pub(crate) async fn release_all(releaser: Releaser, pending: Vec<PendingRelease>
             release_together(&releaser, batch).await;
         })
         .await;
-}
-
-/// Returns the leases that go in batches, at most one of each key, and those that are released singly.
-fn separate(all: Vec<PendingRelease>) -> (Vec<(PendingRelease, ReleaseJob)>, Vec<PendingRelease>) {
-    let (mut together, mut singly) = (Vec::new(), Vec::new());
-    let mut keys = HashSet::new();
-    for pending in all {
-        let job = ReleaseJob::of(&pending.state);
-        // If a late acquire request may be granted the lease again, the lease has to be released more than once.
-        if !job.maybe_in_flight && keys.insert(pending.state.key().clone()) {
-            together.push((pending, job))
-        } else {
-            singly.push(pending)
-        }
-    }
-    if together.len() < LEAST {
-        singly.extend(together.drain(..).map(|(pending, _)| pending));
-    }
-    (together, singly)
 }
 
 async fn release_together(releaser: &Releaser, batch: Vec<(PendingRelease, ReleaseJob)>) {
