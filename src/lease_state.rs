@@ -54,7 +54,6 @@ use crate::{
 };
 
 /// The request that was granted, and how it was sent.
-#[derive(Debug)]
 pub(crate) struct GrantTerms {
     pub(crate) request: Arc<AcquireRequest>,
     pub(crate) clock_margin: Duration,
@@ -74,7 +73,6 @@ pub(crate) struct GrantTimes {
     pub(crate) since: Instant,
 }
 
-#[derive(Debug)]
 pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,

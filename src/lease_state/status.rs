@@ -13,7 +13,6 @@ use crate::{
 
 /// The call that returns this has ended the lease, and no other call has. It has the loss of the lease, if that was not
 /// reported before.
-#[derive(Debug)]
 #[must_use = "it is to be reported"]
 pub(crate) struct Ended(pub(super) Option<LossReason>);
 

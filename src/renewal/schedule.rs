@@ -124,7 +124,6 @@ impl InFlightBatch {
 }
 
 /// What is due now.
-#[derive(Debug)]
 pub(crate) enum Due<T> {
     /// The last renewal of this lease was not answered in time.
     Overdue(T),
