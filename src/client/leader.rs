@@ -17,8 +17,8 @@ use tracing::Instrument;
 use self::term::TermEnd;
 pub use self::{term::Term, watch::Leading};
 use crate::{
-    acquire::{Acquire, AcquireContext},
-    model::{Error, Key, LossReason},
+    acquire::Acquire,
+    model::{Error, LossReason},
     random, retry,
     telemetry::{self, TermSpan},
 };
@@ -53,8 +53,6 @@ const LASTING: Duration = LONGEST;
 #[derive(Clone, Debug)]
 #[must_use = "nobody campaigns until it is run"]
 pub struct Leader {
-    pub(super) context: Arc<AcquireContext>,
-    pub(super) key: Arc<str>,
     pub(super) acquire: Acquire,
 }
 
@@ -135,7 +133,7 @@ impl Leader {
                 Err(Error::Closed) => return Ok(()),
                 Err(error) if error.is_retryable() => {
                     let pause = retry::pause(unanswered, retry::LONGEST_PAUSE, random::fraction());
-                    telemetry::campaign_failed(&self.key, pause, &error);
+                    telemetry::campaign_failed(self.acquire.key.as_ref().ok(), pause, &error);
                     self.pause(pause).await;
                     unanswered = unanswered.saturating_add(1);
                     continue;
@@ -210,12 +208,12 @@ impl Leader {
     /// # }
     /// ```
     pub fn watch(&self) -> Receiver<Option<Leading>> {
-        watch::watch(&self.context.keys, Key::new(&*self.key))
+        watch::watch(&self.acquire.options.context.keys, self.acquire.key.clone())
     }
 
     /// Sleeps for `pause`, or until the client closes.
     async fn pause(&self, pause: Duration) {
-        let closing = &self.context.keys.lifecycle.closing;
+        let closing = &self.acquire.options.context.keys.lifecycle.closing;
         let _ = closing.run_until_cancelled(sleep(pause)).await;
     }
 }

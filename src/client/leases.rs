@@ -187,14 +187,10 @@ impl Leases {
     /// # }
     /// ```
     pub fn leader(&self, key: impl AsRef<str>, ttl: Duration) -> Leader {
-        let mut acquire = self.acquire(&key, ttl).keep_alive();
+        let mut acquire = self.acquire(key, ttl).keep_alive();
         // The other candidates see the document, and what it says must be true.
         acquire.options.is_plain = true;
-        Leader {
-            context: self.acquires.clone(),
-            key: key.as_ref().into(),
-            acquire,
-        }
+        Leader { acquire }
     }
 
     /// Continues a lease that this process or another one turned into a ticket, by

@@ -83,8 +83,8 @@ impl Drop for TermSpan {
 }
 
 /// Reports that a campaign has failed, and that the next one begins after `pause`.
-pub(crate) fn campaign_failed(key: &str, pause: Duration, error: &Error) {
-    warn!(target: TARGET, key, ?pause, %error, "a campaign failed, and is tried again");
+pub(crate) fn campaign_failed(key: Option<&Key>, pause: Duration, error: &Error) {
+    warn!(target: TARGET, key = key.map(Key::as_str), ?pause, %error, "a campaign failed, and is tried again");
 }
 
 /// Reports that a follower has read another leader, with its owner and its fence, or that no process leads.
