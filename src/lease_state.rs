@@ -5,7 +5,7 @@
 //!   was told, and the lease holds its status in a channel (`tokio::sync::watch`). Both are pure.
 //! - This file changes the status by the answers of the store. `end.rs` ends the lease, reports its loss, and waits for
 //!   it, for guards, cancellation tokens and `with`.
-//! - `conversions.rs` has its upgrades and downgrades.
+//! - `conversions.rs` and `convert.rs` have its upgrades and downgrades.
 //! - `backing.rs` ties the guard of a task to the lease in the store that it is under (`src/key/holding.rs`).
 //! - `timing.rs` has the times of renewals as parts of the ttl.
 //!
@@ -18,6 +18,7 @@
 
 mod backing;
 mod conversions;
+mod convert;
 mod end;
 mod status;
 pub(crate) mod timing;
