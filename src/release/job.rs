@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     coalescer::PlannedRelease,
     lease_state::LeaseState,
-    messages::{AcquireRequest, DoneTick, ReleaseKind, ReleaseRequest},
+    messages::{AcquireRequest, DoneTick, MinHold, ReleaseKind, ReleaseRequest},
     model::{Fence, Key, LeaseId, Mode},
     telemetry::ReleaseFields,
 };
@@ -36,28 +36,23 @@ impl ReleaseJob {
     pub(super) fn of(state: &Arc<LeaseState>) -> Self {
         let (mode, fence) = state.mode_and_fence();
         let terms = state.release_terms();
-        let request = ReleaseRequest::new(state.key().clone(), state.id());
-        let mut request = with_kind(request, terms.done, terms.min_hold);
-        // An exclusive lease is likely to be the only holder of its key.
+        let mut job = Self::of_nobody(state.request(), terms.maybe_in_flight);
+        job.fence = Some(fence);
+        let request = &mut job.first.request;
         request.likely_sole = mode == Mode::Exclusive;
+        request.kind = kind(terms.done, terms.min_hold);
         let is_plain = matches!(request.kind, ReleaseKind::Plain { .. });
         let may_be_undone = is_plain && !terms.maybe_in_flight && !terms.is_awaited;
-        Self {
-            first: PlannedRelease {
-                request,
-                undoable_until: may_be_undone.then(|| state.deadline()),
-                is_single: terms.done.is_some(),
-            },
-            fence: Some(fence),
-            ttl: state.ttl(),
-            maybe_in_flight: terms.maybe_in_flight,
-        }
+        job.first.undoable_until = may_be_undone.then(|| state.deadline());
+        job.first.is_single = terms.done.is_some();
+        job
     }
 
     /// The release of what a claim may have left that nobody holds. `maybe_in_flight` says whether a request for it may
     /// still be on its way.
     pub(crate) fn of_nobody(claim: &AcquireRequest, maybe_in_flight: bool) -> Self {
         let mut request = ReleaseRequest::new(claim.key.clone(), claim.lease);
+        // An exclusive lease is likely to be the only holder of its key.
         request.likely_sole = claim.access.mode() == Mode::Exclusive;
         Self {
             first: PlannedRelease {
@@ -88,17 +83,16 @@ impl ReleaseJob {
     }
 }
 
-/// The request with what it writes besides removing the lease. A done tick keeps the job from running again, so a minimum
-/// hold has no use beside it.
-fn with_kind(
-    request: ReleaseRequest,
-    done: Option<DoneTick>,
-    min_hold: Option<Duration>,
-) -> ReleaseRequest {
+/// What a release writes besides removing the lease. A done tick keeps the job from running again, so a minimum hold has no
+/// use beside it.
+fn kind(done: Option<DoneTick>, min_hold: Option<Duration>) -> ReleaseKind {
     match (done, min_hold) {
-        (Some(done), _) => request.done(done.tick, done.kept_for),
-        (None, Some(time)) => request.min_hold(time, LeaseId::random()),
-        (None, None) => request,
+        (Some(done), _) => ReleaseKind::Done(done),
+        (None, Some(time)) => ReleaseKind::MinHold(MinHold {
+            time,
+            placeholder: LeaseId::random(),
+        }),
+        (None, None) => ReleaseKind::Plain { undoable: false },
     }
 }
 
@@ -114,8 +108,6 @@ mod tests {
             tick: Tick::counter(7),
             kept_for: time,
         };
-        let request = ReleaseRequest::new(Key::new("key").unwrap(), LeaseId::random());
-        let kind = |done, min_hold| with_kind(request.clone(), done, min_hold).kind;
         assert_eq!(kind(Some(done), Some(time)), ReleaseKind::Done(done));
         assert!(matches!(
             kind(None, Some(time)),
