@@ -6,7 +6,7 @@ use crate::{
     coalescer::PlannedRelease,
     lease_state::LeaseState,
     messages::{AcquireRequest, DoneTick, MinHold, ReleaseKind, ReleaseRequest},
-    model::{Fence, Key, LeaseId, Mode},
+    model::{Fence, LeaseId, Mode},
     telemetry::ReleaseFields,
 };
 
@@ -66,17 +66,11 @@ impl ReleaseJob {
         }
     }
 
-    /// The key and the id of the lease.
-    pub(super) fn lease(&self) -> (&Key, LeaseId) {
-        (&self.first.request.key, self.first.request.lease)
-    }
-
     /// The fields of the events of this release.
     pub(super) fn fields(&self, has_caller: bool) -> ReleaseFields<'_> {
-        let (key, lease) = self.lease();
         ReleaseFields {
-            key,
-            lease,
+            key: &self.first.request.key,
+            lease: self.first.request.lease,
             fence: self.fence,
             has_caller,
         }

@@ -19,7 +19,7 @@ use crate::{
     model::{Error, Key, LeaseId},
     random,
     retry::{self, Tries},
-    telemetry,
+    telemetry::{self, ReleaseFields},
 };
 
 /// A release that is due. It is dropped when it is done or given up, and a close waits until then.
@@ -128,12 +128,12 @@ impl Releaser {
         let mut progress = Progress {
             releaser: self,
             job,
+            of: job.fields(reply.is_some()),
             expired: Instant::now().checked_add(job.ttl),
             first_answer: None,
             tries: Tries::default(),
             unclear: false,
             pauses: 0,
-            has_caller: reply.is_some(),
             reply,
         };
         let mut request = job.first.clone();
@@ -228,6 +228,7 @@ impl Releaser {
 struct Progress<'a> {
     releaser: &'a Releaser,
     job: &'a ReleaseJob,
+    of: ReleaseFields<'a>,
     /// When the lease has expired on the server, because no renewal is sent any more. An error after this instant ends
     /// the release.
     expired: Option<Instant>,
@@ -239,8 +240,6 @@ struct Progress<'a> {
     /// Whether an earlier try may have been carried out although its answer was lost.
     unclear: bool,
     pauses: u32,
-    /// Whether a caller waited for the outcome at the beginning.
-    has_caller: bool,
     /// The caller, while it waits.
     reply: Option<ReleaseReply>,
 }
@@ -253,11 +252,10 @@ impl Progress<'_> {
         let is_first = self.first_answer.is_none();
         let first = *self.first_answer.get_or_insert(Instant::now());
         if is_first || answer == ReleaseAnswer::Released {
-            let (key, lease) = job.lease();
-            (self.releaser.on_released)(key, lease);
+            (self.releaser.on_released)(self.of.key, self.of.lease);
         }
         if is_first {
-            telemetry::released(job.fields(self.has_caller), answer);
+            telemetry::released(self.of, answer);
         }
         if let Some(reply) = self.reply.take() {
             let unclear = self.unclear;
@@ -277,7 +275,7 @@ impl Progress<'_> {
     fn failed(&mut self, error: &Error) -> Option<Duration> {
         // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
         if !self.reply.as_ref().is_some_and(ReleaseReply::is_closed) {
-            telemetry::store_failed("release", Some(self.job.lease()), error);
+            telemetry::store_failed("release", Some((self.of.key, self.of.lease)), error);
         }
         self.unclear |= error.is_ambiguous();
         let is_expired = self.expired.is_none_or(|at| Instant::now() >= at);
@@ -288,7 +286,7 @@ impl Progress<'_> {
             _ => drop(self.reply.take().map(|it| it.send(Err(error.clone())))),
         }
         if over {
-            telemetry::release_failed(self.job.fields(self.has_caller), error);
+            telemetry::release_failed(self.of, error);
         }
         (!over).then_some(pause)
     }
