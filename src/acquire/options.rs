@@ -67,7 +67,7 @@ pub(crate) struct AskedFor {
     /// The tick that is to be done under the lease.
     pub(crate) tick: Option<Tick>,
     /// Whether the acquire comes before the processes that wait for the key.
-    pub(crate) barging: bool,
+    pub(crate) turn: Turn,
 }
 
 impl LeaseOptions {
@@ -86,7 +86,7 @@ impl LeaseOptions {
                 reentrant: false,
                 note: None,
                 tick: None,
-                barging: false,
+                turn: Turn::Behind,
             },
             wait_policy,
             min_hold: None,
@@ -170,9 +170,7 @@ impl LeaseOptions {
         request.reentrant = self.asked.reentrant;
         request.note = self.asked.note.clone();
         request.tick = self.asked.tick;
-        if self.asked.barging {
-            request.turn = Turn::Barging;
-        }
+        request.turn = self.asked.turn;
         Ok(request)
     }
 }
@@ -342,7 +340,7 @@ macro_rules! lease_options {
             ///
             /// It comes before the tasks of its own process that wait, too. They keep their place.
             pub fn barging(mut self) -> Self {
-                self.options.asked.barging = true;
+                self.options.asked.turn = crate::messages::Turn::Barging;
                 self
             }
 

@@ -77,10 +77,10 @@ pub struct Lease {
 impl Lease {
     /// The lease of a task that has got this guard.
     pub(crate) fn new(keys: Arc<Keys>, guard: Granted) -> Self {
-        let (state, is_first) = (guard.state, guard.is_first);
+        let state = guard.state;
         let lease = Self { keys, state };
         // If the subscriber of the application panics, the lease is dropped, which gives up the guard.
-        if !is_first {
+        if !guard.is_first {
             telemetry::granted_from_memory(lease.state.fields());
         }
         telemetry::guard_created();
