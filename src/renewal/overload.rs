@@ -1,10 +1,6 @@
 //! `Overload`: warns if more leases are kept alive than the store can renew in time, before the first of them is lost.
 
-use std::{
-    mem,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{mem, sync::Weak, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 
@@ -32,66 +28,45 @@ pub(super) struct Overload {
 }
 
 impl Overload {
-    /// Reads the state of the schedule, and returns what has to be reported. The leases at risk are counted at most
-    /// once in [`COUNT_INTERVAL`].
-    #[must_use]
+    /// Reads the state of the schedule. The leases at risk are counted at most once in [`COUNT_INTERVAL`].
+    ///
+    /// Returns what reports to telemetry, and publishes whether renewals are late. It is called after the mutex of the
+    /// schedule is released, because the subscriber for events and the recorder for metrics are code of the application,
+    /// which may call this crate.
     pub(super) fn update(
         &mut self,
         schedule: &Schedule<Weak<LeaseState>>,
         now: Instant,
-    ) -> Findings {
+    ) -> impl FnOnce(&watch::Sender<bool>) + use<> {
         let has_passed = |interval: Duration, since: Option<Instant>| {
             since.is_none_or(|since| now.saturating_duration_since(since) >= interval)
         };
-        let mut findings = Findings {
-            late: schedule.is_late(now),
-            before: self.reported,
-            load: KeptLeases {
-                kept: schedule.len(),
-                ..self.reported
-            },
-            lag: None,
-            delayed: Vec::new(),
-        };
+        let (is_late, before) = (schedule.is_late(now), self.reported);
+        self.reported.kept = schedule.len();
+        // How late the next renewal is, if it is time to warn.
+        let mut lag = None;
+        // The leases that wait for their renewal and have less than a third of their ttl left.
+        let mut delayed = Vec::new();
         if has_passed(COUNT_INTERVAL, self.counted) {
             self.counted = Some(now);
-            findings.load = schedule.load(now);
-            if findings.late && has_passed(WARNING_INTERVAL, self.warned) {
+            self.reported = schedule.load(now);
+            if is_late && has_passed(WARNING_INTERVAL, self.warned) {
                 self.warned = Some(now);
-                findings.lag = Some(schedule.lag(now));
+                lag = Some(schedule.lag(now));
             }
-            let delayed = schedule.at_risk_and_waiting(now);
-            findings.delayed = delayed.filter_map(Weak::upgrade).collect();
+            let at_risk = schedule.at_risk_and_waiting(now);
+            delayed.extend(at_risk.filter_map(Weak::upgrade));
         }
-        self.reported = findings.load;
-        findings
-    }
-}
-
-/// The results of an update. They are reported after the mutex of the schedule is released, because the subscriber for
-/// events and the recorder for metrics are code of the application, which may call this crate.
-pub(super) struct Findings {
-    /// Whether renewals are late.
-    late: bool,
-    /// The load that was last reported.
-    before: KeptLeases,
-    load: KeptLeases,
-    /// How late the next renewal is, if it is time to warn.
-    lag: Option<Duration>,
-    /// The leases that wait for their renewal and have less than a third of their ttl left.
-    delayed: Vec<Arc<LeaseState>>,
-}
-
-impl Findings {
-    /// Reports to telemetry, and publishes whether renewals are late.
-    pub(super) fn report(self, sender: &watch::Sender<bool>) {
-        sender.send_if_modified(|late| mem::replace(late, self.late) != self.late);
-        telemetry::kept(self.before, self.load);
-        for lease in &self.delayed {
-            lease.record_delay(|| overloaded(self.load.kept));
-        }
-        if let Some(lag) = self.lag {
-            telemetry::renewals_late(self.load, lag);
+        let load = self.reported;
+        move |late| {
+            late.send_if_modified(|known| mem::replace(known, is_late) != is_late);
+            telemetry::kept(before, load);
+            for lease in &delayed {
+                lease.record_delay(|| overloaded(load.kept));
+            }
+            if let Some(lag) = lag {
+                telemetry::renewals_late(load, lag);
+            }
         }
     }
 }

@@ -132,11 +132,11 @@ impl RenewalTask {
             work.schedule.take_due(now)
         };
         self.renew(due, now);
-        let findings = {
+        let report = {
             let work = &mut *self.work.lock();
             work.overload.update(&work.schedule, now)
         };
-        findings.report(&self.late);
+        report(&self.late);
         let work = self.work.lock();
         self.timers.plan(work.due())
     }
