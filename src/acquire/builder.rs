@@ -261,12 +261,11 @@ impl Acquire {
         body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
     ) -> Result<T, WithError<E>> {
         let lease = self.keep_alive().await.map_err(WithError::NotAcquired)?;
-        let key = lease.key().clone();
         let outcome = tokio::select! {
             // The loss is checked first: if the lease is lost and the body has ended, the body may have ended after the
             // loss.
             biased;
-            reason = lease.lost() => Err(WithError::Lost { key, reason }),
+            reason = lease.lost() => Err(WithError::Lost { key: lease.key().clone(), reason }),
             outcome = body(&lease) => outcome.map_err(WithError::Body),
         };
         match lease.release().await {

@@ -209,12 +209,11 @@ impl RunOnce {
             OnceAttempt::Superseded { tick, done } => return Ok(Once::Superseded { tick, done }),
             OnceAttempt::Held(held) => return Ok(Once::Running(held)),
         };
-        let key = lease.key().clone();
         let outcome = tokio::select! {
             // The loss is checked first: if the lease is lost and the work has ended, the work may have ended after the
             // loss.
             biased;
-            reason = lease.lost() => Err(OnceError::Lost { key, reason }),
+            reason = lease.lost() => Err(OnceError::Lost { key: lease.key().clone(), reason }),
             outcome = work(&lease) => outcome.map_err(OnceError::Work),
         };
         match outcome {
