@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{BatchId, InFlightBatch, RenewalOutcome, RenewalState, Schedule};
+use super::{BatchId, RenewalOutcome, RenewalState, Schedule};
 use crate::{
     lease_state::{LeaseNumber, timing},
     retry,
@@ -39,7 +39,12 @@ impl<T: Clone> Schedule<T> {
         let Some(answered) = answered else {
             return;
         };
-        self.measure(&answered, !outcomes.is_empty(), now);
+        // An error says nothing about how many leases the store can renew. A batch that was overdue has no leases here, and
+        // does not shrink the window again: it did when it became overdue.
+        if answered.is_overdue || !outcomes.is_empty() {
+            let (leases, target) = (answered.leases.len(), timing::slack(answered.ttl));
+            self.window.answered(leases, answered.sent, now, target);
+        }
         for (_, earlier) in self.under_way.range_mut(..batch) {
             earlier.overtaken += 1;
         }
@@ -54,18 +59,6 @@ impl<T: Clone> Schedule<T> {
                 entry.errors = entry.errors.saturating_add(1);
                 self.set_state(id, RenewalState::Planned, now + pause);
             }
-        }
-    }
-
-    fn measure(&mut self, batch: &InFlightBatch, has_outcomes: bool, now: Instant) {
-        if batch.is_overdue {
-            // This batch already shrank the window when it became overdue.
-            let elapsed = now.saturating_duration_since(batch.sent);
-            self.window.observe(elapsed);
-        } else if has_outcomes {
-            // An error says nothing about how many leases the store can renew.
-            let (leases, target) = (batch.leases.len(), timing::slack(batch.ttl));
-            self.window.answered(leases, batch.sent, now, target);
         }
     }
 
