@@ -71,9 +71,8 @@ impl InFlight {
         sleep_until(end).await;
     }
 
-    /// Runs every request that was sent to its end. Not cancel safe: dropping the future drops the requests.
+    /// Runs every request that is left to its end. Not cancel safe: dropping the future drops the requests.
     pub(crate) async fn finish(mut self) {
-        self.withdraw_unsent();
         while next_of(&mut self.running).await.is_some() {}
     }
 }
