@@ -44,20 +44,12 @@ pub enum Resumed {
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Resume {
-    context: Arc<AcquireContext>,
-    ticket: Ticket,
-    keep_alive: bool,
+    pub(crate) context: Arc<AcquireContext>,
+    pub(crate) ticket: Ticket,
+    pub(crate) keep_alive: bool,
 }
 
 impl Resume {
-    pub(crate) fn new(context: Arc<AcquireContext>, ticket: Ticket) -> Self {
-        Self {
-            context,
-            ticket,
-            keep_alive: false,
-        }
-    }
-
     /// Renews the resumed lease in the background: see [`Acquire::keep_alive`](crate::Acquire::keep_alive).
     pub fn keep_alive(mut self) -> Self {
         self.keep_alive = true;

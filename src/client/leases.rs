@@ -219,7 +219,11 @@ impl Leases {
     /// # }
     /// ```
     pub fn resume(&self, ticket: &Ticket) -> Resume {
-        Resume::new(self.acquires.clone(), ticket.clone())
+        Resume {
+            context: self.acquires.clone(),
+            ticket: ticket.clone(),
+            keep_alive: false,
+        }
     }
 
     /// Makes a limiter, which grants at most `limit` permits per window. The server's clock measures the windows.
