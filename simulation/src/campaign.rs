@@ -2,22 +2,24 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
-    thread,
+    fmt,
+    ops::Range,
+    thread::{self, available_parallelism},
     time::{Duration, Instant},
 };
 
+use chrono::Utc;
+use clap::ValueEnum;
 use parking_lot::Mutex;
 
 use crate::{
-    course::Course,
+    course::{Course, Fault},
     judge::Violation,
-    ledger::Tally,
-    world::{Options, run},
+    world::{Options, Outcome, Tally, run},
 };
 
 /// What happens in a run on average at least, in thousandths. A campaign in which less happens says nothing.
-const FLOORS: &[(&str, u64)] = &[
+const FLOORS: [(&str, u64); 22] = [
     ("exclusive", 8_000),
     ("shared", 2_000),
     ("permits", 400),
@@ -40,86 +42,85 @@ const FLOORS: &[(&str, u64)] = &[
     ("runtime ended", 50),
     ("guard left", 50),
     ("panicked", 60),
-    ("fault: lost", 100),
-    ("fault: late", 100),
-    ("fault: silent", 100),
-    ("fault: cut", 100),
-    ("fault: refused", 100),
-    ("fault: stalled", 100),
-    ("fault: still", 100),
 ];
-
+/// The same of each kind of fault.
+const FAULTS: u64 = 100;
 /// So few runs prove nothing about how often things happen.
 const FEW: u64 = 300;
-
-/// How long a campaign goes on.
-#[derive(Clone, Copy, Debug)]
-pub enum Until {
-    /// For this long.
-    Time(Duration),
-    /// For so many seeds.
-    Seeds(u64),
-}
 
 /// What a campaign found.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How many runs there were.
-    pub runs: u64,
-    /// How long they took.
-    pub took: Duration,
+    runs: u64,
+    took: Duration,
     /// How often each thing happened.
-    pub tally: Tally,
+    tally: Tally,
     /// What was wrong, by the seeds.
-    pub wrong: BTreeMap<u64, Violation>,
+    wrong: BTreeMap<u64, Violation>,
 }
 
 impl Report {
-    /// What happened too seldom for the campaign to say anything.
-    pub fn too_seldom(&self) -> Vec<String> {
-        let often = |what: &str| self.tally.get(what).copied().unwrap_or_default();
-        let floors = FLOORS.iter().filter(|_| self.runs >= FEW);
-        let seldom = floors.filter(|(what, floor)| often(what) * 1_000 < floor * self.runs);
-        let text = |(what, floor): &(&str, u64)| {
-            let (often, least) = (often(what), floor * self.runs / 1_000);
-            format!(
-                "{what}: {often} times in {} runs, less than {least}",
-                self.runs
-            )
-        };
-        seldom.map(text).collect()
+    /// Whether nothing was wrong, and enough happened.
+    pub fn is_right(&self) -> bool {
+        self.wrong.is_empty() && self.too_seldom().is_empty()
     }
 
-    fn add(&mut self, seed: u64, tally: Tally, violation: Option<Violation>) {
+    /// What happened too seldom for the campaign to say anything.
+    fn too_seldom(&self) -> Vec<String> {
+        let faults = Fault::value_variants().iter();
+        let faults = faults.map(|it| (it.name(), FAULTS));
+        let all = FLOORS.iter().map(|&(what, floor)| (what.to_owned(), floor));
+        let seldom = all.chain(faults).filter_map(|(what, floor)| {
+            let often = self.tally.get(&what).copied().unwrap_or_default();
+            let is_seldom = self.runs >= FEW && often * 1_000 < floor * self.runs;
+            is_seldom.then(|| format!("{what}: {often} times in {} runs", self.runs))
+        });
+        seldom.collect()
+    }
+
+    fn add(&mut self, seed: u64, outcome: Outcome) {
         self.runs += 1;
-        for (what, often) in tally {
+        for (what, often) in outcome.tally {
             *self.tally.entry(what).or_default() += often;
         }
-        self.wrong.extend(violation.map(|it| (seed, it)));
+        self.wrong.extend(outcome.violation.map(|it| (seed, it)));
     }
 }
 
-/// Runs the seeds from this one on.
-pub fn campaign(from: u64, until: Until, threads: usize, options: &Options) -> Report {
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, often) in &self.tally {
+            writeln!(f, "{often:12}  {what}")?;
+        }
+        for (seed, wrong) in self.wrong.iter().take(20) {
+            writeln!(f, "WRONG {wrong}\n  scripts/simulate --seed {seed}")?;
+        }
+        for seldom in self.too_seldom() {
+            writeln!(f, "TOO SELDOM {seldom}")?;
+        }
+        let (runs, took, wrong) = (self.runs, self.took, self.wrong.len());
+        write!(f, "{runs} runs in {took:.1?}; {wrong} were wrong")
+    }
+}
+
+/// The first of many seeds that no run has had.
+pub fn new_seed() -> u64 {
+    Utc::now().timestamp().unsigned_abs() << 20
+}
+
+/// Runs these seeds on all processors, as long as there is time.
+pub fn campaign(seeds: Range<u64>, time: Duration) -> Report {
     let began = Instant::now();
-    let (next, report) = (AtomicU64::new(0), Mutex::new(Report::default()));
+    let (seeds, report) = (Mutex::new(seeds), Mutex::new(Report::default()));
+    let next = || seeds.lock().next().filter(|_| began.elapsed() < time);
     let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let is_over = match until {
-                Until::Time(time) => began.elapsed() >= time,
-                Until::Seeds(seeds) => number >= seeds,
-            };
-            if is_over {
-                return;
-            }
-            let seed = from.wrapping_add(number);
-            let outcome = run(&Course::of(seed), options);
-            report.lock().add(seed, outcome.tally, outcome.violation);
+        while let Some(seed) = next() {
+            let outcome = run(&Course::of(seed), &Options::default());
+            report.lock().add(seed, outcome);
         }
     };
     thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        for _ in 0..available_parallelism().map_or(1, usize::from) {
             scope.spawn(work);
         }
     });

@@ -2,31 +2,20 @@
 
 mod store;
 
-use std::{
-    fmt,
-    future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, future::pending, mem, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use fastrand::Rng;
 use leasehold::{Error, Key, store::Cause};
 use parking_lot::Mutex;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    control::Control,
-    course::{CALL_TIMEOUT, Course},
+    course::{CALL_TIMEOUT, Fault},
     judge::Judge,
     server::{Server, State, describe},
-    trace::Who,
+    task::OnDrop,
 };
 
 /// After this time a request without an answer fails, as with a connection that is checked now and then.
@@ -34,22 +23,22 @@ const GIVES_UP: Duration = Duration::from_secs(30);
 /// For so long after a fault there may be four times as many.
 const BURST: Duration = Duration::from_secs(3);
 /// A way that takes longer than this is a fault.
-pub const USUAL: Duration = Duration::from_millis(100);
+const USUAL: Duration = Duration::from_millis(100);
 
 /// The way of one client to the server.
+#[derive(Debug)]
 pub struct Connection {
-    /// The server.
-    pub server: Arc<Server>,
+    server: Arc<Server>,
     client: usize,
-    course: Course,
-    is_killed: Arc<AtomicBool>,
+    /// When this is cancelled, nothing of the client arrives any more, but perhaps what is on its way.
+    pub killed: CancellationToken,
     rng: Mutex<Rng>,
     /// When a request of the client last met a fault.
     faulty: Mutex<Option<Instant>>,
 }
 
 /// What happens to a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Fate {
     /// How long it is on its way. `None` if it never arrives.
     out: Option<Duration>,
@@ -57,109 +46,101 @@ struct Fate {
     stall: Duration,
     /// How long the answer is on its way. `None` if it never arrives.
     back: Option<Duration>,
-    /// The error that the client gets instead of the answer, and when: before the request arrives, or after the answer.
-    error: Option<(Failure, Option<Duration>)>,
+    /// How long the client waits for the answer.
+    patience: Duration,
+    /// The error that the client gets if no answer comes.
+    error: Error,
+    /// Whether the client gets the error in place of the answer.
+    is_garbled: bool,
     /// How long the server stands still from the arrival on.
     still: Duration,
     /// Whether it arrives although its client is killed meanwhile.
     survives: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Failure {
-    Unreachable,
-    Interrupted,
-    Overloaded,
-}
-
-impl Failure {
-    fn error(self) -> Error {
-        let (store, source) = ("the simulated store", Cause::text("a fault"));
-        match self {
-            Self::Unreachable => Error::Unreachable { store, source },
-            Self::Interrupted => Error::Interrupted { store, source },
-            Self::Overloaded => Error::Overloaded { store, source },
-        }
-    }
-}
-
 impl Connection {
     /// The way of a client to the server.
-    pub fn new(server: Arc<Server>, client: usize, course: &Course) -> Arc<Self> {
+    pub fn new(server: Arc<Server>, client: usize) -> Arc<Self> {
         Arc::new(Self {
-            server,
             client,
-            course: course.clone(),
-            is_killed: Arc::default(),
-            rng: Mutex::new(course.rng(client, 0, 0)),
+            killed: CancellationToken::new(),
+            rng: Mutex::new(server.course.rng(client, 0, 0)),
             faulty: Mutex::default(),
+            server,
         })
     }
 
-    /// From now on nothing of the client arrives, but perhaps what is on its way.
-    pub fn kill(&self) {
-        self.is_killed.store(true, Ordering::Relaxed);
+    fn say(&self, what: impl FnOnce() -> String) {
+        let client = self.client;
+        self.server
+            .state()
+            .say(format_args!("client {client}"), what);
     }
 
-    fn is_killed(&self) -> bool {
-        self.is_killed.load(Ordering::Relaxed)
-    }
-
-    /// What happens to the next request, and until when it is a fault.
+    /// What happens to the next request.
     fn fate(&self, state: &mut State) -> Fate {
+        let course = &self.server.course;
         let mut rng = self.rng.lock();
-        let way = |rng: &mut Rng| Duration::from_millis(rng.u64(0..=self.course.way));
+        let mut way = || Duration::from_millis(rng.u64(0..=course.way));
+        let (store, source) = ("the simulated store", Cause::text("a fault"));
         let mut fate = Fate {
-            out: Some(way(&mut rng)),
+            out: Some(way()),
             stall: Duration::ZERO,
-            back: Some(way(&mut rng)),
-            error: None,
+            back: Some(way()),
+            patience: GIVES_UP,
+            error: Error::Interrupted {
+                store,
+                source: source.clone(),
+            },
+            is_garbled: false,
             still: Duration::ZERO,
             survives: rng.bool(),
         };
         let (chosen, long) = (rng.u32(0..1_000), Duration::from_millis(rng.u64(0..4_000)));
-        if state.faults_left == 0 {
-            return fate;
-        }
         let now = Instant::now();
         let mut faulty = self.faulty.lock();
-        let is_burst = self.course.has_bursts && faulty.is_some_and(|at| now < at + BURST);
+        let is_burst = course.has_bursts && faulty.is_some_and(|at| now < at + BURST);
         let chosen = if is_burst { chosen / 4 } else { chosen };
         let mut before = 0;
-        let mut faults = self.course.faults;
-        let kind = faults.kinds().into_iter().find_map(|(name, share)| {
-            before += *share;
-            (chosen < before).then_some(name)
+        let kind = course.faults.iter().find_map(|(&kind, share)| {
+            before += share;
+            (chosen < before).then_some(kind)
         });
-        let Some(kind) = kind else { return fate };
+        let Some(kind) = kind.filter(|_| state.faults_left > 0) else {
+            return fate;
+        };
         state.faults_left -= 1;
         *faulty = Some(now);
-        *state.tally.entry(kind).or_default() += 1;
+        state.count(&kind.name());
         let first = rng.bool();
-        // The client hears of it after the time of a way.
-        let soon = Some(Duration::from_millis(self.course.way));
-        let never_arrives = |failure| (None, Some((failure, soon)));
-        let mut lasts = Duration::ZERO;
+        // The client hears of a request that does not arrive after the time of a way.
+        let soon = Duration::from_millis(course.way);
+        let mut lasts = long;
         match kind {
-            "fault: lost" if first => (fate.out, fate.error) = never_arrives(Failure::Unreachable),
-            "fault: lost" => fate.error = Some((Failure::Interrupted, None)),
-            "fault: late" if first => (fate.out, lasts) = (Some(long), long),
-            "fault: late" => (fate.back, lasts) = (Some(long), long),
-            "fault: silent" if first => (fate.out, lasts) = (None, GIVES_UP),
-            "fault: silent" => (fate.back, lasts) = (None, GIVES_UP),
-            "fault: cut" => {
-                // A request that arrives after the call timeout may leave a lease, and the client cannot know.
-                let long = long.min(CALL_TIMEOUT * 9 / 10);
-                (fate.out, lasts) = (Some(long), long);
-                fate.error = Some((Failure::Interrupted, Some(long / 4)));
+            Fault::Lost if first => {
+                (fate.out, fate.patience, lasts) = (None, soon, Duration::ZERO);
+                fate.error = Error::Unreachable { store, source };
             }
-            "fault: refused" => (fate.out, fate.error) = never_arrives(Failure::Overloaded),
-            "fault: stalled" => (fate.stall, lasts) = (long / 8, long / 8),
-            _ => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
+            Fault::Lost => (fate.is_garbled, lasts) = (true, Duration::ZERO),
+            Fault::Late if first => fate.out = Some(long),
+            Fault::Late => fate.back = Some(long),
+            Fault::Silent if first => (fate.out, lasts) = (None, GIVES_UP),
+            Fault::Silent => (fate.back, lasts) = (None, GIVES_UP),
+            Fault::Cut => {
+                // A request that arrives after the call timeout may leave a lease, and the client cannot know.
+                lasts = long.min(CALL_TIMEOUT * 9 / 10);
+                (fate.out, fate.patience) = (Some(lasts), lasts / 4);
+            }
+            Fault::Refused => {
+                (fate.out, fate.patience, lasts) = (None, soon, Duration::ZERO);
+                fate.error = Error::Overloaded { store, source };
+            }
+            Fault::Stalled => (fate.stall, lasts) = (long / 8, long / 8),
+            Fault::Still => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
         }
-        state.note_trouble(Instant::now() + lasts + USUAL);
-        self.server.trace.say(Who::Client(self.client), || {
-            format!("the next request meets a {kind}, {long:?}")
+        state.note_trouble(now + lasts + USUAL);
+        state.say(format_args!("client {}", self.client), || {
+            format!("the next request meets a {}, {long:?}", kind.name())
         });
         fate
     }
@@ -170,9 +151,9 @@ impl Connection {
         what: &'static str,
         key: Option<&Key>,
         asked: impl FnOnce() -> String,
-        work: impl FnOnce(&Server, &mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        if self.is_killed() {
+        if self.killed.is_cancelled() {
             return pending().await;
         }
         let (is_flooded, fate) = {
@@ -180,101 +161,78 @@ impl Connection {
             (state.count_request(), self.fate(&mut state))
         };
         if is_flooded {
-            let text = || format!("client {} repeats requests without a pause", self.client);
-            self.server.accuse(Judge::Flood, text);
+            let text = format!("client {} repeats requests without a pause", self.client);
+            self.server.state().accuse(Judge::Flood, text);
             // The clock is paused, so the run would not end.
             sleep(GIVES_UP).await;
         }
-        let trace = &self.server.trace;
-        trace.say(Who::Client(self.client), || {
-            format!("sends {what}: {}", asked())
-        });
-        let mut under_way = UnderWay {
-            connection: self,
-            what,
-            is_answered: false,
-        };
-        let (answer, answered) = oneshot::channel();
-        tokio::spawn(self.deliver(what, key.cloned(), fate, work, answer));
-        let outcome = match fate.error {
-            Some((failure, after)) => {
-                match after {
-                    Some(after) => sleep(after).await,
-                    None => drop(answered.await),
-                }
-                Err(failure.error())
+        self.say(|| format!("sends {what}: {}", asked()));
+        let dropped = OnDrop(|| {
+            if !self.killed.is_cancelled() {
+                let text = format!("{what} of client {}", self.client);
+                self.server.state().accuse(Judge::Dropped, text);
             }
-            None => match timeout(GIVES_UP, answered).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) if !self.is_killed() => {
-                    sleep(GIVES_UP).await;
-                    Err(Failure::Interrupted.error())
-                }
-                Ok(Err(_)) => pending().await,
-                Err(_) => Err(Failure::Interrupted.error()),
-            },
+        });
+        let delivery = tokio::spawn(self.deliver(what, key.cloned(), fate.clone(), work));
+        let answer = async {
+            match delivery.await {
+                Ok(Some(answer)) => answer,
+                _ => pending().await,
+            }
         };
-        if self.server.control == Some(Control::DropsRequests) && fate.survives {
-            return outcome;
-        }
-        under_way.is_answered = true;
-        if self.is_killed() {
+        let outcome = timeout(fate.patience, answer).await;
+        let outcome = outcome.unwrap_or(Err(fate.error));
+        if self.killed.is_cancelled() {
             return pending().await;
         }
-        trace.say(Who::Client(self.client), || {
-            format!("hears of {what}: {}", short(&outcome))
-        });
+        if !(self.server.state().is_wrong(Judge::Dropped) && fate.survives) {
+            mem::forget(dropped);
+        }
+        self.say(|| format!("hears of {what}: {}", short(&outcome)));
         outcome
     }
 
-    /// Brings a request to the server, and its answer back.
+    /// Brings a request to the server, and its answer back. `None` if one of the two never arrives.
     fn deliver<T: fmt::Debug + Send + 'static>(
         &self,
         what: &'static str,
         key: Option<Key>,
         fate: Fate,
-        work: impl FnOnce(&Server, &mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
-        answer: oneshot::Sender<Result<T, Error>>,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let (server, client) = (self.server.clone(), self.client);
-        let is_killed = self.is_killed.clone();
+        work: impl FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
+    ) -> impl Future<Output = Option<Result<T, Error>>> + Send + 'static {
+        let (server, client, killed) = (self.server.clone(), self.client, self.killed.clone());
         async move {
-            let Some(out) = fate.out else { return };
-            if !out.is_zero() {
-                sleep(out).await;
+            passes(fate.out?).await;
+            if killed.is_cancelled() && !fate.survives {
+                return None;
             }
-            if is_killed.load(Ordering::Relaxed) && !fate.survives {
-                return;
-            }
-            // A server that stands still does not stand still for longer because of what waits for it meanwhile.
-            let has_waited = server.state().stands_until > Instant::now();
-            server.answers().await;
+            server.answers(fate.still).await;
             let came = server.state().now();
-            if !fate.still.is_zero() && !has_waited {
-                server.stands(fate.still);
-                server.answers().await;
-            }
-            let stalls = !fate.stall.is_zero();
-            if stalls {
-                sleep(fate.stall).await;
-            }
+            passes(fate.stall).await;
             let outcome = {
                 let mut state = server.state();
-                let now = if stalls { came } else { state.now() };
-                let outcome = work(&server, &mut state, now);
-                server.trace.say(Who::Server, || {
-                    let record = key.and_then(|key| Some(describe(state.records.get(&key)?, now)));
-                    let record = record.unwrap_or_default();
+                let outcome = work(&mut state, came);
+                let record = key.and_then(|key| state.records.get(&key).cloned());
+                state.say(format_args!("server"), || {
+                    let record = record.map_or_else(String::new, |it| describe(&it, came));
                     format!("{what} of client {client}: {}; {record}", short(&outcome))
                 });
                 outcome
             };
-            let Some(back) = fate.back else { return };
-            if !back.is_zero() {
-                sleep(back).await;
-            }
-            let _ = answer.send(outcome);
+            passes(fate.back?).await;
+            Some(if fate.is_garbled {
+                Err(fate.error)
+            } else {
+                outcome
+            })
         }
+    }
+}
+
+/// Lets this time pass. If it is zero, nothing happens meanwhile.
+async fn passes(time: Duration) {
+    if !time.is_zero() {
+        sleep(time).await;
     }
 }
 
@@ -283,28 +241,5 @@ fn short<T: fmt::Debug>(outcome: &Result<T, Error>) -> String {
     match outcome {
         Ok(answer) => format!("{answer:?}").chars().take(40).collect(),
         Err(error) => format!("error: {error}"),
-    }
-}
-
-/// A request whose answer has not come. If it is dropped, a judge is told.
-struct UnderWay<'a> {
-    connection: &'a Connection,
-    what: &'static str,
-    is_answered: bool,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        if !self.is_answered && !self.connection.is_killed() {
-            let client = self.connection.client;
-            let text = || format!("{} of client {client}", self.what);
-            self.connection.server.accuse(Judge::Dropped, text);
-        }
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "client {}", self.client)
     }
 }

@@ -1,54 +1,50 @@
 //! What one run is like. All of it follows from the seed, and a failing run is made smaller by making this smaller.
 
-use std::{collections::BTreeSet, ops::Range, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    time::Duration,
+};
 
+use clap::ValueEnum;
 use fastrand::Rng;
+use leasehold::Key;
 
-/// Which faults the store has, each in so many of a thousand requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+/// What may happen to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Fault {
     /// The request is carried out, or not, and the client gets an error.
-    pub lost: u32,
+    Lost,
     /// The request or its answer takes up to four seconds.
-    pub late: u32,
+    Late,
     /// The request is never answered.
-    pub silent: u32,
+    Silent,
     /// The connection breaks, and the request is carried out later.
-    pub cut: u32,
+    Cut,
     /// The request is refused, and nothing is done.
-    pub refused: u32,
+    Refused,
     /// The server works for up to half a second on the request, and judges it by the time at which it came.
-    pub stalled: u32,
+    Stalled,
     /// The server stands still for up to three seconds.
-    pub still: u32,
+    Still,
 }
 
-impl Faults {
-    /// The kinds of faults by their names.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 7] {
-        [
-            ("fault: lost", &mut self.lost),
-            ("fault: late", &mut self.late),
-            ("fault: silent", &mut self.silent),
-            ("fault: cut", &mut self.cut),
-            ("fault: refused", &mut self.refused),
-            ("fault: stalled", &mut self.stalled),
-            ("fault: still", &mut self.still),
-        ]
-    }
-
-    /// Whether there is any fault.
-    pub fn any(&self) -> bool {
-        *self != Self::default()
+impl Fault {
+    /// What it is counted as.
+    pub fn name(self) -> String {
+        format!("fault: {self:?}").to_lowercase()
     }
 }
+
+/// A step: its client, its task, and which one of the task it is.
+pub type Step = (usize, usize, usize);
 
 /// A change of a course.
 pub type Change = Box<dyn Fn(&mut Course)>;
 
-/// The changes of what is not a step, the greatest first.
-const SIMPLER: [fn(&mut Course); 22] = [
-    |it| it.faults = Faults::default(),
+/// The changes of what is no step and no kind of fault, the greatest first.
+const SIMPLER: [fn(&mut Course); 15] = [
+    |it| it.faults.clear(),
     |it| it.shares_owner = false,
     |it| it.has_bursts = false,
     |it| it.rests = 0,
@@ -61,13 +57,6 @@ const SIMPLER: [fn(&mut Course); 22] = [
     |it| it.jobs = false,
     |it| it.way = 0,
     |it| it.at_once = usize::MAX,
-    |it| it.faults.lost = 0,
-    |it| it.faults.late = 0,
-    |it| it.faults.silent = 0,
-    |it| it.faults.cut = 0,
-    |it| it.faults.refused = 0,
-    |it| it.faults.stalled = 0,
-    |it| it.faults.still = 0,
     |it| it.fault_budget = (it.fault_budget / 2).max(1),
     |it| it.fault_budget = (it.fault_budget - 1).max(1),
 ];
@@ -81,18 +70,16 @@ pub struct Course {
     pub clients: usize,
     /// How many tasks each client has.
     pub tasks: usize,
-    /// The steps that are left out: client, task, step.
-    pub skipped: BTreeSet<(usize, usize, usize)>,
-    /// How many things each task does.
-    pub steps: usize,
+    /// What the tasks do. Each step has random numbers of its own, so it does the same without the others.
+    pub steps: BTreeSet<Step>,
     /// How many of a hundred steps come after seconds of rest.
     pub rests: u32,
     /// Whether all clients have the same owner.
     pub shares_owner: bool,
-    /// How many keys there are.
-    pub keys: usize,
-    /// The faults of the store.
-    pub faults: Faults,
+    /// The keys.
+    pub keys: Vec<Key>,
+    /// The faults of the store, each in so many of a thousand requests.
+    pub faults: BTreeMap<Fault, u32>,
     /// Whether several faults may follow soon after each.
     pub has_bursts: bool,
     /// How many requests meet a fault at most.
@@ -127,78 +114,71 @@ impl Course {
     /// The course of a seed.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let mut faults = Faults::default();
+        let mut faults = BTreeMap::new();
         if rng.u8(0..3) > 0 {
-            for (_, share) in faults.kinds() {
+            for kind in Fault::value_variants() {
                 if rng.bool() {
-                    *share = *rng.choice(&[5, 20, 60, 120]).unwrap_or(&0);
+                    faults.insert(*kind, choose(&mut rng, &[5, 20, 60, 120]));
                 }
             }
         }
-        let mut course = Self {
+        let (clients, tasks, steps) = (rng.usize(1..=3), rng.usize(1..=5), rng.usize(4..=24));
+        // Each number is that of a step.
+        let all = (0..clients * tasks * steps)
+            .map(|it| (it / (tasks * steps), it / steps % tasks, it % steps));
+        let keys = ["one", "two"].iter().flat_map(Key::new);
+        Self {
             seed,
-            clients: rng.usize(1..=3),
-            tasks: rng.usize(1..=5),
-            skipped: BTreeSet::new(),
-            steps: rng.usize(4..=24),
-            rests: *rng.choice(&[0, 0, 6, 20]).unwrap_or(&0),
+            clients,
+            tasks,
+            steps: all.collect(),
+            rests: choose(&mut rng, &[0, 0, 6, 20]),
             shares_owner: rng.u8(0..8) == 0,
-            keys: rng.usize(1..=2),
+            keys: keys.take(rng.usize(1..=2)).collect(),
             faults,
             has_bursts: rng.bool(),
-            fault_budget: *rng.choice(&[1, 4, 16, 60, 250]).unwrap_or(&1),
-            way: *rng.choice(&[0, 1, 5, 30, 80]).unwrap_or(&0),
+            fault_budget: choose(&mut rng, &[1, 4, 16, 60, 250]),
+            way: choose(&mut rng, &[0, 1, 5, 30, 80]),
             at_once: [usize::MAX, 1, usize::MAX, 2][(seed % 4) as usize],
             evicts: rng.u8(0..4) == 0,
             closes: rng.u8(0..3) == 0,
             kills: rng.u8(0..6) == 0,
-            ends_runtime: false,
             steps_clock: rng.u8(0..4) == 0,
             leaves_futures: rng.u8(0..4) == 0,
-            shared: *rng.choice(&[10, 35, 60]).unwrap_or(&35),
-            sticky: *rng.choice(&[0, 0, 20, 60, 100]).unwrap_or(&0),
+            shared: choose(&mut rng, &[10, 35, 60]),
+            sticky: choose(&mut rng, &[0, 0, 20, 60, 100]),
             jobs: rng.u8(0..3) == 0,
             is_contended: rng.u8(0..3) == 0,
-        };
-        course.ends_runtime = rng.u8(0..6) == 0;
-        course
+            ends_runtime: rng.u8(0..6) == 0,
+        }
     }
 
     /// The changes that make a course smaller, the greatest first. They can be made one after the other.
     pub fn changes(&self) -> Vec<Change> {
-        let (tasks, steps) = (self.tasks, self.steps);
-        let skip = |client, tasks: Range<usize>, steps: Range<usize>| -> Change {
-            Box::new(move |it| it.skip(client, tasks.clone(), steps.clone()))
+        let without = |left_out: Range<Step>| -> Change {
+            Box::new(move |it| it.steps.retain(|step| !left_out.contains(step)))
         };
-        let whole_clients = (0..self.clients).map(|client| skip(client, 0..tasks, 0..steps));
-        let mut all: Vec<Change> = whole_clients.collect();
-        for (client, task) in self.all_tasks() {
-            all.push(skip(client, task..task + 1, 0..steps));
-        }
+        let clients = (0..self.clients).map(|client| without((client, 0, 0)..(client + 1, 0, 0)));
+        let mut all: Vec<Change> = clients.collect();
+        let tasks: BTreeSet<_> = self.steps.iter().map(|it| (it.0, it.1)).collect();
+        all.extend(
+            tasks
+                .iter()
+                .map(|&(client, task)| without((client, task, 0)..(client, task + 1, 0))),
+        );
         all.extend(SIMPLER.map(|change| Box::new(change) as Change));
-        let mut length = steps / 2;
-        while length > 0 {
-            for (client, task) in self.all_tasks() {
-                for begin in (0..steps).step_by(length) {
-                    all.push(skip(client, task..task + 1, begin..begin + length));
-                }
+        for kind in Fault::value_variants() {
+            all.push(Box::new(move |it| it.faults.retain(|of, _| of != kind)));
+        }
+        for length in [12, 6, 3, 1] {
+            for begin in (0..24).step_by(length) {
+                let piece = |&(client, task): &_| {
+                    without((client, task, begin)..(client, task, begin + length))
+                };
+                all.extend(tasks.iter().map(piece));
             }
-            length /= 2;
         }
         all
-    }
-
-    fn all_tasks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let tasks = self.tasks;
-        (0..self.clients).flat_map(move |client| (0..tasks).map(move |task| (client, task)))
-    }
-
-    /// Leaves steps out. Those that are left happen as before, because each has random numbers of its own.
-    fn skip(&mut self, client: usize, tasks: Range<usize>, steps: Range<usize>) {
-        for task in tasks {
-            let steps = steps.start..steps.end.min(self.steps);
-            self.skipped.extend(steps.map(|step| (client, task, step)));
-        }
     }
 
     /// The random numbers of a part of the run.
@@ -212,11 +192,11 @@ impl Course {
     pub fn owner_of(&self, client: usize) -> String {
         format!("client {}", if self.shares_owner { 0 } else { client })
     }
+}
 
-    /// The names of the keys.
-    pub fn key_names(&self) -> &'static [&'static str] {
-        &["one", "two"][..self.keys.clamp(1, 2)]
-    }
+/// One of some choices, of which there is one at least.
+pub fn choose<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.usize(0..from.len())].clone()
 }
 
 /// How long a call may take before the client sends it again.

@@ -1,136 +1,111 @@
 //! What a task has: a guard, or the lease of work that the library runs.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, fmt, rc::Rc, time::Duration};
 
 use leasehold::{Fence, Key, Lease, Mode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What stands for a lease.
-pub enum Held {
-    /// The guard of a lease.
-    Lease(Lease),
-    /// Work that the library runs under a lease.
-    Work {
-        /// The key of the lease.
-        key: Key,
-        /// Its owner.
-        owner: String,
-        /// Tells the work that the lease is lost.
-        token: CancellationToken,
-        /// Until when the work may go on, as it knows.
-        until: Instant,
-    },
+/// What a task knows about a lease that the lease itself does not tell.
+#[derive(Clone, Copy, Default)]
+pub struct Terms {
+    /// Whether it was asked for beside another one of its owner.
+    pub is_reentrant: bool,
+    /// For how long it stays with the client without a guard; zero if it does not.
+    pub idle: Duration,
+    /// The store may have made it shared, although the answer has not come.
+    pub may_be_shared: bool,
 }
 
 /// What a task has.
 pub struct Guard {
     /// The client of the task.
     pub client: usize,
-    /// The guard.
-    pub held: Held,
-    /// Whether the lease was asked for beside another one of its owner.
-    pub is_reentrant: bool,
-    /// The store may have made the lease shared, although the answer has not come.
-    pub may_be_shared: Cell<bool>,
-    /// When the task asked for it.
+    /// The key of the lease.
+    pub key: Key,
+    /// Its owner.
+    pub owner: String,
+    /// The lease itself. Work that the library runs does not have it.
+    pub lease: Option<Lease>,
+    /// Tells work that its lease is lost.
+    pub token: CancellationToken,
+    /// Until when work may go on, as it knows.
+    pub until: Instant,
+    /// What else the task knows.
+    pub terms: Cell<Terms>,
+    /// When the task asked for the lease.
     pub asked: Instant,
-    /// For how long the lease stays with the client without a guard.
-    pub idle: Duration,
 }
 
 impl Guard {
-    /// What a task has from now on.
-    pub fn new(
-        client: usize,
-        held: Held,
-        is_reentrant: bool,
-        idle: Duration,
-        asked: Instant,
-    ) -> Rc<Self> {
+    /// A lease that a task of a client has from now on.
+    pub fn new(client: usize, lease: Lease, terms: Terms, asked: Instant) -> Rc<Self> {
         Rc::new(Self {
             client,
-            held,
-            is_reentrant,
-            may_be_shared: Cell::new(false),
+            key: lease.key().clone(),
+            owner: lease.owner().to_owned(),
+            lease: Some(lease),
+            token: CancellationToken::new(),
+            until: asked,
+            terms: Cell::new(terms),
             asked,
-            idle,
         })
     }
 
     /// The lease, for the task to give up. The ledger looks at a guard only for a moment.
     pub fn into_lease(self: Rc<Self>) -> Option<Lease> {
-        match Rc::into_inner(self)?.held {
-            Held::Lease(lease) => Some(lease),
-            Held::Work { .. } => None,
-        }
+        Rc::into_inner(self)?.lease
     }
 
     /// Whether the task may count on it.
     pub fn is_live(&self) -> bool {
-        match &self.held {
-            Held::Lease(lease) => lease.is_live(),
-            Held::Work { token, until, .. } => !token.is_cancelled() && Instant::now() < *until,
+        match &self.lease {
+            Some(lease) => lease.is_live(),
+            None => !self.token.is_cancelled() && Instant::now() < self.until,
         }
     }
 
     /// For how long the task may count on it.
     pub fn remaining(&self) -> Duration {
-        match &self.held {
-            Held::Lease(lease) => lease.remaining(),
-            Held::Work { until, .. } => until.saturating_duration_since(Instant::now()),
-        }
-    }
-
-    /// The key.
-    pub fn key(&self) -> &Key {
-        match &self.held {
-            Held::Lease(lease) => lease.key(),
-            Held::Work { key, .. } => key,
-        }
-    }
-
-    /// The owner.
-    pub fn owner(&self) -> &str {
-        match &self.held {
-            Held::Lease(lease) => lease.owner(),
-            Held::Work { owner, .. } => owner,
+        match &self.lease {
+            Some(lease) => lease.remaining(),
+            None => self.until.saturating_duration_since(Instant::now()),
         }
     }
 
     /// The fence, if it is that of a grant of its own.
     pub fn fence(&self) -> Option<Fence> {
-        match &self.held {
-            Held::Lease(lease) if !self.is_reentrant => Some(lease.fence()),
-            _ => None,
-        }
+        let own = self.lease.as_ref();
+        own.filter(|_| !self.terms.get().is_reentrant)
+            .map(Lease::fence)
     }
 
     /// Which others the lease excludes.
     pub fn mode(&self) -> Mode {
-        match &self.held {
-            Held::Lease(lease) if lease.mode() == Mode::Exclusive && self.may_be_shared.get() => {
-                Mode::Shared
-            }
-            Held::Lease(lease) => lease.mode(),
-            Held::Work { .. } => Mode::Exclusive,
+        match self.lease.as_ref().map_or(Mode::Exclusive, Lease::mode) {
+            Mode::Exclusive if self.terms.get().may_be_shared => Mode::Shared,
+            mode => mode,
         }
     }
 
     /// Whether the two may be live at the same time.
     pub fn is_compatible(&self, other: &Self) -> bool {
-        let is_inner = (self.is_reentrant || other.is_reentrant) && self.owner() == other.owner();
+        let is_reentrant = self.terms.get().is_reentrant || other.terms.get().is_reentrant;
+        let is_inner = is_reentrant && self.owner == other.owner;
         let is_beside = self.mode() == other.mode() && self.mode() != Mode::Exclusive;
-        is_inner || self.key() != other.key() || is_beside
+        is_inner || self.key != other.key || is_beside
     }
+}
 
-    /// The guard in a few words.
-    pub fn describe(&self) -> String {
-        let fence = self.fence().map(|it| it.to_string());
-        let fence = fence.as_deref().unwrap_or("none");
-        let reentrant = if self.is_reentrant { ", reentrant" } else { "" };
-        let (key, owner, mode) = (self.key(), self.owner(), self.mode());
-        let left = self.remaining();
-        format!("{key} of {owner} ({mode:?}, fence {fence}, {left:?} left{reentrant})")
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fence = self.fence().map_or("none".to_owned(), |it| it.to_string());
+        let is_reentrant = self.terms.get().is_reentrant;
+        let reentrant = if is_reentrant { ", reentrant" } else { "" };
+        let (key, owner, mode, left) = (&self.key, &self.owner, self.mode(), self.remaining());
+        write!(
+            f,
+            "{key} of {owner} ({mode:?}, fence {fence}, {left:?} left{reentrant})"
+        )
     }
 }

@@ -6,9 +6,8 @@ use leasehold::{Lease, Mode, Resumed, Upgrade};
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    control::Control,
     course::{CALL_TIMEOUT, MARGIN},
-    guard::{Guard, Held},
+    guard::{Guard, Terms},
     judge::Judge,
     task::{CALL, LONGEST_TTL, Task},
 };
@@ -21,10 +20,10 @@ const TOLD: Duration = Duration::from_millis(1_500);
 impl Task {
     /// Has a lease for a while, and gives it up.
     pub async fn holds(&self, guard: Rc<Guard>) {
-        let Held::Lease(lease) = &guard.held else {
+        let Some(lease) = &guard.lease else {
             return;
         };
-        let is_long = !self.course.is_contended && self.now_and_then(8);
+        let is_long = !self.server.course.is_contended && self.now_and_then(8);
         let most = if is_long { 3_000 } else { 40 };
         let _ = timeout(self.millis(most), lease.lost()).await;
         self.ledger.check();
@@ -39,7 +38,7 @@ impl Task {
         }
         self.ledger.check();
         if !guard.is_live() {
-            self.ledger.count("lost");
+            self.count("lost");
             self.is_told(&guard, lease).await;
         }
         if self.now_and_then(4) {
@@ -47,17 +46,17 @@ impl Task {
             let time = lease.remaining().min(LONG) + Duration::from_millis(100);
             let _ = timeout(time, lease.lost()).await;
         }
-        self.may_stay(lease.key().as_str(), guard.idle);
-        let (is_reentrant, is_shared) = (guard.is_reentrant, guard.may_be_shared.get());
+        let terms = guard.terms.get();
+        self.may_stay(lease.key(), terms.idle);
         if let Some(lease) = guard.into_lease() {
-            self.gives_up(lease, is_reentrant, is_shared).await;
+            self.gives_up(lease, terms).await;
         }
     }
 
     /// The reason why a lease is lost is known when it is lost.
     async fn is_told(&self, guard: &Guard, lease: &Lease) {
         let lost = async {
-            if self.is_wrong(Control::TellsNobody) {
+            if self.is_wrong(Judge::Told) {
                 pending::<()>().await;
             }
             lease.lost().await
@@ -65,8 +64,8 @@ impl Task {
         match timeout(TOLD, lost).await {
             Ok(reason) => self.say(|| format!("has lost {}: {reason}", lease.key())),
             Err(_) => {
-                let text = || format!("{} is not live, and nobody says why", guard.describe());
-                self.server.accuse(Judge::Told, text);
+                let text = format!("{guard} is not live, and nobody says why");
+                self.server.state().accuse(Judge::Told, text);
             }
         }
     }
@@ -80,11 +79,15 @@ impl Task {
             asked = asked.shared();
         }
         self.say(|| format!("enters {} once more", lease.key()));
-        let waits = self.waits_for(lease.key().as_str());
+        let waits = self.waits_for(lease.key());
         let inner = self.within(limit + CALL, asked.into_future()).await;
         drop(waits);
         if let Ok(inner) = inner {
-            let inner = self.guard(inner, true, Duration::ZERO, Instant::now());
+            let terms = Terms {
+                is_reentrant: true,
+                ..Terms::default()
+            };
+            let inner = self.guard(inner, terms, Instant::now());
             self.ledger.granted(&inner, None);
             self.pause(40).await;
             if let Some(inner) = inner.into_lease() {
@@ -96,7 +99,7 @@ impl Task {
 
     async fn renews(&self, lease: &Lease) {
         let renewed = timeout(self.millis(60), lease.renew()).await;
-        self.ledger.count("renewed");
+        self.count("renewed");
         self.say(|| format!("has renewed {}: {renewed:?}", lease.key()));
     }
 
@@ -106,14 +109,20 @@ impl Task {
         }
         let is_short = self.now_and_then(30);
         let limit = if is_short { self.millis(60) } else { CALL };
-        self.ledger.count("converted");
+        self.count("converted");
         self.ledger.converts(self.client, lease.key());
+        let may_be_shared = |is_so| {
+            guard.terms.set(Terms {
+                may_be_shared: is_so,
+                ..guard.terms.get()
+            });
+        };
         if self.rng.borrow_mut().bool() {
-            guard.may_be_shared.set(true);
+            may_be_shared(true);
             let answer = timeout(limit, lease.downgrade()).await;
             self.say(|| format!("has downgraded {}: {answer:?}", lease.key()));
             if let Ok(Ok(())) = answer {
-                guard.may_be_shared.set(false);
+                may_be_shared(false);
             }
         } else {
             let before = lease.fence();
@@ -121,21 +130,21 @@ impl Task {
             self.say(|| format!("has upgraded {}: {answer:?}", lease.key()));
             if let Ok(Ok(Upgrade::Exclusive)) = answer {
                 // No earlier downgrade makes the lease shared any more.
-                guard.may_be_shared.set(false);
+                may_be_shared(false);
                 if lease.fence() != before && guard.is_live() {
                     self.ledger.check();
-                    self.ledger.fence_rises(guard, true);
+                    self.ledger.fence_rises(guard);
                 }
             }
         }
         self.pause(40).await;
     }
 
-    async fn gives_up(&self, lease: Lease, is_reentrant: bool, is_shared: bool) {
+    async fn gives_up(&self, lease: Lease, terms: Terms) {
         // The lease behind one from memory may live for longer.
-        let mut left = self.server.state().left(lease.key(), lease.owner()) + 2 * MARGIN;
+        let mut left = self.server.state().lasts(lease.key(), Some(lease.owner())) + 2 * MARGIN;
         // A request that is late may be granted the lease anew, after an eviction.
-        if self.course.faults.any() {
+        if !self.server.course.faults.is_empty() {
             left = left.max(lease.ttl());
         }
         let key = lease.key().clone();
@@ -146,7 +155,7 @@ impl Task {
         // Who is told to stop hands its lease on.
         let hands_on = self.leases.is_closed() && self.now_and_then(50);
         match self.below(100) {
-            _ if hands_on && gives_away => self.hands_on(lease, left, is_reentrant, is_shared),
+            _ if hands_on && gives_away => self.hands_on(lease, left, terms),
             88.. if !gives_away => drop(lease),
             0..=49 => {
                 self.say(|| format!("drops {key}"));
@@ -164,7 +173,7 @@ impl Task {
             88..=90 => {
                 // Other guards under the lease may keep it alive meanwhile. Its ttl may be longer than that of a guard that
                 // entered.
-                let ttl = if is_reentrant {
+                let ttl = if terms.is_reentrant {
                     LONGEST_TTL
                 } else {
                     lease.ttl()
@@ -172,34 +181,35 @@ impl Task {
                 self.ledger.excuse(&key, left + ttl, true);
                 self.say(|| format!("detaches {key}"));
                 let _ = lease.detach();
-                self.ledger.count("detached");
+                self.count("detached");
             }
-            _ => self.hands_on(lease, left, is_reentrant, is_shared),
+            _ => self.hands_on(lease, left, terms),
         }
     }
 
     /// Leaves a ticket of the lease for another task.
-    fn hands_on(&self, lease: Lease, left: Duration, is_reentrant: bool, is_shared: bool) {
+    fn hands_on(&self, lease: Lease, left: Duration, terms: Terms) {
         self.say(|| format!("makes a ticket of {}", lease.key()));
         self.ledger.excuse(lease.key(), left, true);
-        let ticket = (lease.into_ticket(), is_reentrant, is_shared);
-        self.pool.tickets.borrow_mut().push(ticket);
-        self.pool.arrived.notify_one();
+        let ticket = (lease.into_ticket(), terms);
+        self.ledger.tickets.borrow_mut().push(ticket);
+        self.ledger.ticket_came.notify_one();
     }
 
     /// Goes on with a lease that some task has left as a ticket.
     pub async fn resume(&self) {
-        let Some((ticket, is_reentrant, is_shared)) = self.pool.tickets.borrow_mut().pop() else {
+        let Some((ticket, terms)) = self.ledger.tickets.borrow_mut().pop() else {
             return;
         };
         self.say(|| format!("resumes {}", ticket.key()));
         let resume = self.leases.resume(&ticket).into_future();
         match self.within(CALL, resume).await {
             Ok(Resumed::Live(lease)) => {
-                let guard = self.guard(lease, is_reentrant, Duration::ZERO, Instant::now());
-                guard.may_be_shared.set(is_shared);
-                self.say(|| format!("has resumed {}", guard.describe()));
-                self.ledger.resumed(&guard);
+                let guard = self.guard(lease, terms, Instant::now());
+                self.say(|| format!("has resumed {guard}"));
+                // It has the fence of the task before it.
+                self.ledger.has(&guard, "resumed");
+                self.ledger.check();
                 self.holds(guard).await;
             }
             Ok(_) => {}

@@ -1,6 +1,6 @@
 //! Work that the library runs under a lease, limiters, and what an operator does.
 
-use std::{panic::AssertUnwindSafe, rc::Rc, time::Duration};
+use std::{cell::Cell, panic::AssertUnwindSafe, rc::Rc, time::Duration};
 
 use futures::FutureExt;
 use leasehold::{
@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    control::Control,
-    guard::{Guard, Held},
+    guard::{Guard, Terms},
+    judge::Judge,
     panics::PLANNED,
     task::{CALL, Task},
 };
@@ -86,7 +86,7 @@ impl Task {
             self.say(|| format!("leads with fence {}", term.fence()));
             let until = Instant::now() + lead_for;
             let _guard = self.begins(term.key(), term.owner(), term.cancellation_token(), until);
-            self.ledger.count("led");
+            self.count("led");
             sleep(lead_for).await;
             Ok(())
         });
@@ -103,14 +103,16 @@ impl Task {
         token: CancellationToken,
         until: Instant,
     ) -> Rc<Guard> {
-        let held = Held::Work {
+        let guard = Rc::new(Guard {
+            client: self.client,
             key: key.clone(),
             owner: owner.to_owned(),
+            lease: None,
             token,
             until,
-        };
-        let now = Instant::now();
-        let guard = Guard::new(self.client, held, false, Duration::ZERO, now);
+            terms: Cell::new(Terms::default()),
+            asked: Instant::now(),
+        });
         self.ledger.granted(&guard, None);
         guard
     }
@@ -129,9 +131,9 @@ impl Task {
         let (key, ttl) = (self.choose_key(), self.ttl());
         let (took, limit) = (self.millis(60), self.millis(1_000));
         let panics = self.now_and_then(20);
-        let is_wrong = self.is_wrong(Control::Panics);
+        let is_wrong = self.is_wrong(Judge::Panicked);
         self.say(|| format!("wants {key} for work, ttl {ttl:?}"));
-        let acquire = self.leases.acquire(key, ttl).wait_for(limit);
+        let acquire = self.leases.acquire(&key, ttl).wait_for(limit);
         let work = acquire.with(async |lease: &Lease| -> Result<(), Error> {
             self.works(lease, took).await;
             if is_wrong {
@@ -142,29 +144,29 @@ impl Task {
             }
             Ok(())
         });
-        let waits = self.waits_for(key);
+        let waits = self.waits_for(&key);
         let work = async {
             let done = self.within(limit + CALL * 2, work).await;
             self.say(|| format!("has worked: {:?}", done.map_err(|error| error.to_string())));
         };
         if AssertUnwindSafe(work).catch_unwind().await.is_err() {
             self.say(|| "its work has panicked".to_owned());
-            self.ledger.count("panicked");
+            self.count("panicked");
         }
         drop(waits);
     }
 
     /// Ends leases from outside.
     pub async fn evict(&self) {
-        self.ledger.count("evicted");
+        self.count("evicted");
         let key = self.choose_key();
         if self.rng.borrow_mut().bool() {
             self.say(|| format!("evicts {key}"));
-            let _ = self.within(CALL, self.leases.evict(key)).await;
+            let _ = self.within(CALL, self.leases.evict(&key)).await;
             return;
         }
-        let client = self.rng.borrow_mut().usize(0..self.course.clients);
-        let owner = self.course.owner_of(client);
+        let client = self.rng.borrow_mut().usize(0..self.server.course.clients);
+        let owner = self.server.course.owner_of(client);
         self.say(|| format!("releases all leases of {owner}"));
         self.server.state().evictions += 1;
         let released = self.leases.release_owner(&owner);

@@ -11,32 +11,23 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Fence, Key, Mode};
-use tokio::time::Instant;
+use leasehold::{Fence, Key, Mode, Ticket};
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    course::Course,
-    guard::{Guard, Held},
+    guard::{Guard, Terms},
     judge::Judge,
     server::{Server, State},
-    task::CALL,
 };
 
 /// After an eviction a lease from memory may be granted for this long, if no request fails: until the next look.
 const LOOK: Duration = Duration::from_secs(2);
-/// A task that may be granted a key together with one before it hears of it within this time, and that of a request: a
-/// lease whose answer was late is renewed before its guard is handed out.
-const TOGETHER: Duration = Duration::from_millis(2);
-/// A task that is not polled is passed over after this long, and may miss what another one was offered meanwhile, which
-/// that one takes within this long.
-const PASSED_OVER: Duration = Duration::from_millis(500);
+
 /// What a task waits for.
 #[derive(Clone, Debug)]
 pub struct Wait {
     /// Its client.
     pub client: usize,
-    /// The task.
-    pub task: usize,
     /// The keys.
     pub keys: Vec<Key>,
     /// When it began to wait.
@@ -53,130 +44,119 @@ pub struct Wait {
     pub turns: usize,
     /// Which other client had the last turn.
     pub last_turn: Option<usize>,
-    /// Since when tasks of its client that asked later are granted the key before it, and how often.
-    pub passed: Option<(Instant, usize)>,
-}
-
-/// A task that was passed by one which asked later.
-struct Passed {
-    wait: u64,
-    at: Instant,
-    text: String,
+    /// When tasks of its client that asked later were granted the key before it.
+    pub passed: Vec<Instant>,
 }
 
 /// Something because of which a document may keep a lease that no guard stands for.
-pub struct Excuse {
-    /// The key.
-    pub key: Key,
-    /// Until when.
-    pub until: Instant,
+struct Excuse {
+    until: Instant,
     /// For how long after the last use of the key.
-    pub lasts: Duration,
+    lasts: Duration,
     /// Whether others have to wait for as long.
-    pub binds_others: bool,
-}
-
-/// What happened, each so often.
-pub type Tally = BTreeMap<&'static str, u64>;
-
-#[derive(Default)]
-struct Newest {
-    exclusive: Option<Fence>,
-    any: Option<Fence>,
-    /// When a task got a fence that was greater than all before it.
-    all: Vec<(Instant, Fence)>,
-}
-
-impl Newest {
-    fn add(&mut self, fence: Fence) {
-        if self.any < Some(fence) {
-            self.any = Some(fence);
-            self.all.push((Instant::now(), fence));
-        }
-    }
-
-    /// The greatest that a task had got before this instant.
-    fn before(&self, at: Instant) -> Option<Fence> {
-        let mut newest_first = self.all.iter().rev();
-        newest_first
-            .find(|(got, _)| *got < at)
-            .map(|(_, fence)| *fence)
-    }
+    binds_others: bool,
 }
 
 /// What all tasks have and wait for.
 pub struct Ledger {
-    server: Arc<Server>,
-    course: Course,
+    /// The server.
+    pub server: Arc<Server>,
     inner: RefCell<Inner>,
+    /// The tickets that tasks leave for each other.
+    pub tickets: RefCell<Vec<(Ticket, Terms)>>,
+    /// Wakes a task that may take one.
+    pub ticket_came: Notify,
 }
 
 #[derive(Default)]
 struct Inner {
     guards: Vec<Weak<Guard>>,
-    fences: BTreeMap<Key, Newest>,
     waits: BTreeMap<u64, Wait>,
     next_wait: u64,
-    passed: Vec<Passed>,
-    readers: BTreeMap<(usize, Key), Instant>,
-    /// When a task of a client last began to convert the lease of a key.
-    converted: BTreeMap<(usize, Key), Instant>,
-    excuses: Vec<Excuse>,
-    /// The clients that are closed or killed, or are about to be.
-    gone: BTreeSet<usize>,
-    /// The owners of those that were killed. What they sent may still arrive.
-    killed: BTreeSet<String>,
+    keys: BTreeMap<Key, OfKey>,
+    of_clients: BTreeMap<(usize, Key), OfClient>,
+    /// The clients that are closed or killed, or are about to be, and whether they were killed: what those sent may
+    /// still arrive.
+    gone: BTreeMap<usize, bool>,
     done: BTreeSet<(Key, i64)>,
-    /// Since when nobody has a key.
-    free: BTreeMap<Key, Instant>,
-    /// Since when a document keeps a lease that nobody has or waits for.
-    kept: BTreeMap<Key, Instant>,
-    /// Since when a client has more places for a key than tasks that wait for it.
-    surplus: BTreeMap<(usize, Key), Instant>,
-    permits: u64,
-    tally: Tally,
+    permits: u32,
+}
+
+/// What is known of a key.
+#[derive(Default)]
+struct OfKey {
+    /// When tasks got which fences, and whether they excluded all others.
+    fences: Vec<(Instant, Fence, bool)>,
+    excuses: Vec<Excuse>,
+    /// Since when nobody has the key.
+    free: Option<Instant>,
+    /// Since when the document keeps a lease that nobody has or waits for.
+    kept: Option<Instant>,
+}
+
+/// What is known of a client and a key.
+#[derive(Default)]
+struct OfClient {
+    /// When one of its tasks last got the key together with others.
+    read: Option<Instant>,
+    /// When one of its tasks last began to convert the lease of the key.
+    converted: Option<Instant>,
+    /// Since when it has more places for the key than tasks that wait for it.
+    surplus: Option<Instant>,
+}
+
+impl OfKey {
+    /// A task that uses a key which stays prolongs the stay.
+    fn prolong_stays(&mut self) {
+        for stay in self.excuses.iter_mut().filter(|it| !it.binds_others) {
+            stay.until = stay.until.max(Instant::now() + stay.lasts);
+        }
+    }
+}
+
+impl Inner {
+    fn of_key(&mut self, key: &Key) -> &mut OfKey {
+        self.keys.entry(key.clone()).or_default()
+    }
+
+    fn of_client(&mut self, client: usize, key: &Key) -> &mut OfClient {
+        self.of_clients.entry((client, key.clone())).or_default()
+    }
 }
 
 impl Ledger {
     /// An empty ledger.
-    pub fn new(server: Arc<Server>, course: Course) -> Rc<Self> {
+    pub fn new(server: Arc<Server>) -> Rc<Self> {
         Rc::new(Self {
             server,
-            course,
             inner: RefCell::default(),
+            tickets: RefCell::default(),
+            ticket_came: Notify::new(),
         })
-    }
-
-    /// Counts an event.
-    pub fn count(&self, what: &'static str) {
-        *self.inner.borrow_mut().tally.entry(what).or_default() += 1;
-    }
-
-    /// How often each thing happened.
-    pub fn tally(&self) -> Tally {
-        self.inner.borrow().tally.clone()
     }
 
     /// A client is closed, or killed, or is about to be. A killed one does not count any more: its memory is gone.
     pub fn is_gone(&self, client: usize) -> bool {
-        self.inner.borrow().gone.contains(&client)
+        self.inner.borrow().gone.contains_key(&client)
     }
 
     /// The guards that tasks have.
     pub fn guards(&self) -> Vec<Rc<Guard>> {
-        let inner = self.inner.borrow();
+        let mut inner = self.inner.borrow_mut();
+        inner.guards.retain(|guard| guard.strong_count() > 0);
         inner.guards.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Records that a client closes or is killed.
     pub fn goes(&self, client: usize, is_killed: bool) {
+        let what = if is_killed { "is killed" } else { "closes" };
+        let who = format_args!("client {client}");
+        self.server.state().say(who, || what.to_owned());
         let mut inner = self.inner.borrow_mut();
-        inner.gone.insert(client);
+        inner.gone.insert(client, is_killed);
         if is_killed {
-            inner.killed.insert(self.course.owner_of(client));
-            inner
-                .guards
-                .retain(|it| it.upgrade().is_none_or(|it| it.client != client));
+            let is_other = |it: Rc<Guard>| it.client != client;
+            inner.guards.retain(|it| it.upgrade().is_none_or(is_other));
             inner.waits.retain(|_, it| it.client != client);
         }
     }
@@ -198,24 +178,18 @@ impl Ledger {
         };
         silent.polled_since = is_polled.then(Instant::now);
         let client = silent.client;
-        if !is_polled {
-            let others = inner.waits.values_mut();
-            others
-                .filter(|it| it.client == client)
-                .for_each(|it| it.silences += 1);
-        }
+        let beside = inner.waits.values_mut().filter(|it| it.client == client);
+        beside.for_each(|it| it.silences += usize::from(!is_polled));
     }
 
     /// A task converts the lease of a key: what other tasks of its client were offered under it is taken back. So those
     /// that asked later may have come before them.
     pub fn converts(&self, client: usize, key: &Key) {
         let mut inner = self.inner.borrow_mut();
-        inner
-            .converted
-            .insert((client, key.clone()), Instant::now());
-        let Inner { passed, waits, .. } = &mut *inner;
-        let is_of = |it: &Wait| it.client == client && it.keys.contains(key);
-        passed.retain(|it| !waits.get(&it.wait).is_some_and(is_of));
+        inner.of_client(client, key).converted = Some(Instant::now());
+        let is_of = |it: &&mut Wait| it.client == client && it.keys.contains(key);
+        let others = inner.waits.values_mut().filter(is_of);
+        others.for_each(|it| it.passed.clear());
     }
 
     /// A task does not wait any more.
@@ -225,110 +199,90 @@ impl Ledger {
 
     /// Records that a document may keep a lease without a guard.
     pub fn excuse(&self, key: &Key, lasts: Duration, binds_others: bool) {
-        self.inner.borrow_mut().excuses.push(Excuse {
-            key: key.clone(),
-            until: Instant::now() + lasts,
+        let until = Instant::now() + lasts;
+        self.inner.borrow_mut().of_key(key).excuses.push(Excuse {
+            until,
             lasts,
             binds_others,
         });
     }
 
-    /// A task that waited got this.
+    /// A task got this, perhaps after a wait.
     pub fn granted(&self, guard: &Rc<Guard>, wait: Option<&Wait>) {
-        if self.is_gone(guard.client) {
+        let is_counted = self.has(
+            guard,
+            match (&guard.lease, guard.mode()) {
+                _ if guard.terms.get().is_reentrant => "reentrant",
+                (None, _) => "work",
+                (_, Mode::Exclusive) => "exclusive",
+                (_, Mode::Shared) => "shared",
+                _ => "permits",
+            },
+        );
+        if !is_counted {
             return;
         }
-        if !guard.is_live() {
-            self.count("granted too late");
-            return;
-        }
-        self.count(match (&guard.held, guard.mode()) {
-            _ if guard.is_reentrant => "reentrant",
-            (Held::Work { .. }, _) => "work",
-            (_, Mode::Exclusive) => "exclusive",
-            (_, Mode::Shared) => "shared",
-            _ => "permits",
-        });
         let mut inner = self.inner.borrow_mut();
-        inner.free.remove(guard.key());
-        inner.guards.push(Rc::downgrade(guard));
-        prolong_stays(&mut inner.excuses, guard.key());
-        if let Some(wait) = wait {
-            let passed = inner.passed_by(wait, guard);
-            for it in &passed {
-                if let Some(wait) = inner.waits.get_mut(&it.wait) {
-                    wait.passed.get_or_insert((it.at, 0)).1 += 1;
-                }
-            }
-            inner.passed.extend(passed);
-            if wait.is_in_turn {
-                inner.has_a_turn(guard);
-            }
-        }
-        if guard.mode() == Mode::Shared {
-            inner
-                .readers
-                .insert((guard.client, guard.key().clone()), Instant::now());
-        }
-        drop(inner);
-        if let Some(wait) = wait {
+        if let Some(wait) = wait.filter(|it| it.is_in_turn) {
+            inner.passes_others(wait, guard);
+            inner.has_a_turn(guard);
             self.came_in_time(guard, wait);
         }
-        self.check();
-        self.fence_rises(guard, guard.mode() == Mode::Exclusive);
-    }
-
-    /// A task resumed this. It may have the fence that the task before it has seen.
-    pub fn resumed(&self, guard: &Rc<Guard>) {
-        if self.is_gone(guard.client) || !guard.is_live() {
-            return;
+        if guard.mode() == Mode::Shared {
+            inner.of_client(guard.client, &guard.key).read = Some(Instant::now());
         }
-        self.count("resumed");
-        let mut inner = self.inner.borrow_mut();
-        inner.free.remove(guard.key());
-        inner.guards.push(Rc::downgrade(guard));
-        let newest = inner.fences.entry(guard.key().clone()).or_default();
-        guard.fence().into_iter().for_each(|it| newest.add(it));
         drop(inner);
         self.check();
+        self.fence_rises(guard);
+    }
+
+    /// A task has this from now on. Returns whether it counts: the client is there, and the task did not come too late.
+    pub fn has(&self, guard: &Rc<Guard>, what: &str) -> bool {
+        let counts = !self.is_gone(guard.client) && guard.is_live();
+        if counts {
+            self.server.state().count(what);
+            let mut inner = self.inner.borrow_mut();
+            inner.guards.push(Rc::downgrade(guard));
+            let of_key = inner.of_key(&guard.key);
+            of_key.free = None;
+            of_key.prolong_stays();
+        }
+        counts
     }
 
     /// An exclusive grant has a greater fence than all before it. Of two that have permits, the task of the second may be
     /// the first to hear of it, so only those count that were known when the task asked. One that shares a key may get its
     /// guard under a lease that its client has already: its fence is greater than those of the exclusive grants before.
-    pub fn fence_rises(&self, guard: &Guard, is_exclusive: bool) {
-        let Some(fence) = guard.fence() else { return };
-        if self.is_excused(&self.server.state(), guard) {
+    pub fn fence_rises(&self, guard: &Guard) {
+        let mut state = self.server.state();
+        let Some(fence) = guard.fence().filter(|_| !is_excused(&state, guard)) else {
             return;
-        }
-        let mut inner = self.inner.borrow_mut();
-        let newest = inner.fences.entry(guard.key().clone()).or_default();
-        let before = match guard.mode() {
-            _ if is_exclusive => newest.any,
-            Mode::Permits => newest.exclusive.max(newest.before(guard.asked)),
-            _ => newest.exclusive,
         };
-        newest.add(fence);
-        if is_exclusive {
-            newest.exclusive = newest.exclusive.max(Some(fence));
-        }
+        let mut inner = self.inner.borrow_mut();
+        let fences = &mut inner.of_key(&guard.key).fences;
+        let mode = guard.mode();
+        let comes_before = |&&(at, _, is_exclusive): &&(Instant, Fence, bool)| {
+            let was_known = mode == Mode::Permits && at < guard.asked;
+            is_exclusive || mode == Mode::Exclusive || was_known
+        };
+        let before = fences.iter().filter(comes_before).map(|it| it.1).max();
+        fences.push((Instant::now(), fence, mode == Mode::Exclusive));
         if before >= Some(fence) {
-            let text = || format!("{} comes after {before:?}", guard.describe());
-            self.server.accuse(Judge::Fences, text);
+            state.accuse(Judge::Fences, format!("{guard} comes after {before:?}"));
         }
     }
 
     /// A tick begins to run.
     pub fn runs(&self, key: &Key, tick: i64) {
         if self.inner.borrow().done.contains(&(key.clone(), tick)) {
-            self.server
-                .accuse(Judge::Tick, || format!("tick {tick} of {key} runs again"));
+            let text = format!("tick {tick} of {key} runs again");
+            self.server.state().accuse(Judge::Tick, text);
         }
     }
 
     /// A tick is done.
     pub fn is_done(&self, key: &Key, tick: i64) {
-        self.count("tick done");
+        self.server.state().count("tick done");
         self.inner.borrow_mut().done.insert((key.clone(), tick));
     }
 
@@ -336,105 +290,49 @@ impl Ledger {
     pub fn permitted(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.permits += 1;
-        let (had, granted) = (inner.permits, self.server.state().permits_granted);
-        drop(inner);
-        self.count("permit");
+        let mut state = self.server.state();
+        state.count("permit");
+        let (had, granted) = (inner.permits, state.permits.values().sum());
         if had > granted {
-            let text =
-                || format!("the callers have {had} permits, and the store has granted {granted}");
-            self.server.accuse(Judge::Quota, text);
+            let text = format!("callers have {had} permits, and the store has granted {granted}");
+            state.accuse(Judge::Quota, text);
         }
-    }
-
-    /// Whether an operator may have ended the lease behind the guard, which has not heard of it.
-    fn is_excused(&self, state: &State, guard: &Guard) -> bool {
-        if state.evictions > 0 {
-            return true;
-        }
-        state.evicted.get(guard.key()).is_some_and(|&at| {
-            let heard = at.max(state.trouble) + LOOK;
-            guard.asked <= at
-                || (guard.asked < heard && (guard.asked < at + LOOK || state.trouble > at))
-        })
     }
 
     /// Compares all guards that are live with each other and with the documents.
     pub fn check(&self) {
-        let mut inner = self.inner.borrow_mut();
-        inner.guards.retain(|guard| guard.strong_count() > 0);
-        let all: Vec<_> = inner.guards.iter().filter_map(Weak::upgrade).collect();
-        let is_there = |it: &&Rc<Guard>| it.is_live() && !inner.gone.contains(&it.client);
-        let live: Vec<_> = all.iter().filter(is_there).collect();
-        let now = Instant::now();
-        let together = TOGETHER + Duration::from_millis(self.course.way) * 2;
-        // A task that was granted the key, and could not renew its lease in time, waits again.
-        let (most, longest) = if self.course.faults.any() {
-            (3, CALL)
-        } else {
-            (0, Duration::ZERO)
-        };
-        let is_too_often = |wait: &&Wait| {
-            let passed = wait.passed;
-            passed.is_some_and(|(since, often)| often > most && now >= since + longest)
-        };
-        let slept = {
-            let Inner { passed, waits, .. } = &mut *inner;
-            let due = passed.iter().find(|it| {
-                let wait = waits.get(&it.wait).filter(is_too_often);
-                let polled = wait.and_then(|wait| wait.polled_since);
-                now > it.at + together && polled.is_some_and(|since| since + PASSED_OVER <= it.at)
-            });
-            let text = due.map(|it| it.text.clone());
-            passed.retain(|it| waits.contains_key(&it.wait) && now <= it.at + together);
-            text
-        };
-        drop(inner);
-        if let Some(text) = slept {
-            self.server.accuse(Judge::QueueOfProcess, || text);
-        }
+        self.was_passed_over();
+        let mut live = self.guards();
+        live.retain(|it| it.is_live() && !self.is_gone(it.client));
+        let mut state = self.server.state();
+        live.retain(|it| !is_excused(&state, it));
         for (at, one) in live.iter().enumerate() {
-            let state = self.server.state();
-            if self.is_excused(&state, one) {
-                continue;
+            if let Some(other) = live[..at].iter().find(|it| !one.is_compatible(it)) {
+                state.accuse(Judge::Exclusion, format!("{other} and {one}"));
             }
-            let missing = missing(&state, one);
-            let beside = live[..at]
-                .iter()
-                .find(|other| !one.is_compatible(other) && !self.is_excused(&state, other));
-            drop(state);
-            if let Some(other) = beside {
-                let text = || format!("{} and {}", other.describe(), one.describe());
-                self.server.accuse(Judge::Exclusion, text);
-            }
-            if let Some(text) = missing {
-                self.server.accuse(Judge::InDocument, || text);
+            if !is_in_document(&state, one) {
+                let text = format!("{one} is not in {:?}", state.records.get(&one.key));
+                state.accuse(Judge::InDocument, text);
             }
         }
     }
 }
 
-/// A task that uses a key which stays prolongs the stay.
-fn prolong_stays(excuses: &mut [Excuse], key: &Key) {
-    let stays = |it: &&mut Excuse| it.key == *key && !it.binds_others;
-    for excuse in excuses.iter_mut().filter(stays) {
-        excuse.until = excuse.until.max(Instant::now() + excuse.lasts);
-    }
+/// Whether an operator may have ended the lease behind the guard, which has not heard of it.
+fn is_excused(state: &State, guard: &Guard) -> bool {
+    // Until then it may ask, and be granted the lease from memory.
+    let heard = |&at: &Instant| at.max(state.trouble) + LOOK;
+    let evicted = state.evicted.get(&guard.key).map(heard);
+    state.evictions > 0 || evicted.is_some_and(|heard| guard.asked < heard)
 }
 
-/// What is wrong if the guard is not in the document for as long as it counts.
-fn missing(state: &State, guard: &Guard) -> Option<String> {
+/// Whether the document has the lease of the guard for as long as the guard counts.
+fn is_in_document(state: &State, guard: &Guard) -> bool {
     let now = state.now();
-    let left = guard.remaining();
-    let holders = state.records.get(guard.key()).map(|it| &it.holders);
-    let covers = holders.into_iter().flatten().any(|it| {
+    let holders = state.records.get(&guard.key).map(|it| &it.holders);
+    holders.into_iter().flatten().any(|it| {
         let lasts = (it.expires_at - now).to_std().unwrap_or_default();
         let is_exclusive = it.mode == Mode::Exclusive || guard.mode() != Mode::Exclusive;
-        *it.owner == *guard.owner() && is_exclusive && lasts >= left
-    });
-    (!covers).then(|| {
-        format!(
-            "{} is not in the document for as long: {holders:#?}",
-            guard.describe()
-        )
+        *it.owner == *guard.owner && is_exclusive && lasts >= guard.remaining()
     })
 }

@@ -8,7 +8,6 @@
 
 mod campaign;
 mod connection;
-mod control;
 mod course;
 mod guard;
 mod holding;
@@ -20,15 +19,12 @@ mod restart;
 mod server;
 mod shrink;
 mod task;
-mod trace;
 mod world;
 
 pub use crate::{
-    campaign::{Report, Until, campaign},
-    control::Control,
-    course::{Course, Faults},
+    campaign::{Report, campaign, new_seed},
+    course::{Course, Fault},
     judge::{Judge, Violation},
-    ledger::Tally,
     shrink::shrink,
-    world::{Options, Outcome, run},
+    world::{Options, Outcome, Tally, run},
 };

@@ -1,62 +1,57 @@
 //! The server: its documents, its clock, and what the judges learn from it. The rules of the library decide.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    collections::{BTreeMap, HashMap},
+    fmt,
     time::Duration,
 };
 
 use chrono::{DateTime, TimeDelta, Utc};
 use leasehold::{
-    Error, Key, Mode,
+    Error, Fence, Holder, Key, Mode,
     rules::{self, Decision, Write},
     store::{
-        AcquireAnswer, AcquireRequest, LeaseId, LimiterRecord, LockRecord, PermitAnswer, PermitId,
-        PermitRequest, Turn, WindowKind,
+        AcquireAnswer, AcquireRequest, LastDone, LeaseId, LimiterRecord, LockRecord, PermitAnswer,
+        PermitId, PermitRequest, Quota, Turn, WindowKind,
     },
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    control::Control,
+    course::Course,
     judge::{Judge, Violation},
-    ledger::Tally,
-    trace::{Trace, Who},
-    world::Options,
+    world::{Options, Outcome},
 };
 
 /// The time of the server's clock at the beginning, in milliseconds since 1970.
 const BEGIN: i64 = 1_900_000_000_000;
+/// More requests than all tasks send at one instant, unless one of them repeats its own without a pause.
+const MOST_AT_ONCE: u64 = 2_000;
+/// For so long after a key was freed all places together keep it for those that have them.
+const PLACES_KEEP: TimeDelta = TimeDelta::seconds(4);
 
 /// The server of a run.
 #[derive(Debug)]
 pub struct Server {
+    /// What the run is like.
+    pub course: Course,
     state: Mutex<State>,
-    /// What happens.
-    pub trace: Arc<Trace>,
-    /// What is wrong on purpose.
-    pub control: Option<Control>,
 }
-
-/// More requests than all tasks send at one instant, unless one of them repeats its own without a pause.
-const MOST_AT_ONCE: u32 = 2_000;
-/// For so long after a key was freed all places together keep it for those that have them.
-const PLACES_KEEP: TimeDelta = TimeDelta::seconds(4);
-
-/// What a limiter is counted by.
-type Series = (Key, Duration, bool);
 
 /// The state of the server.
 #[derive(Debug)]
 pub struct State {
+    options: Options,
     /// When the server's clock began.
     pub began: Instant,
     /// By how much the clock has stepped, in milliseconds.
     pub ahead: i64,
     /// The documents.
     pub records: BTreeMap<Key, LockRecord>,
-    limiters: BTreeMap<Series, LimiterRecord>,
+    limiters: HashMap<Quota, LimiterRecord>,
+    /// How many permits were granted: of which limiter, when, and to which request.
+    pub permits: HashMap<(Quota, DateTime<Utc>, PermitId), u32>,
     /// Until when the server stands still.
     pub stands_until: Instant,
     /// How many faults are left.
@@ -69,58 +64,42 @@ pub struct State {
     pub evictions: usize,
     /// The client of each id in a place.
     pub waiters: BTreeMap<LeaseId, usize>,
-    /// The permits that were granted in each window.
-    windows: BTreeMap<(Series, i64), u32>,
-    /// The grants of permits that were counted. After its window a repeated request gets a new one.
-    permits: BTreeSet<(PermitId, DateTime<Utc>)>,
-    /// How many permits were granted in all.
-    pub permits_granted: u64,
-    /// How often a document changed.
-    pub version: u64,
     /// How many requests came.
     pub requests: u64,
-    /// How many of them at the same instant, which is this one.
-    at_once: (Instant, u32),
-    /// How often each fault happened, and each finding that does not end the run.
-    pub tally: Tally,
-    ignored: &'static [Judge],
-    /// The first thing that was wrong.
-    pub violation: Option<Violation>,
+    /// The instant of the last one, and how many had come before that instant.
+    at_once: (Instant, u64),
+    /// What has happened, and what was wrong.
+    pub outcome: Outcome,
     /// Whether the run is over, and everything may be dropped.
     pub is_over: bool,
 }
 
 impl Server {
     /// A server without documents.
-    pub fn new(trace: Arc<Trace>, options: &Options, faults_left: u32) -> Arc<Self> {
+    pub fn new(course: &Course, options: &Options) -> Self {
         let now = Instant::now();
         let state = State {
+            options: *options,
             began: now,
             ahead: 0,
             records: BTreeMap::new(),
-            limiters: BTreeMap::new(),
+            limiters: HashMap::new(),
+            permits: HashMap::new(),
             stands_until: now,
-            faults_left,
+            faults_left: course.fault_budget,
             trouble: now,
             evicted: BTreeMap::new(),
             evictions: 0,
             waiters: BTreeMap::new(),
-            windows: BTreeMap::new(),
-            permits: BTreeSet::new(),
-            permits_granted: 0,
-            version: 0,
             requests: 0,
             at_once: (now, 0),
-            tally: Tally::new(),
-            ignored: options.ignored,
-            violation: None,
+            outcome: Outcome::default(),
             is_over: false,
         };
-        Arc::new(Self {
+        Self {
+            course: course.clone(),
             state: Mutex::new(state),
-            trace,
-            control: options.control,
-        })
+        }
     }
 
     /// The state.
@@ -128,37 +107,51 @@ impl Server {
         self.state.lock()
     }
 
-    /// Waits while the server stands still.
-    pub async fn answers(&self) {
-        loop {
-            let until = self.state.lock().stands_until;
-            if until <= Instant::now() {
-                return;
-            }
-            sleep_until(until).await;
+    /// Waits while the server stands still. It begins to do so, for this long, unless it does so already.
+    pub async fn answers(&self, still: Duration) {
+        let now = Instant::now();
+        let mut until = self.state().stands_until;
+        if until <= now {
+            until = now + still;
+            self.state().stands_until = until;
         }
-    }
-
-    /// Stands still from now on for this long.
-    pub fn stands(&self, lasts: Duration) {
-        let mut state = self.state.lock();
-        state.stands_until = Instant::now() + lasts;
-        state.note_trouble(Instant::now() + lasts + crate::connection::USUAL);
-    }
-
-    /// Adds an event to the trace.
-    pub fn say(&self, who: Who, what: impl FnOnce() -> String) {
-        self.trace.say(who, what);
-    }
-
-    /// Records that a judge found something wrong. Only the first one counts.
-    pub fn accuse(&self, judge: Judge, text: impl FnOnce() -> String) {
-        let mut state = self.state.lock();
-        state.find(&self.trace, Some(Violation::new(judge, text())));
+        while until > Instant::now() {
+            sleep_until(until).await;
+            until = self.state().stands_until;
+        }
     }
 }
 
 impl State {
+    /// Adds an event to the trace, if there is one.
+    pub fn say(&mut self, who: fmt::Arguments<'_>, what: impl FnOnce() -> String) {
+        if self.options.is_traced {
+            let at = self.began.elapsed().as_secs_f64();
+            let line = format!("{at:9.3} s  {:<16} {}", who.to_string(), what());
+            self.outcome.trace.push(line);
+        }
+    }
+
+    /// Counts an event.
+    pub fn count(&mut self, what: &str) {
+        *self.outcome.tally.entry(what.to_owned()).or_default() += 1;
+    }
+
+    /// Records what a judge found. Only the first finding counts.
+    pub fn accuse(&mut self, judge: Judge, text: String) {
+        let counts = self.options.only.is_none_or(|only| only == judge);
+        if counts && !self.is_over && self.outcome.violation.is_none() {
+            let found = Violation { judge, text };
+            self.say(format_args!("world"), || format!("WRONG: {found}"));
+            self.outcome.violation = Some(found);
+        }
+    }
+
+    /// Whether this judge has to find something, because something is wrong on purpose.
+    pub fn is_wrong(&self, judge: Judge) -> bool {
+        self.options.wrong == Some(judge)
+    }
+
     /// The time by the server's clock, in whole milliseconds.
     pub fn now(&self) -> DateTime<Utc> {
         let elapsed = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX / 4);
@@ -169,49 +162,30 @@ impl State {
     pub fn restart(&mut self, began: Instant) {
         let now = Instant::now();
         (self.began, self.stands_until, self.trouble) = (began, now, now);
-        self.at_once = (now, 0);
         self.faults_left = 0;
         self.evicted.clear();
         self.evictions = 0;
+        self.is_over = false;
     }
 
-    /// How long a document keeps a lease or a place.
-    pub fn lasts(&self, key: &Key) -> Duration {
-        let Some(record) = self.records.get(key) else {
-            return Duration::ZERO;
-        };
-        let holders = record.holders.iter().map(|it| it.expires_at);
-        let places = record.waiters.iter().map(|it| it.until);
-        self.until_last(holders.chain(places))
-    }
-
-    fn until_last(&self, ends: impl Iterator<Item = DateTime<Utc>>) -> Duration {
-        let left = ends.max().map(|last| last - self.now());
-        left.and_then(|it| it.to_std().ok()).unwrap_or_default()
-    }
-
-    /// Records what a judge found. Only the first finding counts.
-    pub fn find(&mut self, trace: &Trace, found: Option<Violation>) {
-        if let Some(found) = found.filter(|_| self.violation.is_none() && !self.is_over) {
-            if self.ignored.contains(&found.judge) {
-                *self.tally.entry(found.judge.name()).or_default() += 1;
-                return;
-            }
-            trace.say(Who::World, || {
-                format!("WRONG: {}: {}", found.judge, found.text)
-            });
-            self.violation = Some(found);
-        }
+    /// How long the document of a key keeps a lease or a place, of this owner or of any.
+    pub fn lasts(&self, key: &Key, owner: Option<&str>) -> Duration {
+        let ends = self.records.get(key).into_iter().flat_map(|record| {
+            let holders = record.holders.iter().map(|it| (&it.owner, it.expires_at));
+            holders.chain(record.waiters.iter().map(|it| (&it.owner, it.until)))
+        });
+        let owned = ends.filter(|(of, _)| owner.is_none_or(|owner| ***of == *owner));
+        let last = owned.map(|(_, end)| end - self.now()).max();
+        last.and_then(|it| it.to_std().ok()).unwrap_or_default()
     }
 
     /// Counts a request. Returns whether too many come at one instant.
     pub fn count_request(&mut self) -> bool {
+        if self.at_once.0 != Instant::now() {
+            self.at_once = (Instant::now(), self.requests);
+        }
         self.requests += 1;
-        let now = Instant::now();
-        let (at, before) = self.at_once;
-        let times = if at == now { before + 1 } else { 1 };
-        self.at_once = (now, times);
-        times > MOST_AT_ONCE
+        self.requests - self.at_once.1 > MOST_AT_ONCE
     }
 
     /// A fault has an effect until then.
@@ -219,31 +193,20 @@ impl State {
         self.trouble = self.trouble.max(until);
     }
 
-    /// For how long the document of a key keeps leases of an owner.
-    pub fn left(&self, key: &Key, owner: &str) -> Duration {
-        let holders = self.records.get(key).map(|it| &it.holders);
-        let holders = holders.into_iter().flatten();
-        let owned = holders.filter(|it| *it.owner == *owner);
-        self.until_last(owned.map(|it| it.expires_at))
-    }
-
-    /// Carries out a rule on the document of a key.
+    /// Carries out a rule on the document of a key, and returns the answer. If this judge has to find something, the
+    /// document stays as it is.
     pub fn decide<A>(
         &mut self,
         key: &Key,
+        judge: Option<Judge>,
         rule: impl FnOnce(Option<&LockRecord>) -> Decision<A>,
     ) -> A {
         let decision = rule(self.records.get(key));
         match decision.write {
+            _ if judge.is_some() && judge == self.options.wrong => {}
             Write::Keep => {}
-            Write::Put(record) => {
-                self.version += 1;
-                self.records.insert(key.clone(), record);
-            }
-            Write::Remove => {
-                self.version += 1;
-                self.records.remove(key);
-            }
+            Write::Put(record) => drop(self.records.insert(key.clone(), record)),
+            Write::Remove => drop(self.records.remove(key)),
         }
         decision.answer
     }
@@ -251,61 +214,81 @@ impl State {
     /// Carries out an acquire, and judges a grant.
     pub fn acquire(
         &mut self,
-        server: &Server,
         request: &AcquireRequest,
         now: DateTime<Utc>,
     ) -> Result<AcquireAnswer, Error> {
         let before = self.records.get(&request.key).cloned();
-        let right =
-            |state: &mut Self| state.decide(&request.key, |it| rules::acquire(it, request, now));
-        let answer = match server.control {
-            Some(control) => control.acquire(self, request, now, right),
-            None => right(self),
-        };
-        if let (Ok(AcquireAnswer::Granted(_)), Some(before)) = (&answer, before) {
-            self.find(&server.trace, passes(&before, request, now));
+        if let (Some(wrong), Some(record)) =
+            (self.options.wrong, self.records.get_mut(&request.key))
+        {
+            damage(record, wrong, now);
+        }
+        if self.is_wrong(Judge::Sleeps) && self.requests > 20 {
+            return rules::acquire(Some(&held(&request.key, now)), request, now).answer;
+        }
+        let mut answer = self.decide(&request.key, None, |it| rules::acquire(it, request, now));
+        if let Ok(AcquireAnswer::Granted(grant)) = &mut answer {
+            if self.is_wrong(Judge::Fences) {
+                grant.fence = Fence::new(1);
+            }
+            if let Some(text) = before.and_then(|before| passes(&before, request, now)) {
+                self.accuse(Judge::QueueOfProcesses, text);
+            }
         }
         answer
     }
 
-    /// Carries out a request for permits, and judges a grant.
-    pub fn permit(
-        &mut self,
-        server: &Server,
-        request: &PermitRequest,
-        now: DateTime<Utc>,
-    ) -> Result<PermitAnswer, Error> {
-        let quota = &request.quota;
-        let is_fixed = quota.window_kind() == WindowKind::Fixed;
-        let series = (request.key.clone(), quota.window(), !is_fixed);
-        let known = self.limiters.get(&series);
-        let known = known.filter(|_| server.control != Some(Control::ForgetsPermits));
+    /// Carries out a request for a permit, and judges a grant.
+    pub fn permit(&mut self, request: &PermitRequest, now: DateTime<Utc>) -> PermitAnswer {
+        let quota = request.quota;
+        let known = self.limiters.get(&quota);
+        let known = known.filter(|_| !self.is_wrong(Judge::Quota));
         let decision = rules::permit(known, request, now);
         if let Write::Put(record) = decision.write {
-            self.limiters.insert(series.clone(), record);
+            self.limiters.insert(quota, record);
         }
         if let PermitAnswer::Granted {
             permits,
             granted_at,
             ..
-        } = &decision.answer
-            && self.permits.insert((request.id, *granted_at))
+        } = decision.answer
         {
-            self.permits_granted += u64::from(*permits);
-            let length = i64::try_from(quota.window().as_millis())
-                .unwrap_or(i64::MAX)
-                .max(1);
-            let window = granted_at.timestamp_millis() / length;
-            let counted = self.windows.entry((series, window)).or_default();
-            *counted += permits;
-            if is_fixed && *counted > quota.limit() {
-                let text = format!("{counted} permits of {} in a window", quota.limit());
-                let over = Violation::new(Judge::Quota, text);
-                self.find(&server.trace, Some(over));
+            // A request that is repeated has the same permits again, or new ones after its window.
+            self.permits
+                .insert((quota, granted_at, request.id), permits);
+            let length = i64::try_from(quota.window().as_millis()).unwrap_or(i64::MAX);
+            let window = |at: DateTime<Utc>| at.timestamp_millis() / length;
+            let beside = self.permits.iter();
+            let is_beside = |&(of, at, _): &_| of == quota && window(at) == window(granted_at);
+            let granted: u32 = beside.filter(|it| is_beside(it.0)).map(|it| it.1).sum();
+            if quota.window_kind() == WindowKind::Fixed && granted > quota.limit() {
+                let text = format!("{granted} permits of {} in a window", quota.limit());
+                self.accuse(Judge::Quota, text);
             }
         }
-        Ok(decision.answer)
+        decision.answer
     }
+}
+
+/// Makes a document wrong on purpose before an acquire.
+fn damage(record: &mut LockRecord, wrong: Judge, now: DateTime<Utc>) {
+    match wrong {
+        Judge::Exclusion => record.holders.clear(),
+        Judge::QueueOfProcesses => record.waiters.clear(),
+        Judge::Tick => record.done = LastDone::Nothing,
+        Judge::Place => {
+            let long = now + TimeDelta::seconds(60);
+            record.waiters.iter_mut().for_each(|it| it.until = long);
+        }
+        _ => {}
+    }
+}
+
+/// A document in which somebody has the key for a while.
+fn held(key: &Key, now: DateTime<Utc>) -> LockRecord {
+    let (fence, soon) = (Fence::new(1), now + TimeDelta::seconds(1));
+    let holder = Holder::exclusive(LeaseId::random(), "somebody".into(), fence, now, soon);
+    LockRecord::new(key.clone(), fence, vec![holder], soon)
 }
 
 /// A document in a few words.
@@ -328,8 +311,8 @@ pub fn short_id(id: &impl ToString) -> String {
     id.to_string().chars().take(4).collect()
 }
 
-/// Whether a grant passes a process that came before.
-fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> Option<Violation> {
+/// What is wrong if a grant passes a process that came before.
+fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> Option<String> {
     let Turn::InTurn(turn) = &request.turn else {
         return None;
     };
@@ -338,13 +321,15 @@ fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> 
         return None;
     }
     let mode = request.access.mode();
-    let ahead = before
+    let mut ahead = before
         .live_places(now)
         .take_while(|it| it.waiter != turn.waiter);
-    let passed = { ahead }.find(|it| {
+    let passed = ahead.find(|it| {
         let conflicts = mode == Mode::Exclusive || it.mode == Mode::Exclusive;
         it.owner != request.owner && conflicts
     })?;
-    let text = format!("{} passes the place of {}", request.owner, passed.owner);
-    Some(Violation::new(Judge::QueueOfProcesses, text))
+    Some(format!(
+        "{} passes the place of {}",
+        request.owner, passed.owner
+    ))
 }

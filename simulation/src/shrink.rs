@@ -13,13 +13,9 @@ const TIME: Duration = Duration::from_secs(30);
 
 /// A smaller course in which the same judge finds something, with fewer clients, tasks, steps and faults.
 pub fn shrink(course: &Course, judge: Judge, options: &Options) -> Course {
-    let options = Options {
-        is_traced: false,
-        ..*options
-    };
     let began = Instant::now();
     let fails = |course: &Course| {
-        let found = run(course, &options).violation;
+        let found = run(course, options).violation;
         found.is_some_and(|it| it.judge == judge)
     };
     let mut smallest = course.clone();
@@ -28,11 +24,8 @@ pub fn shrink(course: &Course, judge: Judge, options: &Options) -> Course {
         for change in before.changes() {
             let mut next = smallest.clone();
             change(&mut next);
-            if next != smallest && fails(&next) {
+            if began.elapsed() < TIME && next != smallest && fails(&next) {
                 smallest = next;
-            }
-            if began.elapsed() > TIME {
-                return smallest;
             }
         }
         if smallest == before {

@@ -1,24 +1,44 @@
 //! Each request of a client: what the server does for it.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use leasehold::{
-    Error, Key, LockState, Store, rules,
+    Error, Key, LockState, Store,
+    rules::{self, Decision, Write},
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+        ListRequest, LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::time::Instant;
 
 use super::Connection;
 use crate::{
-    control::Control,
     course::MARGIN,
-    server::{Server, State, short_id},
+    judge::Judge,
+    server::{State, short_id},
 };
+
+impl Connection {
+    /// Sends a request that only applies a rule to a document. If this judge has to find something, the server does not
+    /// write what it answers.
+    async fn apply<A: fmt::Debug + Send + 'static>(
+        &self,
+        what: &'static str,
+        judge: Option<Judge>,
+        key: &Key,
+        asked: &(impl fmt::Debug + Sync),
+        rule: impl FnOnce(Option<&LockRecord>, DateTime<Utc>) -> Decision<A> + Send + 'static,
+    ) -> Result<A, Error> {
+        let of = key.clone();
+        let work = move |state: &mut State, now| Ok(state.decide(&of, judge, |it| rule(it, now)));
+        self.send(what, Some(key), || format!("{key} {asked:?}"), work)
+            .await
+    }
+}
 
 #[async_trait]
 impl Store for Connection {
@@ -27,7 +47,7 @@ impl Store for Connection {
     }
 
     fn max_concurrent(&self) -> usize {
-        self.course.at_once
+        self.server.course.at_once
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
@@ -35,57 +55,40 @@ impl Store for Connection {
         if let Some(waiter) = request.turn.waiter() {
             self.server.state().waiters.insert(waiter, self.client);
         }
-        let work =
-            move |server: &Server, state: &mut State, now| state.acquire(server, &asked, now);
         let text = || {
             let (key, access, lease) = (&request.key, request.access, short_id(&request.lease));
             let place = request.turn.waiter().map(|it| short_id(&it));
             let turn = if place.is_some() { "in turn" } else { "now" };
             format!("{key} {access:?} as {lease}, {turn}, place {place:?}")
         };
+        let work = move |state: &mut State, now| state.acquire(&asked, now);
         self.send("acquire", Some(&request.key), text, work).await
     }
 
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
-        let asked = key.clone();
-        let work = move |server: &Server, state: &mut State, now| {
-            if server.control != Some(Control::KeepsPlaces) {
-                state.decide(&asked, |it| rules::leave(it, waiter, now));
-            }
-            Ok(())
-        };
-        let text = || format!("{key} as {}", short_id(&waiter));
-        self.send("leave", Some(key), text, work).await
+        let rule = move |it: Option<&_>, now| rules::leave(it, waiter, now);
+        self.apply("leave", Some(Judge::Place), key, &waiter, rule)
+            .await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let asked = requests.to_vec();
-        let work = move |server: &Server, state: &mut State, now| {
+        let work = move |state: &mut State, now| {
             let one = |request: &RenewRequest| {
-                let before = state.records.get(&request.key).cloned();
                 let rule = |it: Option<&_>| rules::renew(it, request, now);
-                let answer = state.decide(&request.key, rule);
-                if let (Some(Control::DoesNotRenew), Some(before)) = (server.control, before)
-                    && matches!(answer, RenewAnswer::Renewed(_))
-                {
-                    state.records.insert(request.key.clone(), before);
-                }
-                Ok(answer)
+                Ok(state.decide(&request.key, Some(Judge::InDocument), rule))
             };
             Ok(asked.iter().map(one).collect())
         };
-        let text = || {
-            let leases = requests.iter().map(|it| (&it.key, it.lease));
-            format!("{:?}", leases.collect::<Vec<_>>())
-        };
         let first = requests.first().map(|it| &it.key);
-        self.send("renew", first, text, work).await
+        self.send("renew", first, || format!("{requests:?}"), work)
+            .await
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
         let asked = request.clone();
-        let work = move |_: &Server, state: &mut State, now| {
-            state.decide(&asked.key, |it| rules::convert(it, &asked, now))
+        let work = move |state: &mut State, now| {
+            state.decide(&asked.key, None, |it| rules::convert(it, &asked, now))
         };
         let text = || format!("{request:?}");
         self.send("convert", Some(&request.key), text, work).await
@@ -93,78 +96,67 @@ impl Store for Connection {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let asked = request.clone();
-        let work = move |server: &Server, state: &mut State, now| {
-            let is_plain = matches!(asked.kind, ReleaseKind::Plain { .. });
-            if is_plain && server.control == Some(Control::DoesNotRelease) {
-                return Ok(ReleaseAnswer::Released);
-            }
-            Ok(state.decide(&asked.key, |it| rules::release(it, &asked, now)))
-        };
-        let text = || format!("{} of {}", request.key, short_id(&request.lease));
-        self.send("release", Some(&request.key), text, work).await
+        let rule = move |it: Option<&_>, now| rules::release(it, &asked, now);
+        self.apply("release", Some(Judge::Kept), &request.key, request, rule)
+            .await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        let asked = key.clone();
-        let work = move |_: &Server, state: &mut State, now| {
-            Ok(state.records.get(&asked).map(|it| rules::inspect(it, now)))
+        let rule = |it: Option<&_>, now| Decision {
+            answer: it.map(|it| rules::inspect(it, now)),
+            write: Write::Keep,
         };
-        self.send("inspect", Some(key), || key.to_string(), work)
-            .await
+        self.apply("inspect", None, key, key, rule).await
     }
 
     async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {
         let asked = leases.to_vec();
-        let work = move |_: &Server, state: &mut State, now| {
+        let work = move |state: &mut State, now| {
             let one = |it: &LookRequest| {
                 let found = state.records.get(&it.key).map(|it| rules::inspect(it, now));
                 found.map_or_else(LookAnswer::default, |found| rules::look(&found, it.lease))
             };
             Ok(asked.iter().map(one).collect())
         };
-        let text = || format!("{leases:?}");
-        self.send("look", None, text, work).await
+        self.send("look", None, || format!("{leases:?}"), work)
+            .await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let filter = request.filter.clone();
-        let work = move |_: &Server, state: &mut State, now| {
+        let work = move |state: &mut State, now| {
             let all = state.records.values().map(|it| rules::inspect(it, now));
             let locks = all.filter(|it| rules::matches(it, &filter)).collect();
             Ok(Page { locks, next: None })
         };
-        let text = || format!("{request:?}");
-        self.send("list", None, text, work).await
+        self.send("list", None, || format!("{request:?}"), work)
+            .await
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        let asked = key.clone();
-        let work = move |_: &Server, state: &mut State, now| {
-            state.evicted.insert(asked.clone(), Instant::now());
-            state.decide(&asked, |it| rules::evict(it, now))
+        let of = key.clone();
+        let work = move |state: &mut State, now| {
+            state.evicted.insert(of.clone(), Instant::now());
+            state.decide(&of, None, |it| rules::evict(it, now))
         };
         self.send("evict", Some(key), || key.to_string(), work)
             .await
     }
 
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        let asked = key.clone();
-        let work = move |_: &Server, state: &mut State, now| {
-            Ok(state.decide(&asked, |it| rules::remove_expired(it, Duration::ZERO, now)))
-        };
-        self.send("remove_expired", Some(key), || key.to_string(), work)
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let asked = request.clone();
+        let work = move |state: &mut State, now| Ok(state.permit(&asked, now));
+        self.send("permit", None, || format!("{request:?}"), work)
             .await
     }
 
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let asked = request.clone();
-        let work = move |server: &Server, state: &mut State, now| state.permit(server, &asked, now);
-        let text = || format!("{request:?}");
-        self.send("permit", None, text, work).await
+    // No task asks for the other two.
+
+    async fn remove_expired(&self, _: &Key) -> Result<bool, Error> {
+        Ok(false)
     }
 
     async fn purge(&self, _: Duration) -> Result<u64, Error> {
-        let work = |_: &Server, _: &mut State, _| Ok(0);
-        self.send("purge", None, String::new, work).await
+        Ok(0)
     }
 }

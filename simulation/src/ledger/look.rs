@@ -1,13 +1,17 @@
 //! The judges that look at the documents now and then: whether a task waits for a key that no task has, whether a
 //! document keeps a lease without a guard, and whether it keeps a place of a client that does not wait.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use leasehold::Place;
+use leasehold::{Fence, Place, store::LockRecord};
 use tokio::time::Instant;
 
-use super::{Ledger, Wait, prolong_stays};
-use crate::{course::Course, judge::Judge, server::describe, task::keys};
+use super::{Inner, Ledger, Wait};
+use crate::{
+    course::Course,
+    judge::Judge,
+    server::{State, describe},
+};
 
 /// A place that is given up by a request which is lost counts for so long.
 const LONGEST_PLACE: Duration = Duration::from_secs(4);
@@ -16,138 +20,142 @@ impl Ledger {
     /// Looks for keys that nobody has although somebody waits, for leases that nobody has, and for places of clients
     /// that do not wait. Called now and then.
     pub fn look(&self) {
-        let now = Instant::now();
-        let state = self.server.state();
-        let (calm, server_now) = (state.trouble, state.now());
-        let bounds = Bounds::of(&self.course);
-        let all_guards = self.guards();
-        let mut borrowed = self.inner.borrow_mut();
-        let inner = &mut *borrowed;
-        for guard in &all_guards {
-            prolong_stays(&mut inner.excuses, guard.key());
+        let guards = self.guards();
+        let mut state = self.server.state();
+        let mut inner = self.inner.borrow_mut();
+        for guard in &guards {
+            inner.of_key(&guard.key).prolong_stays();
         }
-        inner.excuses.retain(|it| it.until > now);
+        let course = &self.server.course;
+        for key in &course.keys {
+            let has_guard = guards.iter().any(|it| it.key == *key);
+            let record = state.records.get(key).cloned();
+            let record = record.unwrap_or_else(|| {
+                LockRecord::new(key.clone(), Fence::new(0), Vec::new(), state.now())
+            });
+            let of_key = inner.key(course, &state, &record, has_guard);
+            let of_places = inner.places(course, &state, &record);
+            for (judge, text) in of_key.into_iter().chain(of_places) {
+                state.accuse(judge, text);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// What is wrong if a task waits for a key that nobody has, or a document keeps a lease for nobody.
+    fn key(
+        &mut self,
+        course: &Course,
+        state: &State,
+        record: &LockRecord,
+        has_guard: bool,
+    ) -> Option<(Judge, String)> {
+        let (now, server_now, key) = (Instant::now(), state.now(), &record.key);
+        let holders: Vec<_> = record.live_holders(server_now).collect();
+        let places = record.live_places(server_now).map(|it| &it.owner);
+        let mut owners = holders.iter().map(|it| &it.owner).chain(places);
+        let killed = self.gone.iter().filter(|(_, is_killed)| **is_killed);
+        let killed: Vec<_> = killed.map(|(client, _)| course.owner_of(*client)).collect();
+        let is_killed = owners.any(|it| killed.iter().any(|killed| **killed == **it));
+        let waiting = self.waits.values().filter(|it| it.keys.contains(key));
+        let waiting: Vec<_> = waiting.collect();
+        // A task that is not polled may have it without knowing, and one that waits for another key too.
+        let may_have = |it: &&Wait| {
+            let owner = course.owner_of(it.client);
+            let holds = holders.iter().any(|it| *it.owner == *owner);
+            // A set takes its keys one after the other.
+            holds && (it.polled_since.is_none() || it.keys.last() != Some(key))
+        };
+        let may_have = waiting.iter().any(may_have);
+        let of_key = self.keys.entry(key.clone()).or_default();
+        of_key.excuses.retain(|it| it.until > now);
+        let is_excused = !of_key.excuses.is_empty();
+        let binds = !holders.is_empty() && of_key.excuses.iter().any(|it| it.binds_others);
+        let free = since(
+            &mut of_key.free,
+            !(has_guard || is_killed || binds || may_have),
+        );
+        let is_kept = free.is_some() && waiting.is_empty() && !is_excused && !holders.is_empty();
+        let bound = key_bound(course);
+        if let Some(since) = since(&mut of_key.kept, is_kept)
+            && now > since.max(state.trouble) + bound
+        {
+            return Some((
+                Judge::Kept,
+                format!("for nobody: {}", describe(record, server_now)),
+            ));
+        }
+        // A key that stays is not given up for those who take no place.
+        let may_get = |it: &&&Wait| {
+            let takes_place = it.is_in_turn || !is_excused;
+            it.keys.len() == 1 && takes_place && !self.gone.contains_key(&it.client)
+        };
+        let polled = waiting.iter().filter(may_get);
+        let asked = polled.filter_map(|it| Some(it.began.max(it.polled_since?)));
+        let asked = asked.min()?;
+        (now > free?.max(asked).max(state.trouble) + bound).then(|| {
+            let (waited, record) = (now - asked, describe(record, server_now));
+            let text = format!("nobody has {key}, and a task has waited for {waited:?}: {record}");
+            (Judge::Sleeps, text)
+        })
+    }
+
+    /// What is wrong if a client has more places for a key than tasks that wait for it, or leaves one to expire. It has
+    /// one for its line, and one for each owner that enters again.
+    fn places(
+        &mut self,
+        course: &Course,
+        state: &State,
+        record: &LockRecord,
+    ) -> Option<(Judge, String)> {
+        let (now, server_now) = (Instant::now(), state.now());
+        let calm = state.trouble + LONGEST_PLACE;
+        // Before a place that nobody needs is given up.
+        let bound = Duration::from_millis(200) + Duration::from_millis(course.way) * 6;
         let mut found = None;
-        for key in keys(self.course.key_names()) {
-            let has_guard = all_guards.iter().any(|it| *it.key() == key);
-            let record = state.records.get(&key);
-            let holders = || {
-                record
-                    .into_iter()
-                    .flat_map(|it| it.live_holders(server_now))
+        for client in 0..=course.clients {
+            if self.gone.contains_key(&client) {
+                continue;
+            }
+            let is_of = |it: &&Place| state.waiters.get(&it.waiter) == Some(&client);
+            let mut places = record.waiters.iter().filter(is_of);
+            let live = places.clone().filter(|it| it.until > server_now).count();
+            let is_of = |it: &&Wait| it.client == client && it.keys.contains(&record.key);
+            let waits = self.waits.values().filter(is_of).count();
+            let surplus = &mut self.of_client(client, &record.key).surplus;
+            if let Some(since) = since(surplus, live > waits)
+                && now > since.max(calm) + bound
+            {
+                found = Some(format!(
+                    "of client {client} too few tasks wait: {:?}",
+                    record.waiters
+                ));
+            }
+            let is_expired = |it: &&Place| {
+                let ago = (server_now - it.until).to_std();
+                ago.is_ok_and(|ago| ago > bound && now - ago > calm)
             };
-            let places = record.into_iter().flat_map(|it| it.live_places(server_now));
-            let mut owners = holders()
-                .map(|it| &it.owner)
-                .chain(places.map(|it| &it.owner));
-            let is_killed = owners.any(|it| inner.killed.contains(&**it));
-            let excused = || inner.excuses.iter().filter(|it| it.key == key);
-            let others_wait = excused().any(|it| it.binds_others);
-            let binds = is_killed || (holders().next().is_some() && others_wait);
-            let is_excused = excused().next().is_some();
-            let waiting = || inner.waits.values().filter(|it| it.keys.contains(&key));
-            // A task that is not polled may have it without knowing, and one that waits for another key too.
-            let may_have = |it: &Wait| {
-                let owner = self.course.owner_of(it.client);
-                let holds = holders().any(|it| *it.owner == *owner);
-                // A set takes its keys one after the other.
-                holds && (it.polled_since.is_none() || it.keys.last() != Some(&key))
-            };
-            if has_guard || binds || waiting().any(may_have) {
-                inner.free.remove(&key);
-            } else {
-                inner.free.entry(key.clone()).or_insert(now);
-            }
-            if let Some(&since) = inner.free.get(&key) {
-                let polled =
-                    waiting().filter(|it| it.keys.len() == 1 && !inner.gone.contains(&it.client));
-                // A key that stays is not given up for those who take no place.
-                let polled = polled.filter(|it| it.is_in_turn || !is_excused);
-                let longest = polled
-                    .filter_map(|it| Some(it.began.max(it.polled_since?)))
-                    .min();
-                if let Some(began) = longest
-                    && now > since.max(began).max(calm) + bounds.key
-                {
-                    let text = format!(
-                        "nobody has {key}, and a task has waited for {:?}: {}",
-                        now - began,
-                        record.map_or_else(String::new, |it| describe(it, server_now))
-                    );
-                    found = found.or(Some((Judge::Sleeps, text)));
-                }
-            }
-            let is_unused = inner.free.contains_key(&key) && waiting().next().is_none();
-            match holders().next() {
-                Some(holder) if is_unused && !is_excused => {
-                    let since = *inner.kept.entry(key.clone()).or_insert(now);
-                    if now > since.max(calm) + bounds.key {
-                        let text = format!("{key} is kept for nobody: {holder:?}");
-                        found = found.or(Some((Judge::Kept, text)));
-                    }
-                }
-                _ => drop(inner.kept.remove(&key)),
-            }
-            // A client has a place for its line, and one for each owner that enters again.
-            let mut places = BTreeMap::<usize, Vec<&Place>>::new();
-            for place in record.into_iter().flat_map(|it| &it.waiters) {
-                if let Some(&client) = state.waiters.get(&place.waiter)
-                    && !inner.gone.contains(&client)
-                {
-                    places.entry(client).or_default().push(place);
-                }
-            }
-            inner
-                .surplus
-                .retain(|(client, of), _| *of != key || places.contains_key(client));
-            for (client, places) in places {
-                let live = places.iter().filter(|it| it.until > server_now);
-                let id = (client, key.clone());
-                if live.count() <= waiting().filter(|it| it.client == client).count() {
-                    inner.surplus.remove(&id);
-                } else {
-                    let since = *inner.surplus.entry(id).or_insert(now);
-                    if now > since.max(calm + LONGEST_PLACE) + bounds.place {
-                        let text = format!("nobody of client {client} waits in one of {places:?}");
-                        found = found.or(Some((Judge::Place, text)));
-                    }
-                }
-                let expired = |it: &&&Place| {
-                    let ago = (server_now - it.until).to_std();
-                    ago.is_ok_and(|ago| ago > bounds.place && now - ago > calm + LONGEST_PLACE)
-                };
-                // The clock of a server that steps tells nothing about how long ago that was.
-                if let Some(place) = places.iter().find(expired)
-                    && !self.course.steps_clock
-                {
-                    let text = format!("client {client} left {place:?} to expire");
-                    found = found.or(Some((Judge::Place, text)));
-                }
+            // The clock of a server that steps tells nothing about how long ago that was.
+            if let Some(place) = places.find(is_expired)
+                && !course.steps_clock
+            {
+                found = Some(format!("client {client} left {place:?} to expire"));
             }
         }
-        drop((borrowed, state));
-        if let Some((judge, text)) = found {
-            self.server.accuse(judge, || text);
-        }
+        found.map(|text| (Judge::Place, text))
     }
 }
 
-/// How long something may last that should end soon.
-struct Bounds {
-    /// Before a key that nobody has is granted, or a lease that nobody has is released.
-    key: Duration,
-    /// Before a place that nobody needs is given up.
-    place: Duration,
+/// Since when something has been so without a break.
+fn since(begin: &mut Option<Instant>, is_so: bool) -> Option<Instant> {
+    *begin = is_so.then(|| begin.unwrap_or_else(Instant::now));
+    *begin
 }
 
-impl Bounds {
-    fn of(course: &Course) -> Self {
-        let ways = Duration::from_millis(course.way) * 6;
-        let may_fail = course.faults.any() || course.kills;
-        let failed = Duration::from_secs(if may_fail { 12 } else { 0 });
-        Self {
-            key: Duration::from_secs(4) + ways + failed,
-            place: Duration::from_millis(200) + ways,
-        }
-    }
+/// How long it takes at most before a key that nobody has is granted, or a lease that nobody has is released.
+fn key_bound(course: &Course) -> Duration {
+    let may_fail = !course.faults.is_empty() || course.kills;
+    let failed = Duration::from_secs(if may_fail { 12 } else { 0 });
+    Duration::from_secs(4) + Duration::from_millis(course.way) * 6 + failed
 }

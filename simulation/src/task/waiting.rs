@@ -2,19 +2,21 @@
 
 use std::{pin::pin, time::Duration};
 
-use leasehold::Error;
+use leasehold::{Error, Key};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{CALL, FOR_EVER, Task, keys};
-use crate::{control::Control, course::CALL_TIMEOUT, judge::Judge, ledger::Wait, trace::Who};
+use super::{CALL, Task};
+use crate::{course::CALL_TIMEOUT, judge::Judge, ledger::Wait};
+
+/// Longer than all tasks together can have a key, each until its ttl is over.
+const FOR_EVER: Duration = Duration::from_secs(30_000);
 
 impl Task {
     /// A wait of this task that begins now.
-    pub(super) fn wait(&self, names: &[&str]) -> Wait {
+    pub(super) fn wait(&self, keys: &[Key]) -> Wait {
         Wait {
             client: self.client,
-            task: self.number,
-            keys: keys(names),
+            keys: keys.to_vec(),
             began: Instant::now(),
             is_in_turn: false,
             is_shared: false,
@@ -22,7 +24,7 @@ impl Task {
             silences: 0,
             turns: 0,
             last_turn: None,
-            passed: None,
+            passed: Vec::new(),
         }
     }
 
@@ -36,7 +38,7 @@ impl Task {
     ) -> (Option<Result<T, Error>>, Wait) {
         wait.polled_since = Some(Instant::now());
         let number = self.ledger.waits(wait.clone());
-        let is_long = self.course.leaves_futures;
+        let is_long = self.server.course.leaves_futures;
         let (alone, often) = if is_long { (30_000, 30) } else { (1_500, 10) };
         let alone = [(); 2].map(|()| self.millis(alone));
         let driven = self.millis(if self.now_and_then(50) { 0 } else { 200 });
@@ -71,20 +73,20 @@ impl Task {
             _ => Some(asked.await),
         };
         let Some((answer, waited)) = answer else {
-            ledger.count("dropped");
+            self.count("dropped");
             self.say(|| "has dropped its future".to_owned());
             return (None, wait);
         };
         if let Err(error) = &answer {
-            ledger.count("refused");
+            self.count("refused");
             self.say(|| format!("is refused: {error}"));
         }
         (Some(answer), waited.unwrap_or(wait))
     }
 
     /// Records that the task may wait for a key, until the value is dropped.
-    pub fn waits_for(&self, key: &str) -> impl Drop + use<'_> {
-        let number = self.ledger.waits(self.wait(&[key]));
+    pub fn waits_for(&self, key: &Key) -> impl Drop + use<'_> {
+        let number = self.ledger.waits(self.wait(&[key.clone()]));
         OnDrop(move || drop(self.ledger.waited(number)))
     }
 
@@ -95,7 +97,7 @@ impl Task {
         if rng.u8(0..100) < 10 {
             let answer = timeout(limit, asked).await.ok();
             if answer.is_none() {
-                self.ledger.count("dropped");
+                self.count("dropped");
             }
             return answer;
         }
@@ -104,26 +106,26 @@ impl Task {
 
     /// Waits for a call that must not take longer than this.
     pub async fn within<T>(&self, bound: Duration, call: impl Future<Output = T>) -> T {
-        let began = Instant::now();
         let mut call = pin!(call);
-        let bound = match self.server.control {
-            Some(Control::WaitsForEver) => Duration::from_millis(1),
-            _ => bound,
+        let is_wrong = self.is_wrong(Judge::Bound);
+        let bound = if is_wrong {
+            Duration::from_millis(1)
+        } else {
+            bound
         };
         if let Ok(answer) = timeout(bound, call.as_mut()).await {
             return answer;
         }
         if !self.ledger.is_gone(self.client) {
-            let who = Who::Task(self.client, self.number);
-            let text = || format!("a call of {who} takes more than {:?}", began.elapsed());
-            self.server.accuse(Judge::Bound, text);
+            let text = format!("a call of client {} takes more than {bound:?}", self.client);
+            self.server.state().accuse(Judge::Bound, text);
         }
         call.await
     }
 }
 
 /// Does something when it is dropped.
-struct OnDrop<F: FnMut()>(F);
+pub struct OnDrop<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {

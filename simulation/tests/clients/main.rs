@@ -5,12 +5,10 @@
 
 #![cfg(tokio_unstable)]
 
-use std::{
-    thread::available_parallelism,
-    time::{Duration, SystemTime},
-};
+use std::time::Duration;
 
-use leasehold_simulation::{Control, Course, Judge, Options, Report, Until, campaign, run, shrink};
+use clap::ValueEnum;
+use leasehold_simulation::{Course, Judge, Options, campaign, new_seed, run, shrink};
 
 fn traced(course: &Course) -> Vec<String> {
     let options = Options {
@@ -41,46 +39,28 @@ fn different_seeds_give_different_runs() {
 /// judge finds nothing otherwise.
 #[test]
 fn each_judge_finds_what_is_wrong_on_purpose() {
-    for (control, judges) in Control::ALL {
-        let ignored = Judge::ALL.iter().copied().filter(|it| !judges.contains(it));
-        let options = Options {
-            control: Some(control),
-            ignored: ignored.collect::<Vec<_>>().leak(),
+    for &judge in Judge::value_variants() {
+        let mut options = Options {
+            only: Some(judge),
             ..Options::default()
         };
         let mut seeds = 0..2_000;
         let found = seeds.find_map(|seed| {
             let course = Course::of(seed);
+            options.wrong = Some(judge);
             let found = run(&course, &options).violation?;
-            let right = Options {
-                control: None,
-                ..options
-            };
-            run(&course, &right).violation.is_none().then_some(found)
+            options.wrong = None;
+            run(&course, &options).violation.is_none().then_some(found)
         });
-        println!("{control:?}: {found:?}, seeds left: {seeds:?}");
-        assert!(found.is_some(), "{control:?}");
-    }
-}
-
-#[test]
-fn a_judge_is_shown_for_each_finding() {
-    let all: Vec<_> = Control::ALL
-        .iter()
-        .flat_map(|(_, judges)| *judges)
-        .collect();
-    for judge in Judge::ALL {
-        assert!(
-            all.contains(&&judge),
-            "nothing shows that {judge} finds anything"
-        );
+        println!("{judge:?}: {found:?}, seeds left: {seeds:?}");
+        assert!(found.is_some(), "{judge:?}");
     }
 }
 
 #[test]
 fn a_smaller_run_fails_in_the_same_way() {
     let options = Options {
-        control: Some(Control::GrantsTwice),
+        wrong: Some(Judge::Exclusion),
         ..Options::default()
     };
     let fails = |seed: &u64| {
@@ -93,27 +73,6 @@ fn a_smaller_run_fails_in_the_same_way() {
     assert_ne!(smaller, course);
     let found = run(&smaller, &options).violation.expect("it fails still");
     assert_eq!(found.judge, Judge::Exclusion);
-}
-
-fn found_nothing(report: &Report) {
-    println!(
-        "{} runs in {:?}: {:#?}",
-        report.runs, report.took, report.tally
-    );
-    let wrong = report.wrong.iter().map(|(seed, wrong)| {
-        format!(
-            "{}: {}\n  scripts/simulate --seed {seed}\n",
-            wrong.judge, wrong.text
-        )
-    });
-    let wrong: Vec<_> = wrong.collect();
-    assert!(
-        wrong.is_empty(),
-        "{} seeds fail:\n{}",
-        wrong.len(),
-        wrong.concat()
-    );
-    assert_eq!(report.too_seldom(), [""; 0], "too little happened");
 }
 
 /// Seeds that once failed, in `simulation/seeds.txt`.
@@ -130,10 +89,10 @@ fn seeds_that_once_failed_fail_no_more() {
 /// New seeds each time, for a minute.
 #[test]
 fn new_seeds_find_nothing() {
-    let time = Duration::from_secs(60);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let from = now.expect("the clock is set").as_secs() << 20;
-    let threads = available_parallelism().map_or(1, usize::from);
-    let until = Until::Time(time);
-    found_nothing(&campaign(from, until, threads, &Options::default()));
+    let report = campaign(new_seed()..u64::MAX, Duration::from_secs(60));
+    println!("{report}");
+    assert!(
+        report.is_right(),
+        "something was wrong, or too little happened"
+    );
 }
