@@ -39,7 +39,7 @@ impl Task {
         self.ledger.check();
         if !guard.is_live() {
             self.count("lost");
-            self.is_told(&guard, lease).await;
+            self.is_told(lease).await;
         }
         if self.now_and_then(4) {
             self.say(|| format!("keeps {}", lease.key()));
@@ -54,7 +54,7 @@ impl Task {
     }
 
     /// The reason why a lease is lost is known when it is lost.
-    async fn is_told(&self, guard: &Guard, lease: &Lease) {
+    async fn is_told(&self, lease: &Lease) {
         let lost = async {
             if self.is_wrong(Judge::Told) {
                 pending::<()>().await;
@@ -64,7 +64,7 @@ impl Task {
         match timeout(TOLD, lost).await {
             Ok(reason) => self.say(|| format!("has lost {}: {reason}", lease.key())),
             Err(_) => {
-                let text = format!("{guard} is not live, and nobody says why");
+                let text = format!("nobody says why {lease:?} is lost");
                 self.server.state().accuse(Judge::Told, text);
             }
         }

@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, time::Duration};
 
-use leasehold::{Attempt, Error, Lease, Leases};
+use leasehold::{Error, Lease, Leases};
 use tokio::time::{Instant, advance, sleep_until, timeout};
 
 use crate::{
@@ -18,25 +18,15 @@ use crate::{
 
 /// What the end of the runtime leaves of the clients.
 pub struct Left {
-    handles: Vec<Leases>,
-    guards: Vec<Rc<Guard>>,
+    /// The handles of the clients.
+    pub handles: Vec<Leases>,
+    /// What their tasks had.
+    pub guards: Vec<Rc<Guard>>,
     /// When that was, counted from the begin of the run.
-    at: Duration,
+    pub at: Duration,
 }
 
 impl Left {
-    /// What is left if the runtime ends now.
-    pub fn of(handles: Vec<Leases>, ledger: &Ledger) -> Self {
-        let mut state = ledger.server.state();
-        state.count("runtime ended");
-        state.say(format_args!("world"), || "the runtime ends".to_owned());
-        Self {
-            handles,
-            guards: ledger.guards(),
-            at: state.began.elapsed(),
-        }
-    }
-
     /// What the process does in its next runtime. Nothing meets a fault any more.
     pub async fn goes_on(self, ledger: &Ledger) {
         let began = Instant::now();
@@ -68,32 +58,24 @@ impl Left {
 async fn is_refused(handle: &Leases, server: &Server) {
     let attempt = handle.try_acquire("one", Duration::from_secs(1));
     match timeout(CALL, attempt).await {
-        Ok(Err(Error::RuntimeEnded | Error::Closed) | Ok(Attempt::Held(_))) => {}
-        Ok(Ok(Attempt::Acquired(lease))) => drop(lease),
+        Ok(Err(Error::RuntimeEnded | Error::Closed) | Ok(_)) => {}
         other => {
             let text = format!("after the runtime: {other:?}");
             server.state().accuse(Judge::Bound, text);
         }
     }
     if timeout(CALL, handle.close()).await.is_err() {
-        let text = "a close after the runtime".to_owned();
-        server.state().accuse(Judge::Bound, text);
+        server.state().accuse(Judge::Bound, "a late close");
     }
 }
 
 /// A guard that is left is released, or told of its end, or dropped.
 async fn ends(lease: Lease, how: u8, server: &Server) {
-    if how == 0 {
-        if timeout(CALL, lease.release()).await.is_err() {
-            let text = "a release after the runtime".to_owned();
-            server.state().accuse(Judge::Bound, text);
-        }
-    } else if how == 1 {
-        let bound = lease.remaining() + CALL;
-        if timeout(bound, lease.lost()).await.is_err() {
-            let text = format!("{lease:?} after the runtime");
-            server.state().accuse(Judge::Told, text);
-        }
+    let left = lease.remaining();
+    if how == 1 && timeout(left + CALL, lease.lost()).await.is_err() {
+        server.state().accuse(Judge::Told, "a late loss");
+    } else if how == 0 && timeout(CALL, lease.release()).await.is_err() {
+        server.state().accuse(Judge::Bound, "a late release");
     }
 }
 

@@ -138,9 +138,10 @@ impl State {
     }
 
     /// Records what a judge found. Only the first finding counts.
-    pub fn accuse(&mut self, judge: Judge, text: String) {
+    pub fn accuse(&mut self, judge: Judge, text: impl Into<String>) {
         let counts = self.options.only.is_none_or(|only| only == judge);
         if counts && !self.is_over && self.outcome.violation.is_none() {
+            let text = text.into();
             let found = Violation { judge, text };
             self.say(format_args!("world"), || format!("WRONG: {found}"));
             self.outcome.violation = Some(found);

@@ -225,7 +225,13 @@ impl World {
         let mut left = None;
         if self.is_over {
             let handles = self.clients.into_iter().filter_map(|it| it.leases);
-            left = Some(Left::of(handles.collect(), ledger));
+            let mut state = server.state();
+            state.count("runtime ended");
+            left = Some(Left {
+                handles: handles.collect(),
+                guards: ledger.guards(),
+                at: state.began.elapsed(),
+            });
         } else if !is_wrong {
             close_all(self.clients, ledger).await;
         }
