@@ -20,8 +20,6 @@ use crate::{
 
 /// After this time a request without an answer fails, as with a connection that is checked now and then.
 const GIVES_UP: Duration = Duration::from_secs(30);
-/// For so long after a fault there may be four times as many.
-const BURST: Duration = Duration::from_secs(3);
 /// A way that takes longer than this is a fault.
 const USUAL: Duration = Duration::from_millis(100);
 
@@ -33,8 +31,6 @@ pub struct Connection {
     /// When this is cancelled, nothing of the client arrives any more, but perhaps what is on its way.
     pub killed: CancellationToken,
     rng: Mutex<Rng>,
-    /// When a request of the client last met a fault.
-    faulty: Mutex<Option<Instant>>,
 }
 
 /// What happens to a request.
@@ -50,8 +46,6 @@ struct Fate {
     patience: Duration,
     /// The error that the client gets if no answer comes.
     error: Error,
-    /// Whether the client gets the error in place of the answer.
-    is_garbled: bool,
     /// How long the server stands still from the arrival on.
     still: Duration,
     /// Whether it arrives although its client is killed meanwhile.
@@ -65,7 +59,6 @@ impl Connection {
             client,
             killed: CancellationToken::new(),
             rng: Mutex::new(server.course.rng(client, 0, 0)),
-            faulty: Mutex::default(),
             server,
         })
     }
@@ -92,15 +85,10 @@ impl Connection {
                 store,
                 source: source.clone(),
             },
-            is_garbled: false,
             still: Duration::ZERO,
             survives: rng.bool(),
         };
         let (chosen, long) = (rng.u32(0..1_000), Duration::from_millis(rng.u64(0..4_000)));
-        let now = Instant::now();
-        let mut faulty = self.faulty.lock();
-        let is_burst = course.has_bursts && faulty.is_some_and(|at| now < at + BURST);
-        let chosen = if is_burst { chosen / 4 } else { chosen };
         let mut before = 0;
         let kind = course.faults.iter().find_map(|(&kind, share)| {
             before += share;
@@ -110,7 +98,6 @@ impl Connection {
             return fate;
         };
         state.faults_left -= 1;
-        *faulty = Some(now);
         state.count(&kind.name());
         let first = rng.bool();
         // The client hears of a request that does not arrive after the time of a way.
@@ -121,7 +108,7 @@ impl Connection {
                 (fate.out, fate.patience, lasts) = (None, soon, Duration::ZERO);
                 fate.error = Error::Unreachable { store, source };
             }
-            Fault::Lost => (fate.is_garbled, lasts) = (true, Duration::ZERO),
+            Fault::Lost => (fate.back, fate.patience, lasts) = (None, soon * 2, Duration::ZERO),
             Fault::Late if first => fate.out = Some(long),
             Fault::Late => fate.back = Some(long),
             Fault::Silent if first => (fate.out, lasts) = (None, GIVES_UP),
@@ -138,7 +125,7 @@ impl Connection {
             Fault::Stalled => (fate.stall, lasts) = (long / 8, long / 8),
             Fault::Still => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
         }
-        state.note_trouble(now + lasts + USUAL);
+        state.note_trouble(Instant::now() + lasts + USUAL);
         state.say(format_args!("client {}", self.client), || {
             format!("the next request meets a {}, {long:?}", kind.name())
         });
@@ -220,11 +207,7 @@ impl Connection {
                 outcome
             };
             passes(fate.back?).await;
-            Some(if fate.is_garbled {
-                Err(fate.error)
-            } else {
-                outcome
-            })
+            Some(outcome)
         }
     }
 }

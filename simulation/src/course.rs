@@ -43,10 +43,9 @@ pub type Step = (usize, usize, usize);
 pub type Change = Box<dyn Fn(&mut Course)>;
 
 /// The changes of what is no step and no kind of fault, the greatest first.
-const SIMPLER: [fn(&mut Course); 15] = [
+const SIMPLER: [fn(&mut Course); 14] = [
     |it| it.faults.clear(),
     |it| it.shares_owner = false,
-    |it| it.has_bursts = false,
     |it| it.rests = 0,
     |it| it.evicts = false,
     |it| it.closes = false,
@@ -80,8 +79,6 @@ pub struct Course {
     pub keys: Vec<Key>,
     /// The faults of the store, each in so many of a thousand requests.
     pub faults: BTreeMap<Fault, u32>,
-    /// Whether several faults may follow soon after each.
-    pub has_bursts: bool,
     /// How many requests meet a fault at most.
     pub fault_budget: u32,
     /// How long a request, and an answer, is on its way at most, in milliseconds, when there is no fault.
@@ -118,7 +115,7 @@ impl Course {
         if rng.u8(0..3) > 0 {
             for kind in Fault::value_variants() {
                 if rng.bool() {
-                    faults.insert(*kind, choose(&mut rng, &[5, 20, 60, 120]));
+                    faults.insert(*kind, choose(&mut rng, &[5, 20, 60, 240]));
                 }
             }
         }
@@ -136,7 +133,6 @@ impl Course {
             shares_owner: rng.u8(0..8) == 0,
             keys: keys.take(rng.usize(1..=2)).collect(),
             faults,
-            has_bursts: rng.bool(),
             fault_budget: choose(&mut rng, &[1, 4, 16, 60, 250]),
             way: choose(&mut rng, &[0, 1, 5, 30, 80]),
             at_once: [usize::MAX, 1, usize::MAX, 2][(seed % 4) as usize],

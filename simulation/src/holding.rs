@@ -28,7 +28,8 @@ impl Task {
         let _ = timeout(self.millis(most), lease.lost()).await;
         self.ledger.check();
         if self.now_and_then(8) {
-            self.enters(lease).await;
+            // It enters the lease once more.
+            Box::pin(self.acquire(lease.key(), true)).await;
         }
         if self.now_and_then(10) {
             self.renews(lease).await;
@@ -66,33 +67,6 @@ impl Task {
             Err(_) => {
                 let text = format!("nobody says why {lease:?} is lost");
                 self.server.state().accuse(Judge::Told, text);
-            }
-        }
-    }
-
-    /// Enters a lease once more.
-    async fn enters(&self, lease: &Lease) {
-        let mut asked = self.leases.acquire(lease.key(), self.ttl()).reentrant();
-        let limit = self.millis(500);
-        asked = asked.wait_for(limit);
-        if self.now_and_then(30) {
-            asked = asked.shared();
-        }
-        self.say(|| format!("enters {} once more", lease.key()));
-        let waits = self.waits_for(lease.key());
-        let inner = self.within(limit + CALL, asked.into_future()).await;
-        drop(waits);
-        if let Ok(inner) = inner {
-            let terms = Terms {
-                is_reentrant: true,
-                ..Terms::default()
-            };
-            let inner = self.guard(inner, terms, Instant::now());
-            self.ledger.granted(&inner, None);
-            self.pause(40).await;
-            if let Some(inner) = inner.into_lease() {
-                self.say(|| "releases the inner lease".to_owned());
-                let _ = self.within(CALL, inner.release()).await;
             }
         }
     }

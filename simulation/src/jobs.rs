@@ -17,8 +17,6 @@ use crate::{
     task::{CALL, Task},
 };
 
-/// The shortest term of a leader.
-const MOMENT: Duration = Duration::from_millis(1);
 /// The window of each limiter.
 const WINDOW: Duration = Duration::from_millis(500);
 
@@ -40,16 +38,8 @@ impl Task {
         let limit = self.millis(3_000);
         self.say(|| "wants a permit of the limiter".to_owned());
         let call = limiter.permit().wait_for(limit);
-        let answer = if self.now_and_then(20) {
-            timeout(self.millis(100), call.into_future()).await.ok()
-        } else {
-            Some(self.within(limit + CALL, call.into_future()).await)
-        };
-        self.say(|| match &answer {
-            Some(Ok(_)) => "has a permit".to_owned(),
-            Some(Err(error)) => format!("has no permit: {error}"),
-            None => "wants none any more".to_owned(),
-        });
+        let asked = call.into_future();
+        let (answer, _) = self.awaits(asked, self.wait(&[]), Some(limit + CALL)).await;
         if let Some(Ok(_)) = answer {
             self.ledger.permitted();
         }
@@ -60,82 +50,76 @@ impl Task {
         let tick = self.rng.borrow_mut().i64(1..=4);
         let limit = self.millis(1_000);
         let once = self.leases.once(&key, tick).ttl(self.ttl()).wait_for(limit);
-        let took = self.millis(60);
         let fails = self.now_and_then(15);
         self.say(|| format!("wants to run tick {tick}"));
         let done = once.run(async |lease: &Lease| {
             self.ledger.runs(&key, tick);
             self.say(|| format!("runs tick {tick}"));
-            self.works(lease, took).await;
+            self.works(
+                lease.key(),
+                lease.owner(),
+                lease.cancellation_token(),
+                lease.deadline(),
+            )
+            .await;
             if fails { Err("it failed") } else { Ok(()) }
         });
-        let done = self.within(limit + CALL * 3, done).await;
+        let limit = Some(limit + CALL * 3);
+        let (done, _) = self.awaits(done, self.wait(&[]), limit).await;
         self.say(|| format!("tick {tick}: {done:?}"));
-        if let Ok(Once::Ran(())) = done {
+        if let Some(Ok(Once::Ran(()))) = done {
             self.ledger.is_done(&key, tick);
         }
-        self.ledger.excuse(&key, Duration::from_secs(700), false);
     }
 
     async fn leads(&self) {
         let Ok(key) = Key::new("leader") else { return };
-        let (lead_for, limit) = (self.millis(300) + MOMENT, self.millis(1_000));
         let leader = self.leases.leader(&key, self.ttl());
         self.say(|| "wants to lead".to_owned());
         let led = leader.run(async |term: &Term| -> Result<(), String> {
             self.say(|| format!("leads with fence {}", term.fence()));
-            let until = Instant::now() + lead_for;
-            let _guard = self.begins(term.key(), term.owner(), term.cancellation_token(), until);
             self.count("led");
-            sleep(lead_for).await;
+            let (owner, token) = (term.owner(), term.cancellation_token());
+            self.works(term.key(), owner, token, Instant::now() + CALL)
+                .await;
             Ok(())
         });
-        let led = timeout(limit, led).await;
+        let led = timeout(self.millis(1_000), led).await;
         self.say(|| format!("leads no more: {led:?}"));
-        self.ledger.excuse(&key, Duration::from_secs(700), false);
     }
 
-    /// Work that the library runs begins under a lease. It counts until the guard is dropped.
-    fn begins(
-        &self,
-        key: &Key,
-        owner: &str,
-        token: CancellationToken,
-        until: Instant,
-    ) -> Rc<Guard> {
+    /// Works for a while under a lease that the library has, until this time at most.
+    async fn works(&self, key: &Key, owner: &str, token: CancellationToken, until: Instant) {
+        let took = self.millis(60);
         let guard = Rc::new(Guard {
             client: self.client,
             key: key.clone(),
             owner: owner.to_owned(),
             lease: None,
             token,
-            until,
+            until: until.min(Instant::now() + took),
             terms: Cell::new(Terms::default()),
             asked: Instant::now(),
         });
         self.ledger.granted(&guard, None);
-        guard
-    }
-
-    /// Works under a lease.
-    async fn works(&self, lease: &Lease, took: Duration) {
-        let until = lease.deadline().min(Instant::now() + took);
-        let (key, owner, token) = (lease.key(), lease.owner(), lease.cancellation_token());
-        let _guard = self.begins(key, owner, token, until);
         sleep(took).await;
         self.ledger.check();
     }
 
     /// Has the library run work under a lease.
     pub async fn with(&self) {
-        let (key, ttl) = (self.choose_key(), self.ttl());
-        let (took, limit) = (self.millis(60), self.millis(1_000));
-        let panics = self.now_and_then(20);
-        let is_wrong = self.is_wrong(Judge::Panicked);
+        let (key, ttl, limit) = (self.choose_key(), self.ttl(), self.millis(1_000));
+        let (panics, is_wrong) = (self.now_and_then(20), self.is_wrong(Judge::Panicked));
         self.say(|| format!("wants {key} for work, ttl {ttl:?}"));
         let acquire = self.leases.acquire(&key, ttl).wait_for(limit);
         let work = acquire.with(async |lease: &Lease| -> Result<(), Error> {
-            self.works(lease, took).await;
+            self.works(
+                lease.key(),
+                lease.owner(),
+                lease.cancellation_token(),
+                lease.deadline(),
+            )
+            .await;
             if is_wrong {
                 panic!("wrong on purpose");
             }
@@ -144,16 +128,11 @@ impl Task {
             }
             Ok(())
         });
-        let waits = self.waits_for(&key);
-        let work = async {
-            let done = self.within(limit + CALL * 2, work).await;
-            self.say(|| format!("has worked: {:?}", done.map_err(|error| error.to_string())));
-        };
-        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        let done = self.awaits(work, self.wait(&[key]), Some(limit + CALL * 2));
+        if AssertUnwindSafe(done).catch_unwind().await.is_err() {
             self.say(|| "its work has panicked".to_owned());
             self.count("panicked");
         }
-        drop(waits);
     }
 
     /// Ends leases from outside.

@@ -94,7 +94,7 @@ impl Task {
             _ => {
                 let key = self.choose_key();
                 // Who has dropped its future may want the key with other terms at once.
-                while self.acquire(&key).await && self.now_and_then(50) {}
+                while self.acquire(&key, false).await && self.now_and_then(50) {}
             }
         }
     }
@@ -150,12 +150,12 @@ impl Task {
         if stays { idle } else { Duration::ZERO }
     }
 
-    /// Asks for a key in some way. Returns whether it has dropped the future.
-    async fn acquire(&self, key: &Key) -> bool {
+    /// Asks for a key in some way, perhaps to enter once more what the task has, which may be in vain. Returns whether it has dropped the future.
+    pub async fn acquire(&self, key: &Key, enters: bool) -> bool {
         let (ttl, idle) = (self.ttl(), self.idle());
-        let limit = self.now_and_then(25).then(|| self.millis(500));
+        let is_reentrant = enters || self.now_and_then(8);
+        let limit = (enters || self.now_and_then(25)).then(|| self.millis(500));
         let is_shared = self.now_and_then(self.server.course.shared);
-        let is_reentrant = self.now_and_then(8);
         let is_barging = self.now_and_then(5);
         let goes_to_the_front = self.is_wrong(Judge::QueueOfProcess) && self.now_and_then(30);
         let mut acquire = self.leases.acquire(key, ttl).sticky(idle);
@@ -211,21 +211,19 @@ impl Task {
         let (key, ttl, idle) = (self.choose_key(), self.ttl(), self.idle());
         let attempt = self.leases.try_acquire(&key, ttl).sticky(idle);
         self.say(|| format!("tries {key}, ttl {ttl:?}, idle {idle:?}"));
-        let tries = self.within(CALL, attempt.into_future());
-        let waits = self.waits_for(&key);
-        let answer = self.drops(tries).await;
-        drop(waits);
-        self.may_stay(&key, idle);
-        match answer {
-            Some(Ok(Attempt::Acquired(lease))) => {
-                let terms = Terms {
-                    idle,
-                    ..Terms::default()
-                };
-                self.has(vec![lease], &self.wait(&[key]), terms).await;
+        let asked = async {
+            if let Attempt::Acquired(lease) = attempt.await? {
+                return Ok(vec![lease]);
             }
-            _ => self.count("refused"),
-        }
+            self.count("refused");
+            Ok(Vec::new())
+        };
+        let terms = Terms {
+            idle,
+            ..Terms::default()
+        };
+        let at_once = Some(Duration::ZERO);
+        self.gets(asked, self.wait(&[key]), at_once, terms).await;
     }
 
     async fn set(&self) {

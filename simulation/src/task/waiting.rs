@@ -1,8 +1,8 @@
 //! How a task waits: to the end, for a while, or without polling its future.
 
-use std::{pin::pin, time::Duration};
+use std::{fmt, pin::pin, time::Duration};
 
-use leasehold::{Error, Key};
+use leasehold::Key;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{CALL, Task};
@@ -13,7 +13,7 @@ const FOR_EVER: Duration = Duration::from_secs(30_000);
 
 impl Task {
     /// A wait of this task that begins now.
-    pub(super) fn wait(&self, keys: &[Key]) -> Wait {
+    pub fn wait(&self, keys: &[Key]) -> Wait {
         Wait {
             client: self.client,
             keys: keys.to_vec(),
@@ -28,14 +28,14 @@ impl Task {
         }
     }
 
-    /// Waits for an acquire, unless it drops the future, and perhaps does not poll it for a while. `None` if the future
+    /// Waits for what the task asked for, unless it drops the future, and perhaps does not poll it for a while. `None` if the future
     /// was dropped.
-    pub(super) async fn awaits<T>(
+    pub async fn awaits<T, E: fmt::Display>(
         &self,
-        asked: impl Future<Output = Result<T, Error>>,
+        asked: impl Future<Output = Result<T, E>>,
         mut wait: Wait,
         limit: Option<Duration>,
-    ) -> (Option<Result<T, Error>>, Wait) {
+    ) -> (Option<Result<T, E>>, Wait) {
         wait.polled_since = Some(Instant::now());
         let number = self.ledger.waits(wait.clone());
         let is_long = self.server.course.leaves_futures;
@@ -82,26 +82,6 @@ impl Task {
             self.say(|| format!("is refused: {error}"));
         }
         (Some(answer), waited.unwrap_or(wait))
-    }
-
-    /// Records that the task may wait for a key, until the value is dropped.
-    pub fn waits_for(&self, key: &Key) -> impl Drop + use<'_> {
-        let number = self.ledger.waits(self.wait(&[key.clone()]));
-        OnDrop(move || drop(self.ledger.waited(number)))
-    }
-
-    /// Perhaps drops a future before it is done.
-    pub(super) async fn drops<T>(&self, asked: impl Future<Output = T>) -> Option<T> {
-        let mut rng = self.rng.borrow_mut().fork();
-        let limit = Duration::from_millis(rng.u64(0..=60));
-        if rng.u8(0..100) < 10 {
-            let answer = timeout(limit, asked).await.ok();
-            if answer.is_none() {
-                self.count("dropped");
-            }
-            return answer;
-        }
-        Some(asked.await)
     }
 
     /// Waits for a call that must not take longer than this.
