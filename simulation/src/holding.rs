@@ -3,7 +3,7 @@
 use std::{future::pending, rc::Rc, time::Duration};
 
 use leasehold::{Lease, Mode, Resumed, Upgrade};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     course::{CALL_TIMEOUT, MARGIN},
@@ -48,7 +48,7 @@ impl Task {
             let _ = timeout(time, lease.lost()).await;
         }
         let terms = guard.terms.get();
-        self.may_stay(lease.key(), terms.idle);
+        self.may_stay(lease.key());
         if let Some(lease) = guard.into_lease() {
             self.gives_up(lease, terms).await;
         }
@@ -111,7 +111,7 @@ impl Task {
                 }
             }
         }
-        self.pause(40).await;
+        sleep(self.millis(40)).await;
     }
 
     async fn gives_up(&self, lease: Lease, terms: Terms) {
@@ -179,7 +179,7 @@ impl Task {
         let resume = self.leases.resume(&ticket).into_future();
         match self.within(CALL, resume).await {
             Ok(Resumed::Live(lease)) => {
-                let guard = self.guard(lease, terms, Instant::now());
+                let guard = Guard::new(self.client, lease, terms, Instant::now());
                 self.say(|| format!("has resumed {guard}"));
                 // It has the fence of the task before it.
                 self.ledger.has(&guard, "resumed");

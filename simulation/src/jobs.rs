@@ -55,13 +55,7 @@ impl Task {
         let done = once.run(async |lease: &Lease| {
             self.ledger.runs(&key, tick);
             self.say(|| format!("runs tick {tick}"));
-            self.works(
-                lease.key(),
-                lease.owner(),
-                lease.cancellation_token(),
-                lease.deadline(),
-            )
-            .await;
+            self.works_under(lease).await;
             if fails { Err("it failed") } else { Ok(()) }
         });
         let limit = Some(limit + CALL * 3);
@@ -106,25 +100,28 @@ impl Task {
         self.ledger.check();
     }
 
+    async fn works_under(&self, lease: &Lease) {
+        let (owner, token) = (lease.owner(), lease.cancellation_token());
+        self.works(lease.key(), owner, token, lease.deadline())
+            .await;
+    }
+
     /// Has the library run work under a lease.
     pub async fn with(&self) {
         let (key, ttl, limit) = (self.choose_key(), self.ttl(), self.millis(1_000));
-        let (panics, is_wrong) = (self.now_and_then(20), self.is_wrong(Judge::Panicked));
+        let panics = self.now_and_then(20);
+        let is_wrong = self.is_wrong(Judge::Panicked);
+        let text = if is_wrong {
+            "wrong on purpose"
+        } else {
+            PLANNED
+        };
         self.say(|| format!("wants {key} for work, ttl {ttl:?}"));
         let acquire = self.leases.acquire(&key, ttl).wait_for(limit);
         let work = acquire.with(async |lease: &Lease| -> Result<(), Error> {
-            self.works(
-                lease.key(),
-                lease.owner(),
-                lease.cancellation_token(),
-                lease.deadline(),
-            )
-            .await;
-            if is_wrong {
-                panic!("wrong on purpose");
-            }
+            self.works_under(lease).await;
             if panics {
-                panic!("{PLANNED}");
+                panic!("{text}");
             }
             Ok(())
         });
@@ -153,9 +150,8 @@ impl Task {
         let mut state = self.server.state();
         state.evictions -= 1;
         // All leases may have been ended now.
-        let keys: Vec<_> = state.records.keys().cloned().collect();
-        for key in keys {
-            state.evicted.insert(key, Instant::now());
-        }
+        let (now, keys) = (Instant::now(), state.records.keys().cloned());
+        let evicted: Vec<_> = keys.map(|key| (key, now)).collect();
+        state.evicted.extend(evicted);
     }
 }

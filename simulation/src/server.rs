@@ -219,10 +219,8 @@ impl State {
         now: DateTime<Utc>,
     ) -> Result<AcquireAnswer, Error> {
         let before = self.records.get(&request.key).cloned();
-        if let (Some(wrong), Some(record)) =
-            (self.options.wrong, self.records.get_mut(&request.key))
-        {
-            damage(record, wrong, now);
+        if let Some(record) = self.records.get_mut(&request.key) {
+            damage(record, self.options.wrong, now);
         }
         if self.is_wrong(Judge::Sleeps) && self.requests > 20 {
             return rules::acquire(Some(&held(&request.key, now)), request, now).answer;
@@ -272,12 +270,12 @@ impl State {
 }
 
 /// Makes a document wrong on purpose before an acquire.
-fn damage(record: &mut LockRecord, wrong: Judge, now: DateTime<Utc>) {
+fn damage(record: &mut LockRecord, wrong: Option<Judge>, now: DateTime<Utc>) {
     match wrong {
-        Judge::Exclusion => record.holders.clear(),
-        Judge::QueueOfProcesses => record.waiters.clear(),
-        Judge::Tick => record.done = LastDone::Nothing,
-        Judge::Place => {
+        Some(Judge::Exclusion) => record.holders.clear(),
+        Some(Judge::QueueOfProcesses) => record.waiters.clear(),
+        Some(Judge::Tick) => record.done = LastDone::Nothing,
+        Some(Judge::Place) => {
             let long = now + TimeDelta::seconds(60);
             record.waiters.iter_mut().for_each(|it| it.until = long);
         }

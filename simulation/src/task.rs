@@ -6,7 +6,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use leasehold::{Attempt, Error, Key, Lease, Leases};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 pub use self::waiting::OnDrop;
 use crate::{
@@ -122,10 +122,6 @@ impl Task {
         Duration::from_millis(self.rng.borrow_mut().u64(0..=most))
     }
 
-    pub async fn pause(&self, most: u64) {
-        sleep(self.millis(most)).await;
-    }
-
     pub fn is_wrong(&self, judge: Judge) -> bool {
         self.server.state().is_wrong(judge)
     }
@@ -187,21 +183,16 @@ impl Task {
         }
         // Who waits for no time takes no turn.
         let is_at_once = limit == Some(Duration::ZERO);
-        let wait = Wait {
-            is_in_turn: !(is_barging || is_reentrant || is_at_once),
-            is_shared,
-            ..self.wait(&[key.clone()])
-        };
+        let mut wait = self.wait(&[key.clone()]);
+        wait.is_in_turn = !(is_barging || is_reentrant || is_at_once);
+        wait.is_shared = is_shared;
         self.say(|| {
-            format!(
-                "wants {key}, ttl {ttl:?}, idle {idle:?}, wait {limit:?}, shared {is_shared}, \
-                 reentrant {is_reentrant}, barging {is_barging}"
-            )
+            let how = (is_shared, is_reentrant, is_barging);
+            format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {limit:?}, shared, reentrant, barging: {how:?}")
         });
         let terms = Terms {
             is_reentrant,
-            idle,
-            ..Terms::default()
+            may_be_shared: false,
         };
         self.gets(async { Ok(vec![acquire.await?]) }, wait, limit, terms)
             .await
@@ -218,12 +209,9 @@ impl Task {
             self.count("refused");
             Ok(Vec::new())
         };
-        let terms = Terms {
-            idle,
-            ..Terms::default()
-        };
         let at_once = Some(Duration::ZERO);
-        self.gets(asked, self.wait(&[key]), at_once, terms).await;
+        self.gets(asked, self.wait(&[key]), at_once, Terms::default())
+            .await;
     }
 
     async fn set(&self) {
@@ -236,11 +224,8 @@ impl Task {
             self.count("set");
             Ok(set.into_leases())
         };
-        let terms = Terms {
-            idle,
-            ..Terms::default()
-        };
-        self.gets(asked, self.wait(keys), None, terms).await;
+        self.gets(asked, self.wait(keys), None, Terms::default())
+            .await;
     }
 
     async fn permits(&self) {
@@ -249,12 +234,9 @@ impl Task {
         let limit = self.millis(2_000);
         let acquire = self.leases.acquire(&key, ttl).permits(n, 3).wait_for(limit);
         self.say(|| format!("wants {n} permits of {key}, ttl {ttl:?}"));
-        let wait = Wait {
-            is_shared: true,
-            ..self.wait(&[key])
-        };
         let asked = async { Ok(vec![acquire.await?]) };
-        self.gets(asked, wait, Some(limit), Terms::default()).await;
+        self.gets(asked, self.wait(&[key]), Some(limit), Terms::default())
+            .await;
     }
 
     /// Waits for leases, and has them for a while. Returns whether it has dropped the future.
@@ -267,7 +249,7 @@ impl Task {
     ) -> bool {
         let (answer, wait) = self.awaits(asked, wait, limit).await;
         for key in &wait.keys {
-            self.may_stay(key, terms.idle);
+            self.may_stay(key);
         }
         let is_dropped = answer.is_none();
         if let Some(Ok(leases)) = answer {
@@ -278,7 +260,7 @@ impl Task {
 
     /// Has some leases, each for a while.
     async fn has(&self, leases: Vec<Lease>, wait: &Wait, terms: Terms) {
-        let guard = |lease| self.guard(lease, terms, wait.began);
+        let guard = |lease| Guard::new(self.client, lease, terms, wait.began);
         let guards: Vec<_> = leases.into_iter().map(guard).collect();
         for guard in &guards {
             self.say(|| format!("has {guard}"));
@@ -289,15 +271,10 @@ impl Task {
         }
     }
 
-    /// A guard of a lease that the task asked for at this time.
-    pub fn guard(&self, lease: Lease, terms: Terms, asked: Instant) -> Rc<Guard> {
-        Guard::new(self.client, lease, terms, asked)
-    }
-
-    /// The key may stay with the client now, although no task got it.
-    pub fn may_stay(&self, key: &Key, idle: Duration) {
-        if !idle.is_zero() {
-            self.ledger.excuse(key, idle + CALL, false);
+    /// The key may stay with the client now, whether the task has had it or not, if leases do.
+    pub fn may_stay(&self, key: &Key) {
+        if self.server.course.sticky > 0 {
+            self.ledger.excuse(key, IDLE[2] + CALL, false);
         }
     }
 }

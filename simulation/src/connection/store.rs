@@ -1,16 +1,14 @@
 //! Each request of a client: what the server does for it.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
 use leasehold::{
-    Error, Key, LockState, Store,
-    rules::{self, Decision, Write},
+    Error, Key, LockState, Store, rules,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::time::Instant;
@@ -21,24 +19,6 @@ use crate::{
     judge::Judge,
     server::{State, short_id},
 };
-
-impl Connection {
-    /// Sends a request that only applies a rule to a document. If this judge has to find something, the server does not
-    /// write what it answers.
-    async fn apply<A: fmt::Debug + Send + 'static>(
-        &self,
-        what: &'static str,
-        judge: Option<Judge>,
-        key: &Key,
-        asked: &(impl fmt::Debug + Sync),
-        rule: impl FnOnce(Option<&LockRecord>, DateTime<Utc>) -> Decision<A> + Send + 'static,
-    ) -> Result<A, Error> {
-        let of = key.clone();
-        let work = move |state: &mut State, now| Ok(state.decide(&of, judge, |it| rule(it, now)));
-        self.send(what, Some(key), || format!("{key} {asked:?}"), work)
-            .await
-    }
-}
 
 #[async_trait]
 impl Store for Connection {
@@ -66,9 +46,12 @@ impl Store for Connection {
     }
 
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
-        let rule = move |it: Option<&_>, now| rules::leave(it, waiter, now);
-        self.apply("leave", Some(Judge::Place), key, &waiter, rule)
-            .await
+        let of = key.clone();
+        let work = move |state: &mut State, now| {
+            Ok(state.decide(&of, Some(Judge::Place), |it| rules::leave(it, waiter, now)))
+        };
+        let text = || format!("{key} as {}", short_id(&waiter));
+        self.send("leave", Some(key), text, work).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -96,17 +79,21 @@ impl Store for Connection {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let asked = request.clone();
-        let rule = move |it: Option<&_>, now| rules::release(it, &asked, now);
-        self.apply("release", Some(Judge::Kept), &request.key, request, rule)
-            .await
+        let work = move |state: &mut State, now| {
+            let rule = |it: Option<&_>| rules::release(it, &asked, now);
+            Ok(state.decide(&asked.key, Some(Judge::Kept), rule))
+        };
+        let text = || format!("{} of {}", request.key, short_id(&request.lease));
+        self.send("release", Some(&request.key), text, work).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        let rule = |it: Option<&_>, now| Decision {
-            answer: it.map(|it| rules::inspect(it, now)),
-            write: Write::Keep,
+        let of = key.clone();
+        let work = move |state: &mut State, now| {
+            Ok(state.records.get(&of).map(|it| rules::inspect(it, now)))
         };
-        self.apply("inspect", None, key, key, rule).await
+        self.send("inspect", Some(key), || key.to_string(), work)
+            .await
     }
 
     async fn look(&self, leases: &[LookRequest]) -> Result<Vec<LookAnswer>, Error> {

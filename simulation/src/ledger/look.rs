@@ -77,7 +77,10 @@ impl Inner {
             !(has_guard || is_killed || binds || may_have),
         );
         let is_kept = free.is_some() && waiting.is_empty() && !is_excused && !holders.is_empty();
-        let bound = key_bound(course);
+        // Before a key that nobody has is granted, or a lease that nobody has is released.
+        let may_fail = !course.faults.is_empty() || course.kills;
+        let bound = Duration::from_secs(if may_fail { 16 } else { 4 });
+        let bound = bound + Duration::from_millis(course.way) * 6;
         if let Some(since) = since(&mut of_key.kept, is_kept)
             && now > since.max(state.trouble) + bound
         {
@@ -151,11 +154,4 @@ impl Inner {
 fn since(begin: &mut Option<Instant>, is_so: bool) -> Option<Instant> {
     *begin = is_so.then(|| begin.unwrap_or_else(Instant::now));
     *begin
-}
-
-/// How long it takes at most before a key that nobody has is granted, or a lease that nobody has is released.
-fn key_bound(course: &Course) -> Duration {
-    let may_fail = !course.faults.is_empty() || course.kills;
-    let failed = Duration::from_secs(if may_fail { 12 } else { 0 });
-    Duration::from_secs(4) + Duration::from_millis(course.way) * 6 + failed
 }

@@ -8,10 +8,9 @@ use tokio::time::Instant;
 use super::{Inner, Ledger, Wait};
 use crate::{guard::Guard, judge::Judge, task::CALL};
 
-/// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says.
-const READERS: Duration = Duration::from_millis(200);
-/// A conversion takes back what tasks of its process were offered, and others may have been offered at that moment.
-const CONVERTED: Duration = Duration::from_millis(200);
+/// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says. A
+/// conversion takes back what tasks of its process were offered, and others may have been offered at that moment.
+const SOON: Duration = Duration::from_millis(200);
 /// A task that may be granted a key together with one before it hears of it within this time, and that of a request: a
 /// lease whose answer was late is renewed before its guard is handed out.
 const TOGETHER: Duration = Duration::from_millis(2);
@@ -86,8 +85,8 @@ impl Inner {
     pub(super) fn passes_others(&mut self, wait: &Wait, guard: &Guard) {
         let now = Instant::now();
         let of_client = self.of_client(wait.client, &guard.key);
-        let follows = of_client.read.is_some_and(|at| now < at + READERS);
-        let is_taken_back = of_client.converted.is_some_and(|at| now < at + CONVERTED);
+        let follows = of_client.read.is_some_and(|at| now < at + SOON);
+        let is_taken_back = of_client.converted.is_some_and(|at| now < at + SOON);
         // A task that was not polled may have been granted the key long before it came to tell.
         let is_silent = |since| since > wait.began && now < since + PASSED_OVER;
         if is_taken_back || wait.polled_since.is_none_or(is_silent) {
