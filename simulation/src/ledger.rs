@@ -209,17 +209,14 @@ impl Ledger {
 
     /// A task got this, perhaps after a wait.
     pub fn granted(&self, guard: &Rc<Guard>, wait: Option<&Wait>) {
-        let is_counted = self.has(
-            guard,
-            match (&guard.lease, guard.mode()) {
-                _ if guard.terms.get().is_reentrant => "reentrant",
-                (None, _) => "work",
-                (_, Mode::Exclusive) => "exclusive",
-                (_, Mode::Shared) => "shared",
-                _ => "permits",
-            },
-        );
-        if !is_counted {
+        let what = match (&guard.lease, guard.mode()) {
+            _ if guard.terms.get().is_reentrant => "reentrant",
+            (None, _) => "work",
+            (_, Mode::Exclusive) => "exclusive",
+            (_, Mode::Shared) => "shared",
+            _ => "permits",
+        };
+        if !self.has(guard, what) {
             return;
         }
         let mut inner = self.inner.borrow_mut();

@@ -2,7 +2,7 @@
 
 mod waiting;
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, rc::Rc, slice, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use leasehold::{Attempt, Error, Key, Lease, Leases};
@@ -131,11 +131,7 @@ impl Task {
     }
 
     pub fn ttl(&self) -> Duration {
-        let first = if self.server.course.is_contended {
-            2
-        } else {
-            0
-        };
+        let first = 2 * usize::from(self.server.course.is_contended);
         choose(&mut self.rng.borrow_mut(), &TTLS[first..])
     }
 
@@ -146,7 +142,8 @@ impl Task {
         if stays { idle } else { Duration::ZERO }
     }
 
-    /// Asks for a key in some way, perhaps to enter once more what the task has, which may be in vain. Returns whether it has dropped the future.
+    /// Asks for a key in some way, perhaps to enter once more what the task has, which may be in vain. Returns whether it
+    /// has dropped the future.
     pub async fn acquire(&self, key: &Key, enters: bool) -> bool {
         let (ttl, idle) = (self.ttl(), self.idle());
         let is_reentrant = enters || self.now_and_then(8);
@@ -159,7 +156,7 @@ impl Task {
             acquire = acquire.wait_for(limit);
         }
         if self.now_and_then(30) {
-            acquire = acquire.keep_alive();
+            acquire = acquire.keep_alive().note("a note");
         }
         if is_barging || goes_to_the_front {
             acquire = acquire.barging();
@@ -170,9 +167,6 @@ impl Task {
         if is_reentrant {
             acquire = acquire.reentrant();
         }
-        if self.now_and_then(8) {
-            acquire = acquire.note("a note");
-        }
         if self.now_and_then(3) {
             let least = Duration::from_millis(200);
             acquire = acquire.min_hold(least);
@@ -181,21 +175,17 @@ impl Task {
         if self.now_and_then(4) {
             acquire = acquire.max_hold(2 * ttl);
         }
+        let mut wait = self.wait(slice::from_ref(key));
         // Who waits for no time takes no turn.
-        let is_at_once = limit == Some(Duration::ZERO);
-        let mut wait = self.wait(&[key.clone()]);
-        wait.is_in_turn = !(is_barging || is_reentrant || is_at_once);
+        wait.is_in_turn = !(is_barging || is_reentrant || limit == Some(Duration::ZERO));
         wait.is_shared = is_shared;
         self.say(|| {
             let how = (is_shared, is_reentrant, is_barging);
-            format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {limit:?}, shared, reentrant, barging: {how:?}")
+            let how = format!("shared, reentrant, barging: {how:?}");
+            format!("wants {key}, ttl {ttl:?}, idle {idle:?}, wait {limit:?}, {how}")
         });
-        let terms = Terms {
-            is_reentrant,
-            may_be_shared: false,
-        };
-        self.gets(async { Ok(vec![acquire.await?]) }, wait, limit, terms)
-            .await
+        let asked = async { Ok(vec![acquire.await?]) };
+        self.gets(asked, wait, limit, is_reentrant).await
     }
 
     async fn try_once(&self) {
@@ -210,8 +200,7 @@ impl Task {
             Ok(Vec::new())
         };
         let at_once = Some(Duration::ZERO);
-        self.gets(asked, self.wait(&[key]), at_once, Terms::default())
-            .await;
+        self.gets(asked, self.wait(&[key]), at_once, false).await;
     }
 
     async fn set(&self) {
@@ -224,8 +213,7 @@ impl Task {
             self.count("set");
             Ok(set.into_leases())
         };
-        self.gets(asked, self.wait(keys), None, Terms::default())
-            .await;
+        self.gets(asked, self.wait(keys), None, false).await;
     }
 
     async fn permits(&self) {
@@ -235,7 +223,7 @@ impl Task {
         let acquire = self.leases.acquire(&key, ttl).permits(n, 3).wait_for(limit);
         self.say(|| format!("wants {n} permits of {key}, ttl {ttl:?}"));
         let asked = async { Ok(vec![acquire.await?]) };
-        self.gets(asked, self.wait(&[key]), Some(limit), Terms::default())
+        self.gets(asked, self.wait(&[key]), Some(limit), false)
             .await;
     }
 
@@ -245,7 +233,7 @@ impl Task {
         asked: impl Future<Output = Result<Vec<Lease>, Error>>,
         wait: Wait,
         limit: Option<Duration>,
-        terms: Terms,
+        is_reentrant: bool,
     ) -> bool {
         let (answer, wait) = self.awaits(asked, wait, limit).await;
         for key in &wait.keys {
@@ -253,13 +241,17 @@ impl Task {
         }
         let is_dropped = answer.is_none();
         if let Some(Ok(leases)) = answer {
-            self.has(leases, &wait, terms).await;
+            self.has(leases, &wait, is_reentrant).await;
         }
         is_dropped
     }
 
     /// Has some leases, each for a while.
-    async fn has(&self, leases: Vec<Lease>, wait: &Wait, terms: Terms) {
+    async fn has(&self, leases: Vec<Lease>, wait: &Wait, is_reentrant: bool) {
+        let terms = Terms {
+            is_reentrant,
+            may_be_shared: false,
+        };
         let guard = |lease| Guard::new(self.client, lease, terms, wait.began);
         let guards: Vec<_> = leases.into_iter().map(guard).collect();
         for guard in &guards {

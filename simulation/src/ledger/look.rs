@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use leasehold::{Fence, Place, store::LockRecord};
 use tokio::time::Instant;
 
@@ -52,31 +53,16 @@ impl Inner {
         has_guard: bool,
     ) -> Option<(Judge, String)> {
         let (now, server_now, key) = (Instant::now(), state.now(), &record.key);
-        let holders: Vec<_> = record.live_holders(server_now).collect();
-        let places = record.live_places(server_now).map(|it| &it.owner);
-        let mut owners = holders.iter().map(|it| &it.owner).chain(places);
-        let killed = self.gone.iter().filter(|(_, is_killed)| **is_killed);
-        let killed: Vec<_> = killed.map(|(client, _)| course.owner_of(*client)).collect();
-        let is_killed = owners.any(|it| killed.iter().any(|killed| **killed == **it));
+        let is_held = record.live_holders(server_now).next().is_some();
+        let may_have = has_guard || self.may_have(course, record, server_now);
         let waiting = self.waits.values().filter(|it| it.keys.contains(key));
-        let waiting: Vec<_> = waiting.collect();
-        // A task that is not polled may have it without knowing, and one that waits for another key too.
-        let may_have = |it: &&Wait| {
-            let owner = course.owner_of(it.client);
-            let holds = holders.iter().any(|it| *it.owner == *owner);
-            // A set takes its keys one after the other.
-            holds && (it.polled_since.is_none() || it.keys.last() != Some(key))
-        };
-        let may_have = waiting.iter().any(may_have);
         let of_key = self.keys.entry(key.clone()).or_default();
         of_key.excuses.retain(|it| it.until > now);
         let is_excused = !of_key.excuses.is_empty();
-        let binds = !holders.is_empty() && of_key.excuses.iter().any(|it| it.binds_others);
-        let free = since(
-            &mut of_key.free,
-            !(has_guard || is_killed || binds || may_have),
-        );
-        let is_kept = free.is_some() && waiting.is_empty() && !is_excused && !holders.is_empty();
+        let binds = is_held && of_key.excuses.iter().any(|it| it.binds_others);
+        let free = since(&mut of_key.free, !(may_have || binds));
+        let is_unused = free.is_some() && waiting.clone().next().is_none();
+        let is_kept = is_unused && is_held && !is_excused;
         // Before a key that nobody has is granted, or a lease that nobody has is released.
         let may_fail = !course.faults.is_empty() || course.kills;
         let bound = Duration::from_secs(if may_fail { 16 } else { 4 });
@@ -84,17 +70,15 @@ impl Inner {
         if let Some(since) = since(&mut of_key.kept, is_kept)
             && now > since.max(state.trouble) + bound
         {
-            return Some((
-                Judge::Kept,
-                format!("for nobody: {}", describe(record, server_now)),
-            ));
+            let text = format!("for nobody: {}", describe(record, server_now));
+            return Some((Judge::Kept, text));
         }
         // A key that stays is not given up for those who take no place.
-        let may_get = |it: &&&Wait| {
+        let may_get = |it: &&Wait| {
             let takes_place = it.is_in_turn || !is_excused;
             it.keys.len() == 1 && takes_place && !self.gone.contains_key(&it.client)
         };
-        let polled = waiting.iter().filter(may_get);
+        let polled = waiting.filter(may_get);
         let asked = polled.filter_map(|it| Some(it.began.max(it.polled_since?)));
         let asked = asked.min()?;
         (now > free?.max(asked).max(state.trouble) + bound).then(|| {
@@ -102,6 +86,30 @@ impl Inner {
             let text = format!("nobody has {key}, and a task has waited for {waited:?}: {record}");
             (Judge::Sleeps, text)
         })
+    }
+
+    /// Whether somebody may have a key without a guard. What a killed client sent may still arrive. A task that is not
+    /// polled may have the key without knowing, and one that waits for another key too: a set takes one after the other.
+    fn may_have(&self, course: &Course, record: &LockRecord, server_now: DateTime<Utc>) -> bool {
+        let holds = |client| {
+            let owner = course.owner_of(client);
+            record
+                .live_holders(server_now)
+                .any(|it| *it.owner == *owner)
+        };
+        let has_place = |client| {
+            let owner = course.owner_of(client);
+            record.live_places(server_now).any(|it| *it.owner == *owner)
+        };
+        let is_killed = |(&client, &is_killed): (&usize, &bool)| {
+            is_killed && (holds(client) || has_place(client))
+        };
+        let may_know_nothing = |it: &Wait| {
+            let waits_for_another = it.keys.last() != Some(&record.key);
+            let is_so = it.polled_since.is_none() || waits_for_another;
+            is_so && it.keys.contains(&record.key) && holds(it.client)
+        };
+        self.gone.iter().any(is_killed) || self.waits.values().any(may_know_nothing)
     }
 
     /// What is wrong if a client has more places for a key than tasks that wait for it, or leaves one to expire. It has
