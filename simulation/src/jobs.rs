@@ -37,8 +37,7 @@ impl Task {
         }
         let limit = self.millis(3_000);
         self.say(|| "wants a permit of the limiter".to_owned());
-        let call = limiter.permit().wait_for(limit);
-        let asked = call.into_future();
+        let asked = limiter.permit().wait_for(limit).into_future();
         let (answer, _) = self.awaits(asked, self.wait(&[]), Some(limit + CALL)).await;
         if let Some(Ok(_)) = answer {
             self.ledger.permitted();

@@ -1,9 +1,12 @@
 //! The command behind `scripts/simulate`.
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use clap::Parser;
-use leasehold_simulation::{Course, Judge, Options, campaign, new_seed, run, shrink};
+use leasehold_simulation::{Course, Judge, Options, Violation, campaign, new_seed, run, shrink};
 
 /// Runs whole clients of leasehold under seeds, with faults, and says what was wrong.
 ///
@@ -39,8 +42,9 @@ fn main() -> ExitCode {
         None => {
             let from = arguments.from.unwrap_or_else(new_seed);
             let seeds = from..from.saturating_add(arguments.seeds);
+            let began = Instant::now();
             let report = campaign(seeds, Duration::from_secs(arguments.seconds));
-            println!("{report}");
+            println!("{report}, in {:.1?}", began.elapsed());
             report.is_right()
         }
     };
@@ -51,7 +55,6 @@ fn main() -> ExitCode {
 fn one(seed: u64, arguments: &Arguments) -> bool {
     let options = Options {
         wrong: arguments.wrong,
-        only: arguments.wrong,
         is_traced: true,
     };
     let mut course = Course::of(seed);
@@ -63,9 +66,7 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
     println!("{course:?}");
     outcome.trace.iter().for_each(|line| println!("{line}"));
     println!("{:?}", outcome.tally);
-    match &outcome.violation {
-        None => println!("all right"),
-        Some(wrong) => println!("{wrong}"),
-    }
-    outcome.violation.is_none()
+    let wrong = outcome.violation.as_ref().map(Violation::to_string);
+    println!("{}", wrong.as_deref().unwrap_or("all right"));
+    wrong.is_none()
 }

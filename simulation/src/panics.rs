@@ -17,19 +17,12 @@ pub fn watch() {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let text = info.payload().downcast_ref::<String>();
-            let is_noted = FIRST.with_borrow_mut(|first| match first {
-                Some(_) if text.is_some_and(|text| text == PLANNED) => true,
-                Some(first) => {
-                    if first.is_empty() {
-                        *first = info.to_string();
-                    }
-                    true
-                }
-                None => false,
+            let is_planned = text.is_some_and(|text| text == PLANNED);
+            FIRST.with_borrow_mut(|first| match first {
+                None => before(info),
+                Some(first) if first.is_empty() && !is_planned => *first = info.to_string(),
+                Some(_) => {}
             });
-            if !is_noted {
-                before(info);
-            }
         }));
     });
     FIRST.set(Some(String::new()));

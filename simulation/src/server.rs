@@ -139,7 +139,7 @@ impl State {
 
     /// Records what a judge found. Only the first finding counts.
     pub fn accuse(&mut self, judge: Judge, text: impl Into<String>) {
-        let counts = self.options.only.is_none_or(|only| only == judge);
+        let counts = self.options.wrong.is_none_or(|it| it == judge);
         if counts && !self.is_over && self.outcome.violation.is_none() {
             let text = text.into();
             let found = Violation { judge, text };

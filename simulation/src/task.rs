@@ -21,17 +21,10 @@ use crate::{
 pub const LONGEST_TTL: Duration = Duration::from_secs(600);
 /// Longer than a call with its repeats takes, whatever happens to each of them.
 pub const CALL: Duration = Duration::from_secs(20);
-const TTLS: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::from_secs(20),
-    LONGEST_TTL,
-];
-const IDLE: [Duration; 3] = [
-    Duration::from_millis(200),
-    Duration::from_secs(2),
-    Duration::from_secs(20),
-];
+/// The ttls of leases, in seconds.
+const TTLS: [u64; 4] = [1, 4, 20, 600];
+/// For how long leases stay, in milliseconds.
+const IDLE: [u64; 3] = [200, 2_000, 20_000];
 
 /// A task of a client.
 pub struct Task {
@@ -132,14 +125,14 @@ impl Task {
 
     pub fn ttl(&self) -> Duration {
         let first = 2 * usize::from(self.server.course.is_contended);
-        choose(&mut self.rng.borrow_mut(), &TTLS[first..])
+        Duration::from_secs(choose(&mut self.rng.borrow_mut(), &TTLS[first..]))
     }
 
     /// For how long the next lease stays.
     fn idle(&self) -> Duration {
         let stays = self.now_and_then(self.server.course.sticky);
         let idle = choose(&mut self.rng.borrow_mut(), &IDLE);
-        if stays { idle } else { Duration::ZERO }
+        Duration::from_millis(if stays { idle } else { 0 })
     }
 
     /// Asks for a key in some way, perhaps to enter once more what the task has, which may be in vain. Returns whether it
@@ -266,7 +259,8 @@ impl Task {
     /// The key may stay with the client now, whether the task has had it or not, if leases do.
     pub fn may_stay(&self, key: &Key) {
         if self.server.course.sticky > 0 {
-            self.ledger.excuse(key, IDLE[2] + CALL, false);
+            let longest = Duration::from_millis(IDLE[2]);
+            self.ledger.excuse(key, longest + CALL, false);
         }
     }
 }

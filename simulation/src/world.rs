@@ -46,10 +46,8 @@ pub struct Outcome {
 /// How a run is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The judge that has to find something, because something is wrong on purpose.
+    /// The judge that has to find something, because something is wrong on purpose. No other one is asked.
     pub wrong: Option<Judge>,
-    /// The only judge that is asked.
-    pub only: Option<Judge>,
     /// Whether the events are kept.
     pub is_traced: bool,
 }

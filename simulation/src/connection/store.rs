@@ -38,8 +38,7 @@ impl Store for Connection {
         let text = || {
             let (key, access, lease) = (&request.key, request.access, short_id(&request.lease));
             let place = request.turn.waiter().map(|it| short_id(&it));
-            let turn = if place.is_some() { "in turn" } else { "now" };
-            format!("{key} {access:?} as {lease}, {turn}, place {place:?}")
+            format!("{key} {access:?} as {lease}, place {place:?}")
         };
         let work = move |state: &mut State, now| state.acquire(&asked, now);
         self.send("acquire", Some(&request.key), text, work).await
@@ -48,7 +47,8 @@ impl Store for Connection {
     async fn leave(&self, key: &Key, waiter: LeaseId) -> Result<(), Error> {
         let of = key.clone();
         let work = move |state: &mut State, now| {
-            Ok(state.decide(&of, Some(Judge::Place), |it| rules::leave(it, waiter, now)))
+            state.decide(&of, Some(Judge::Place), |it| rules::leave(it, waiter, now));
+            Ok(())
         };
         let text = || format!("{key} as {}", short_id(&waiter));
         self.send("leave", Some(key), text, work).await

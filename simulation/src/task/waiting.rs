@@ -40,10 +40,9 @@ impl Task {
         let number = self.ledger.waits(wait.clone());
         let is_long = self.server.course.leaves_futures;
         let (alone, often) = if is_long { (30_000, 30) } else { (1_500, 10) };
-        let alone = [(); 2].map(|()| self.millis(alone));
         let driven = self.millis(if self.now_and_then(50) { 0 } else { 200 });
         let bound = limit.map_or(FOR_EVER, |limit| limit + CALL_TIMEOUT + CALL / 2);
-        let asked = self.within(bound + alone[0] + alone[1] + 2 * driven, asked);
+        let asked = self.within(bound + 2 * (Duration::from_millis(alone) + driven), asked);
         let asked = async {
             let answer = asked.await;
             (answer, self.ledger.waited(number))
@@ -56,7 +55,8 @@ impl Task {
         let answer = match kind {
             0..15 => timeout(limit, asked).await.ok(),
             15.. if kind < 15 + often => 'answer: {
-                for alone in alone {
+                for _ in 0..2 {
+                    let alone = self.millis(alone);
                     // It is polled once, or for a while.
                     if let Ok(done) = timeout(driven, asked.as_mut()).await {
                         break 'answer Some(done);
