@@ -51,10 +51,11 @@ impl Task {
         let once = self.leases.once(&key, tick).ttl(self.ttl()).wait_for(limit);
         let fails = self.now_and_then(15);
         self.say(|| format!("wants to run tick {tick}"));
+        let asked = Instant::now();
         let done = once.run(async |lease: &Lease| {
             self.ledger.runs(&key, tick);
             self.say(|| format!("runs tick {tick}"));
-            self.works_under(lease).await;
+            self.works_under(lease, asked).await;
             if fails { Err("it failed") } else { Ok(()) }
         });
         let limit = Some(limit + CALL * 3);
@@ -69,40 +70,39 @@ impl Task {
         let Ok(key) = Key::new("leader") else { return };
         let leader = self.leases.leader(&key, self.ttl());
         self.say(|| "wants to lead".to_owned());
+        let asked = Instant::now();
         let led = leader.run(async |term: &Term| -> Result<(), String> {
             self.say(|| format!("leads with fence {}", term.fence()));
             self.count("led");
-            let (owner, token) = (term.owner(), term.cancellation_token());
-            self.works(term.key(), owner, token, Instant::now() + CALL)
-                .await;
+            let of = (term.key(), term.owner(), Instant::now() + CALL);
+            self.works(of, term.cancellation_token(), asked).await;
             Ok(())
         });
         let led = timeout(self.millis(1_000), led).await;
         self.say(|| format!("leads no more: {led:?}"));
     }
 
-    /// Works for a while under a lease that the library has, until this time at most.
-    async fn works(&self, key: &Key, owner: &str, token: CancellationToken, until: Instant) {
+    /// Works for a while under a lease that the library has: its key, its owner, and until when it counts at most.
+    async fn works(&self, of: (&Key, &str, Instant), token: CancellationToken, asked: Instant) {
         let took = self.millis(60);
         let guard = Rc::new(Guard {
             client: self.client,
-            key: key.clone(),
-            owner: owner.to_owned(),
+            key: of.0.clone(),
+            owner: of.1.to_owned(),
             lease: None,
             token,
-            until: until.min(Instant::now() + took),
+            until: of.2.min(Instant::now() + took),
             terms: Cell::new(Terms::default()),
-            asked: Instant::now(),
+            asked,
         });
         self.ledger.granted(&guard, None);
         sleep(took).await;
         self.ledger.check();
     }
 
-    async fn works_under(&self, lease: &Lease) {
-        let (owner, token) = (lease.owner(), lease.cancellation_token());
-        self.works(lease.key(), owner, token, lease.deadline())
-            .await;
+    async fn works_under(&self, lease: &Lease, asked: Instant) {
+        let of = (lease.key(), lease.owner(), lease.deadline());
+        self.works(of, lease.cancellation_token(), asked).await;
     }
 
     /// Has the library run work under a lease.
@@ -117,8 +117,9 @@ impl Task {
         };
         self.say(|| format!("wants {key} for work, ttl {ttl:?}"));
         let acquire = self.leases.acquire(&key, ttl).wait_for(limit);
+        let asked = Instant::now();
         let work = acquire.with(async |lease: &Lease| -> Result<(), Error> {
-            self.works_under(lease).await;
+            self.works_under(lease, asked).await;
             if panics {
                 panic!("{text}");
             }
