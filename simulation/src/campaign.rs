@@ -43,8 +43,6 @@ const FLOORS: [(&str, u64); 22] = [
     ("guard left", 50),
     ("panicked", 60),
 ];
-/// The same of each kind of fault.
-const FAULTS: u64 = 100;
 /// So few runs prove nothing about how often things happen.
 const FEW: u64 = 300;
 
@@ -66,8 +64,9 @@ impl Report {
 
     /// What happened too seldom for the campaign to say anything.
     fn too_seldom(&self) -> Vec<String> {
+        // Each kind of fault happens a hundred times in a thousand runs at least.
         let faults = Fault::value_variants().iter();
-        let faults = faults.map(|it| (it.name(), FAULTS));
+        let faults = faults.map(|it| (it.name(), 100));
         let all = FLOORS.iter().map(|&(what, floor)| (what.to_owned(), floor));
         let seldom = all.chain(faults).filter_map(|(what, floor)| {
             let often = self.tally.get(&what).copied().unwrap_or_default();

@@ -18,6 +18,8 @@ use crate::{
     task::OnDrop,
 };
 
+/// What the errors call the store.
+const STORE: &str = "the simulated store";
 /// After this time a request without an answer fails, as with a connection that is checked now and then.
 const GIVES_UP: Duration = Duration::from_secs(30);
 /// A way that takes longer than this is a fault.
@@ -52,6 +54,35 @@ struct Fate {
     survives: bool,
 }
 
+impl Fate {
+    /// A fault happens: the first thing that it may do, or the other. The client hears soon of a request that is lost or
+    /// refused, and others are longer on their way.
+    fn meets(&mut self, kind: Fault, first: bool, soon: Duration, long: Duration) {
+        let (store, source) = (STORE, Cause::text("a fault"));
+        let never = |error| (None, soon, error);
+        match kind {
+            Fault::Lost if first => {
+                (self.out, self.patience, self.error) = never(Error::Unreachable { store, source });
+            }
+            Fault::Lost => (self.back, self.patience) = (None, soon * 2),
+            Fault::Late if first => self.out = Some(long),
+            Fault::Late => self.back = Some(long),
+            Fault::Silent if first => self.out = None,
+            Fault::Silent => self.back = None,
+            Fault::Cut => {
+                // A request that arrives after the call timeout may leave a lease, and the client cannot know.
+                let long = long.min(CALL_TIMEOUT * 9 / 10);
+                (self.out, self.patience) = (Some(long), long / 4);
+            }
+            Fault::Refused => {
+                (self.out, self.patience, self.error) = never(Error::Overloaded { store, source });
+            }
+            Fault::Stalled => self.stall = long / 8,
+            Fault::Still => self.still = long * 3 / 4,
+        }
+    }
+}
+
 impl Connection {
     /// The way of a client to the server.
     pub fn new(server: Arc<Server>, client: usize) -> Arc<Self> {
@@ -64,10 +95,8 @@ impl Connection {
     }
 
     fn say(&self, what: impl FnOnce() -> String) {
-        let client = self.client;
-        self.server
-            .state()
-            .say(format_args!("client {client}"), what);
+        let (client, mut state) = (self.client, self.server.state());
+        state.say(format_args!("client {client}"), what);
     }
 
     /// What happens to the next request.
@@ -75,16 +104,13 @@ impl Connection {
         let course = &self.server.course;
         let mut rng = self.rng.lock();
         let mut way = || Duration::from_millis(rng.u64(0..=course.way));
-        let (store, source) = ("the simulated store", Cause::text("a fault"));
+        let (store, source) = (STORE, Cause::text("a fault"));
         let mut fate = Fate {
             out: Some(way()),
             stall: Duration::ZERO,
             back: Some(way()),
             patience: GIVES_UP,
-            error: Error::Interrupted {
-                store,
-                source: source.clone(),
-            },
+            error: Error::Interrupted { store, source },
             still: Duration::ZERO,
             survives: rng.bool(),
         };
@@ -99,32 +125,9 @@ impl Connection {
         };
         state.faults_left -= 1;
         state.count(&kind.name());
-        let first = rng.bool();
-        // The client hears of a request that does not arrive after the time of a way.
-        let soon = Duration::from_millis(course.way);
-        let mut lasts = long;
-        match kind {
-            Fault::Lost if first => {
-                (fate.out, fate.patience, lasts) = (None, soon, Duration::ZERO);
-                fate.error = Error::Unreachable { store, source };
-            }
-            Fault::Lost => (fate.back, fate.patience, lasts) = (None, soon * 2, Duration::ZERO),
-            Fault::Late if first => fate.out = Some(long),
-            Fault::Late => fate.back = Some(long),
-            Fault::Silent if first => (fate.out, lasts) = (None, GIVES_UP),
-            Fault::Silent => (fate.back, lasts) = (None, GIVES_UP),
-            Fault::Cut => {
-                // A request that arrives after the call timeout may leave a lease, and the client cannot know.
-                lasts = long.min(CALL_TIMEOUT * 9 / 10);
-                (fate.out, fate.patience) = (Some(lasts), lasts / 4);
-            }
-            Fault::Refused => {
-                (fate.out, fate.patience, lasts) = (None, soon, Duration::ZERO);
-                fate.error = Error::Overloaded { store, source };
-            }
-            Fault::Stalled => (fate.stall, lasts) = (long / 8, long / 8),
-            Fault::Still => (fate.still, lasts) = (long * 3 / 4, long * 3 / 4),
-        }
+        fate.meets(kind, rng.bool(), Duration::from_millis(course.way), long);
+        let ways = fate.out.zip(fate.back).map(|(out, back)| out + back);
+        let lasts = ways.unwrap_or(fate.patience) + fate.stall + fate.still;
         state.note_trouble(Instant::now() + lasts + USUAL);
         state.say(format_args!("client {}", self.client), || {
             format!("the next request meets a {}, {long:?}", kind.name())

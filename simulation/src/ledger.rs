@@ -150,8 +150,8 @@ impl Ledger {
     /// Records that a client closes or is killed.
     pub fn goes(&self, client: usize, is_killed: bool) {
         let what = if is_killed { "is killed" } else { "closes" };
-        let who = format_args!("client {client}");
-        self.server.state().say(who, || what.to_owned());
+        let mut state = self.server.state();
+        state.say(format_args!("client {client}"), || what.to_owned());
         let mut inner = self.inner.borrow_mut();
         inner.gone.insert(client, is_killed);
         if is_killed {

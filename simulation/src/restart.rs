@@ -71,8 +71,11 @@ async fn is_refused(handle: &Leases, server: &Server) {
 
 /// A guard that is left is released, or told of its end, or dropped.
 async fn ends(lease: Lease, how: u8, server: &Server) {
-    let left = lease.remaining();
-    if how == 1 && timeout(left + CALL, lease.lost()).await.is_err() {
+    if how == 1
+        && timeout(lease.remaining() + CALL, lease.lost())
+            .await
+            .is_err()
+    {
         server.state().accuse(Judge::Told, "a late loss");
     } else if how == 0 && timeout(CALL, lease.release()).await.is_err() {
         server.state().accuse(Judge::Bound, "a late release");

@@ -93,8 +93,9 @@ impl Task {
     }
 
     pub fn say(&self, what: impl FnOnce() -> String) {
-        let who = format_args!("client {} task {}", self.client, self.number);
-        self.server.state().say(who, what);
+        let (client, number) = (self.client, self.number);
+        let mut state = self.server.state();
+        state.say(format_args!("client {client} task {number}"), what);
     }
 
     pub fn count(&self, what: &str) {

@@ -61,8 +61,8 @@ impl Inner {
         let is_excused = !of_key.excuses.is_empty();
         let binds = is_held && of_key.excuses.iter().any(|it| it.binds_others);
         let free = since(&mut of_key.free, !(may_have || binds));
-        let is_unused = free.is_some() && waiting.clone().next().is_none();
-        let is_kept = is_unused && is_held && !is_excused;
+        let is_asked = waiting.clone().next().is_some();
+        let is_kept = free.is_some() && is_held && !is_asked && !is_excused;
         // Before a key that nobody has is granted, or a lease that nobody has is released.
         let may_fail = !course.faults.is_empty() || course.kills;
         let bound = Duration::from_secs(if may_fail { 16 } else { 4 });

@@ -28,8 +28,8 @@ impl Task {
         }
     }
 
-    /// Waits for what the task asked for, unless it drops the future, and perhaps does not poll it for a while. `None` if the future
-    /// was dropped.
+    /// Waits for what the task asked for, unless it drops the future, and perhaps does not poll it for a while. `None` if
+    /// the future was dropped.
     pub async fn awaits<T, E: fmt::Display>(
         &self,
         asked: impl Future<Output = Result<T, E>>,
@@ -47,13 +47,11 @@ impl Task {
             let answer = asked.await;
             (answer, self.ledger.waited(number))
         };
-        let ledger = &self.ledger;
         let mut asked = pin!(asked);
         let kind = self.below(100);
-        let limit = self.millis(300);
-        let _gone = OnDrop(|| drop(ledger.waited(number)));
+        let _gone = OnDrop(|| drop(self.ledger.waited(number)));
         let answer = match kind {
-            0..15 => timeout(limit, asked).await.ok(),
+            0..15 => timeout(self.millis(300), asked).await.ok(),
             15.. if kind < 15 + often => 'answer: {
                 for _ in 0..2 {
                     let alone = self.millis(alone);
@@ -61,12 +59,12 @@ impl Task {
                     if let Ok(done) = timeout(driven, asked.as_mut()).await {
                         break 'answer Some(done);
                     }
-                    ledger.polls(number, false);
+                    self.ledger.polls(number, false);
                     if !is_long {
                         self.server.state().note_trouble(Instant::now() + alone);
                     }
                     sleep(alone).await;
-                    ledger.polls(number, true);
+                    self.ledger.polls(number, true);
                 }
                 Some(asked.await)
             }
