@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     course::{CALL_TIMEOUT, Fault},
     judge::Judge,
-    server::{Server, State, describe},
+    server::{Server, State, comes, describe},
     task::OnDrop,
 };
 
@@ -33,6 +33,8 @@ pub struct Connection {
     /// When this is cancelled, nothing of the client arrives any more, but perhaps what is on its way.
     pub killed: CancellationToken,
     rng: Mutex<Rng>,
+    /// Until when the way is broken.
+    broken: Arc<Mutex<Instant>>,
 }
 
 /// What happens to a request.
@@ -50,6 +52,8 @@ struct Fate {
     error: Error,
     /// How long the server stands still from the arrival on.
     still: Duration,
+    /// How long the way is broken from then on.
+    outage: Duration,
     /// Whether it arrives although its client is killed meanwhile.
     survives: bool,
 }
@@ -79,6 +83,7 @@ impl Fate {
             }
             Fault::Stalled => self.stall = long / 8,
             Fault::Still => self.still = long * 3 / 4,
+            Fault::Outage => self.outage = CALL_TIMEOUT + long / 2,
         }
     }
 }
@@ -90,6 +95,7 @@ impl Connection {
             client,
             killed: CancellationToken::new(),
             rng: Mutex::new(server.course.rng(client, 0, 0)),
+            broken: Arc::new(Mutex::new(Instant::now())),
             server,
         })
     }
@@ -112,9 +118,19 @@ impl Connection {
             patience: GIVES_UP,
             error: Error::Interrupted { store, source },
             still: Duration::ZERO,
+            outage: Duration::ZERO,
             survives: rng.bool(),
         };
         let (chosen, long) = (rng.u32(0..1_000), Duration::from_millis(rng.u64(0..4_000)));
+        let soon = Duration::from_millis(course.way);
+        if Instant::now() < *self.broken.lock() {
+            (fate.out, fate.patience) = (None, soon);
+            fate.error = Error::Unreachable {
+                store,
+                source: Cause::text("an outage"),
+            };
+            return fate;
+        }
         let mut before = 0;
         let kind = course.faults.iter().find_map(|(&kind, share)| {
             before += share;
@@ -125,7 +141,7 @@ impl Connection {
         };
         state.faults_left -= 1;
         state.count(&kind.name());
-        fate.meets(kind, rng.bool(), Duration::from_millis(course.way), long);
+        fate.meets(kind, rng.bool(), soon, long);
         let ways = fate.out.zip(fate.back).map(|(out, back)| out + back);
         let lasts = ways.unwrap_or(fate.patience) + fate.stall + fate.still;
         state.note_trouble(Instant::now() + lasts + USUAL);
@@ -191,10 +207,15 @@ impl Connection {
         work: impl FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
     ) -> impl Future<Output = Option<Result<T, Error>>> + Send + 'static {
         let (server, client, killed) = (self.server.clone(), self.client, self.killed.clone());
+        let broken = self.broken.clone();
         async move {
             passes(fate.out?).await;
             if killed.is_cancelled() && !fate.survives {
                 return None;
+            }
+            // A request whose connection broke has passed the way already.
+            if fate.patience == GIVES_UP {
+                comes(|| *broken.lock()).await;
             }
             server.answers(fate.still).await;
             let came = server.state().now();
@@ -207,9 +228,15 @@ impl Connection {
                     let record = record.map_or_else(String::new, |it| describe(&it, came));
                     format!("{what} of client {client}: {}; {record}", short(&outcome))
                 });
+                if !fate.outage.is_zero() {
+                    let mended = Instant::now() + fate.outage;
+                    *broken.lock() = mended;
+                    state.note_trouble(mended + USUAL);
+                }
                 outcome
             };
             passes(fate.back?).await;
+            comes(|| *broken.lock()).await;
             Some(outcome)
         }
     }

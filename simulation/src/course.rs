@@ -27,6 +27,9 @@ pub enum Fault {
     Stalled,
     /// The server stands still for up to three seconds.
     Still,
+    /// The way of the client to the server breaks for two to four seconds: what the client sends fails at once, and what
+    /// is on its way arrives when the way is mended.
+    Outage,
 }
 
 impl Fault {
@@ -105,6 +108,8 @@ pub struct Course {
     pub jobs: bool,
     /// Whether all tasks hold a key for a short time only, and for a long ttl.
     pub is_contended: bool,
+    /// Whether many tasks come for the same key in a crowd, readers and writers, and wait to the end.
+    pub is_crowded: bool,
 }
 
 impl Course {
@@ -119,7 +124,13 @@ impl Course {
                 }
             }
         }
-        let (clients, tasks, steps) = (rng.usize(1..=3), rng.usize(1..=5), rng.usize(4..=24));
+        let is_crowded = rng.u8(0..4) == 0;
+        let (clients, steps) = (rng.usize(1..=3), rng.usize(4..=24));
+        let tasks = if is_crowded {
+            rng.usize(4..=12)
+        } else {
+            rng.usize(1..=5)
+        };
         // Each number is that of a step.
         let all = (0..clients * tasks * steps)
             .map(|it| (it / (tasks * steps), it / steps % tasks, it % steps));
@@ -131,7 +142,9 @@ impl Course {
             steps: all.collect(),
             rests: choose(&mut rng, &[0, 0, 6, 20]),
             shares_owner: rng.u8(0..8) == 0,
-            keys: keys.take(rng.usize(1..=2)).collect(),
+            keys: keys
+                .take(if is_crowded { 1 } else { rng.usize(1..=2) })
+                .collect(),
             faults,
             fault_budget: choose(&mut rng, &[1, 4, 16, 60, 250]),
             way: choose(&mut rng, &[0, 1, 5, 30, 80]),
@@ -141,10 +154,19 @@ impl Course {
             kills: rng.u8(0..6) == 0,
             steps_clock: rng.u8(0..4) == 0,
             leaves_futures: rng.u8(0..4) == 0,
-            shared: choose(&mut rng, &[10, 35, 60]),
-            sticky: choose(&mut rng, &[0, 0, 20, 60, 100]),
+            shared: if is_crowded {
+                60
+            } else {
+                choose(&mut rng, &[10, 35, 60])
+            },
+            sticky: if is_crowded {
+                0
+            } else {
+                choose(&mut rng, &[0, 0, 20, 60, 100])
+            },
             jobs: rng.u8(0..3) == 0,
-            is_contended: rng.u8(0..3) == 0,
+            is_contended: is_crowded || rng.u8(0..3) == 0,
+            is_crowded,
             ends_runtime: rng.u8(0..6) == 0,
         }
     }

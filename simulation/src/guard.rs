@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Terms {
     /// Whether it was asked for beside another one of its owner.
     pub is_reentrant: bool,
+    /// For how long it stays with the client without a guard; zero if it does not.
+    pub idle: Duration,
     /// The store may have made it shared, although the answer has not come.
     pub may_be_shared: bool,
 }

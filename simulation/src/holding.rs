@@ -23,8 +23,12 @@ impl Task {
         let Some(lease) = &guard.lease else {
             return;
         };
-        let is_long = !self.server.course.is_contended && self.now_and_then(8);
-        let most = if is_long { 3_000 } else { 40 };
+        let course = &self.server.course;
+        let most = match self.now_and_then(8) {
+            _ if course.is_crowded => 5,
+            true if !course.is_contended => 3_000,
+            _ => 40,
+        };
         let _ = timeout(self.millis(most), lease.lost()).await;
         self.ledger.check();
         if self.now_and_then(8) {
@@ -48,7 +52,7 @@ impl Task {
             let _ = timeout(time, lease.lost()).await;
         }
         let terms = guard.terms.get();
-        self.may_stay(lease.key());
+        self.may_stay(lease.key(), terms.idle);
         if let Some(lease) = guard.into_lease() {
             self.gives_up(lease, terms).await;
         }

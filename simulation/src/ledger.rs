@@ -36,6 +36,8 @@ pub struct Wait {
     pub is_in_turn: bool,
     /// Whether it wants to share the key.
     pub is_shared: bool,
+    /// For how long a lease that it is granted stays with its client without a guard; zero if it does not.
+    pub idle: Duration,
     /// Since when it is polled whenever it is woken. `None` if its task leaves it alone.
     pub polled_since: Option<Instant>,
     /// How often a task of its client, which may be this one, was left alone.

@@ -110,15 +110,17 @@ impl Server {
     /// Waits while the server stands still. It begins to do so, for this long, unless it does so already.
     pub async fn answers(&self, still: Duration) {
         let now = Instant::now();
-        let mut until = self.state().stands_until;
-        if until <= now {
-            until = now + still;
-            self.state().stands_until = until;
+        if self.state().stands_until <= now {
+            self.state().stands_until = now + still;
         }
-        while until > Instant::now() {
-            sleep_until(until).await;
-            until = self.state().stands_until;
-        }
+        comes(|| self.state().stands_until).await;
+    }
+}
+
+/// Waits for an instant that may move meanwhile.
+pub async fn comes(at: impl Fn() -> Instant) {
+    while Instant::now() < at() {
+        sleep_until(at()).await;
     }
 }
 

@@ -46,7 +46,8 @@ impl Task {
         {
             *self.rng.borrow_mut() = course.rng(client, number + 1, step + 1);
             let rests = self.now_and_then(course.rests);
-            let pause = self.millis(if rests { 4_000 } else { 50 });
+            let pause = if course.is_crowded { 20 } else { 50 };
+            let pause = self.millis(if rests { 4_000 } else { pause });
             // A ticket may be sent to a task that does nothing else.
             let came = self.ledger.ticket_came.notified();
             let is_sent = timeout(pause, came).await.is_ok();
@@ -141,7 +142,8 @@ impl Task {
     pub async fn acquire(&self, key: &Key, enters: bool) -> bool {
         let (ttl, idle) = (self.ttl(), self.idle());
         let is_reentrant = enters || self.now_and_then(8);
-        let limit = (enters || self.now_and_then(25)).then(|| self.millis(500));
+        let gives_up = !self.server.course.is_crowded && self.now_and_then(25);
+        let limit = (enters || gives_up).then(|| self.millis(500));
         let is_shared = self.now_and_then(self.server.course.shared);
         let is_barging = self.now_and_then(5);
         let goes_to_the_front = self.is_wrong(Judge::QueueOfProcess) && self.now_and_then(30);
@@ -172,7 +174,7 @@ impl Task {
         let mut wait = self.wait(slice::from_ref(key));
         // Who waits for no time takes no turn.
         wait.is_in_turn = !(is_barging || is_reentrant || limit == Some(Duration::ZERO));
-        wait.is_shared = is_shared;
+        (wait.is_shared, wait.idle) = (is_shared, idle);
         self.say(|| {
             let how = (is_shared, is_reentrant, is_barging);
             let how = format!("shared, reentrant, barging: {how:?}");
@@ -194,7 +196,9 @@ impl Task {
             Ok(Vec::new())
         };
         let at_once = Some(Duration::ZERO);
-        self.gets(asked, self.wait(&[key]), at_once, false).await;
+        let mut wait = self.wait(&[key]);
+        wait.idle = idle;
+        self.gets(asked, wait, at_once, false).await;
     }
 
     async fn set(&self) {
@@ -207,7 +211,9 @@ impl Task {
             self.count("set");
             Ok(set.into_leases())
         };
-        self.gets(asked, self.wait(keys), None, false).await;
+        let mut wait = self.wait(keys);
+        wait.idle = idle;
+        self.gets(asked, wait, None, false).await;
     }
 
     async fn permits(&self) {
@@ -231,7 +237,7 @@ impl Task {
     ) -> bool {
         let (answer, wait) = self.awaits(asked, wait, limit).await;
         for key in &wait.keys {
-            self.may_stay(key);
+            self.may_stay(key, wait.idle);
         }
         let is_dropped = answer.is_none();
         if let Some(Ok(leases)) = answer {
@@ -244,6 +250,7 @@ impl Task {
     async fn has(&self, leases: Vec<Lease>, wait: &Wait, is_reentrant: bool) {
         let terms = Terms {
             is_reentrant,
+            idle: wait.idle,
             may_be_shared: false,
         };
         let guard = |lease| Guard::new(self.client, lease, terms, wait.began);
@@ -257,11 +264,10 @@ impl Task {
         }
     }
 
-    /// The key may stay with the client now, whether the task has had it or not, if leases do.
-    pub fn may_stay(&self, key: &Key) {
-        if self.server.course.sticky > 0 {
-            let longest = Duration::from_millis(IDLE[2]);
-            self.ledger.excuse(key, longest + CALL, false);
+    /// The key may stay with the client now, although no task got it.
+    pub fn may_stay(&self, key: &Key, idle: Duration) {
+        if !idle.is_zero() {
+            self.ledger.excuse(key, idle + CALL, false);
         }
     }
 }

@@ -10,7 +10,7 @@ use leasehold::{Leases, testing::seed_thread};
 use tokio::{
     runtime::{self, Handle},
     task::{JoinHandle, LocalSet},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -26,6 +26,8 @@ use crate::{
 
 /// Longer than anything goes on after the last fault.
 const QUIET: Duration = Duration::from_secs(60);
+/// How often the judges look then.
+const LOOK: Duration = Duration::from_secs(2);
 /// For so long the world sleeps at least while something happens.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -273,7 +275,9 @@ pub async fn is_clean(ledger: &Ledger, has_killed: bool) {
     server.state().faults_left = 0;
     let mut quiet = Instant::now() + QUIET;
     while Instant::now() < quiet {
-        sleep_until(quiet).await;
+        // What was left a moment ago is judged by a later look.
+        ledger.look();
+        sleep(LOOK).await;
         // A request that makes the server stand still may itself have waited for it.
         quiet = quiet.max(server.state().trouble + QUIET);
     }

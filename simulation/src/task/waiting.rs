@@ -20,6 +20,7 @@ impl Task {
             began: Instant::now(),
             is_in_turn: false,
             is_shared: false,
+            idle: Duration::ZERO,
             polled_since: None,
             silences: 0,
             turns: 0,
