@@ -33,8 +33,6 @@ pub struct Connection {
     /// When this is cancelled, nothing of the client arrives any more, but perhaps what is on its way.
     pub killed: CancellationToken,
     rng: Mutex<Rng>,
-    /// Until when the way is broken.
-    broken: Arc<Mutex<Instant>>,
 }
 
 /// What happens to a request.
@@ -95,7 +93,6 @@ impl Connection {
             client,
             killed: CancellationToken::new(),
             rng: Mutex::new(server.course.rng(client, 0, 0)),
-            broken: Arc::new(Mutex::new(Instant::now())),
             server,
         })
     }
@@ -123,7 +120,7 @@ impl Connection {
         };
         let (chosen, long) = (rng.u32(0..1_000), Duration::from_millis(rng.u64(0..4_000)));
         let soon = Duration::from_millis(course.way);
-        if Instant::now() < *self.broken.lock() {
+        if Instant::now() < state.mended(self.client) {
             (fate.out, fate.patience) = (None, soon);
             fate.error = Error::Unreachable {
                 store,
@@ -207,7 +204,6 @@ impl Connection {
         work: impl FnOnce(&mut State, DateTime<Utc>) -> Result<T, Error> + Send + 'static,
     ) -> impl Future<Output = Option<Result<T, Error>>> + Send + 'static {
         let (server, client, killed) = (self.server.clone(), self.client, self.killed.clone());
-        let broken = self.broken.clone();
         async move {
             passes(fate.out?).await;
             if killed.is_cancelled() && !fate.survives {
@@ -215,7 +211,7 @@ impl Connection {
             }
             // A request whose connection broke has passed the way already.
             if fate.patience == GIVES_UP {
-                comes(|| *broken.lock()).await;
+                comes(|| server.state().mended(client)).await;
             }
             server.answers(fate.still).await;
             let came = server.state().now();
@@ -230,13 +226,13 @@ impl Connection {
                 });
                 if !fate.outage.is_zero() {
                     let mended = Instant::now() + fate.outage;
-                    *broken.lock() = mended;
+                    state.outages.insert(client, mended);
                     state.note_trouble(mended + USUAL);
                 }
                 outcome
             };
             passes(fate.back?).await;
-            comes(|| *broken.lock()).await;
+            comes(|| server.state().mended(client)).await;
             Some(outcome)
         }
     }

@@ -54,6 +54,8 @@ pub struct State {
     pub permits: HashMap<(Quota, DateTime<Utc>, PermitId), u32>,
     /// Until when the server stands still.
     pub stands_until: Instant,
+    /// When the broken way of a client is mended, or was.
+    pub outages: BTreeMap<usize, Instant>,
     /// How many faults are left.
     pub faults_left: u32,
     /// Until when the last fault has an effect, as far as is known.
@@ -86,6 +88,7 @@ impl Server {
             limiters: HashMap::new(),
             permits: HashMap::new(),
             stands_until: now,
+            outages: BTreeMap::new(),
             faults_left: course.fault_budget,
             trouble: now,
             evicted: BTreeMap::new(),
@@ -155,6 +158,11 @@ impl State {
         self.options.wrong == Some(judge)
     }
 
+    /// When the way of a client is mended, or was.
+    pub fn mended(&self, client: usize) -> Instant {
+        self.outages.get(&client).copied().unwrap_or(self.began)
+    }
+
     /// The time by the server's clock, in whole milliseconds.
     pub fn now(&self) -> DateTime<Utc> {
         let elapsed = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX / 4);
@@ -167,6 +175,7 @@ impl State {
         (self.began, self.stands_until, self.trouble) = (began, now, now);
         self.faults_left = 0;
         self.evicted.clear();
+        self.outages.clear();
         self.evictions = 0;
         self.is_over = false;
     }
