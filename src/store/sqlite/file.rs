@@ -71,7 +71,7 @@ impl File {
             base: clock.used_base(),
         };
         if clock.is_of_new_boot && !is_readonly {
-            this.change(|_| Ok(()))?;
+            this.change(|| (), |_, ()| Ok(()))?;
         }
         Ok(this)
     }
@@ -83,10 +83,12 @@ impl File {
         }
     }
 
-    /// Runs `work` in a write transaction, and commits it if something was written.
-    pub(super) fn change<T>(
+    /// Runs `work` in a write transaction, and commits it if something was written. `begun` runs when the transaction
+    /// has begun, before its time is read, and `work` gets what it returns.
+    pub(super) fn change<B, T>(
         &mut self,
-        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Error>,
+        begun: impl FnOnce() -> B,
+        work: impl FnOnce(&mut Transaction<'_>, B) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if self.is_readonly {
             let problem = Cause::text("this user may only read it");
@@ -98,10 +100,11 @@ impl File {
         let behavior = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(behavior);
         let transaction = transaction.map_err(classify)?;
+        let begun = begun();
         let clock =
             FileClock::read(&transaction, self.boot.as_deref(), self.base).map_err(classify)?;
         let mut change = clock.transaction(&transaction, &self.path);
-        let done = work(&mut change)?;
+        let done = work(&mut change, begun)?;
         if change.has_written || clock.is_of_new_boot {
             clock.write(&transaction).map_err(classify)?;
             self.has_written = true;

@@ -1,6 +1,10 @@
 //! The changes that wait for the file. They are committed together, because a commit waits for the disk.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, select, sync::oneshot};
@@ -10,6 +14,8 @@ use crate::{model::Error, runtime};
 
 /// The most changes of one transaction. The changes of other processes wait until it ends.
 const LARGEST: usize = 256;
+/// After this time a transaction begins no further change, because a change may be of many rows.
+const LONGEST: Duration = Duration::from_millis(10);
 
 /// The open file, and the changes that wait for it.
 #[derive(Clone)]
@@ -49,6 +55,8 @@ impl SharedFile {
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        // Without a runtime nothing is begun.
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (answer, mut answered) = oneshot::channel();
         let (outcome, mut ended) = oneshot::channel();
         let work = Box::new(move |transaction: &mut Transaction<'_>| {
@@ -67,11 +75,8 @@ impl SharedFile {
                 file = self.file.clone().lock_owned() => file,
             };
             let waiting = self.waiting.clone();
-            blocking(move || {
-                carry_out(&mut file, &waiting);
-                Ok(())
-            })
-            .await?;
+            let done = runtime.spawn_blocking(move || carry_out(&mut file, &waiting));
+            done.await.map_err(|error| runtime::no_outcome(&error))?;
         }
     }
 }
@@ -79,17 +84,23 @@ impl SharedFile {
 /// Carries out the changes that wait, in one transaction.
 fn carry_out(file: &mut File, waiting: &Mutex<VecDeque<Change>>) {
     let next = || waiting.lock().pop_front();
+    let before = waiting.lock().len();
+    // A change that came after the clock was read would get a time from before it was asked for, and its lease would
+    // end in the file before it ends for its holder.
+    let count = || waiting.lock().len().min(LARGEST);
     let mut done = Vec::new();
-    let committed = file.change(|transaction| {
-        while done.len() < LARGEST
-            && let Some(Change { work, outcome }) = next()
-        {
+    let committed = file.change(count, |transaction, count| {
+        let began = Instant::now();
+        let changes = (0..count).take_while(|_| began.elapsed() < LONGEST);
+        for Change { work, outcome } in changes.map_while(|_| next()) {
+            // Nobody waits for it any more.
             if outcome.is_closed() {
                 continue;
             }
             let result = work(transaction);
             done.push((outcome, result.clone()));
-            if transaction.is_undone() {
+            // Of a change that failed in a damaged file a half may be left.
+            if transaction.is_undone() || matches!(result, Err(Error::File { .. })) {
                 return result;
             }
         }
@@ -97,7 +108,8 @@ fn carry_out(file: &mut File, waiting: &Mutex<VecDeque<Change>>) {
     });
     if committed.is_err() && done.is_empty() {
         // There was no transaction. To each of the changes that waited for this one the same would happen.
-        done.extend(std::iter::from_fn(next).map(|it| (it.outcome, Ok(()))));
+        let failed = (0..before).map_while(|_| next());
+        done.extend(failed.map(|it| (it.outcome, Ok(()))));
     }
     for (outcome, result) in done {
         let _ = outcome.send(committed.clone().and(result));
@@ -111,4 +123,40 @@ pub(super) async fn blocking<T: Send + 'static>(
     let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
     let done = runtime.spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(runtime::no_outcome(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use chrono::TimeDelta;
+    use futures::future::poll_immediate;
+    use tokio::time::sleep;
+
+    use super::{super::opening::Make, *};
+
+    /// A holder counts its lease from the instant before it asks, so a change must not be judged by an earlier time.
+    #[tokio::test]
+    async fn a_change_that_comes_while_others_are_carried_out_has_a_later_time() {
+        const WORKS: Duration = Duration::from_millis(5);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("locks.db");
+        let file = SharedFile::new(File::open(&path, Make::IfMissing).unwrap());
+        let (started, has_started) = oneshot::channel();
+        let (goes_on, may_go_on) = mpsc::channel();
+        let mut first = Box::pin(file.change(move |transaction| {
+            started.send(()).unwrap();
+            may_go_on.recv().unwrap();
+            Ok(transaction.now)
+        }));
+        assert!(poll_immediate(&mut first).await.is_none());
+        has_started.await.unwrap();
+        sleep(WORKS).await;
+        let mut second = Box::pin(file.change(|transaction| Ok(transaction.now)));
+        assert!(poll_immediate(&mut second).await.is_none());
+        goes_on.send(()).unwrap();
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        let later = TimeDelta::from_std(WORKS).unwrap();
+        assert!(second - first >= later, "{first} {second}");
+    }
 }
