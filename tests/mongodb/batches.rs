@@ -239,8 +239,8 @@ async fn requests_on_other_terms_have_statements_of_their_own() {
     asked[7] = asked[7].clone().tick(Tick::counter(1));
     let answers = acquired(&store, &asked).await;
     assert!(answers.iter().all(is_granted), "{answers:?}");
-    // Four kinds of terms, and three that never share.
-    assert_eq!(statements(&commands), (7, 4));
+    // Two on the same terms, three on terms of their own, and three that never share.
+    assert_eq!(statements(&commands), (7, 1));
     for request in &asked {
         let state = store.inspect(&request.key).await.unwrap().unwrap();
         let [holder] = &state.holders[..] else {
@@ -289,6 +289,22 @@ async fn what_the_one_statement_does_not_grant_is_asked_for_by_itself() {
     };
     assert_eq!(held.holders()[0].lease, other.lease);
     assert!(answers[3].is_err(), "{answers:?}");
+}
+
+/// An upsert under a clock that has no fence leaves a document with nothing but its key.
+#[tokio::test]
+async fn an_empty_document_of_a_known_key_is_granted() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let (collection, store) = (fixture.collection().await, fixture.store().await);
+    let keys: Vec<_> = (0..3).map(|number| ask(number).key).collect();
+    let known: Vec<_> = keys.iter().map(exclusive).collect();
+    acquired(&store, &known).await;
+    release(&store, &known).await;
+    let empty = doc! { "_id": keys[1].as_str() };
+    collection.replace_one(empty.clone(), empty).await.unwrap();
+    let asked: Vec<_> = keys.iter().map(exclusive).collect();
+    let answers = acquired(&store, &asked).await;
+    assert!(answers.iter().all(is_granted), "{answers:?}");
 }
 
 /// A place that counts keeps a key that exists from a batch.

@@ -52,12 +52,12 @@ impl Pipelines<'_> {
         keys.for_each(|key| self.store.known_keys.lock().insert(key));
         // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().zip(own).map(async |(request, own)| {
-            let failure = own.and_then(|index| result.failed.get(&index));
             Ok(match request {
                 BatchRequest::Acquire(request) => {
-                    BatchAnswer::Acquire(self.acquired(&result, failure, request).await?)
+                    BatchAnswer::Acquire(self.acquired(&result, own, request).await?)
                 }
                 BatchRequest::Release(request) => {
+                    let failure = own.and_then(|index| result.failed.get(&index));
                     BatchAnswer::Release(self.released(failure, request).await?)
                 }
             })
@@ -75,20 +75,30 @@ impl Pipelines<'_> {
     ) -> (Vec<Document>, Vec<Option<usize>>) {
         let retention = self.store.retention;
         let known = self.store.known_keys.lock();
-        let mut together: Vec<Vec<&AcquireRequest>> = Vec::new();
+        let may_share = |request: &AcquireRequest| {
+            !is_sharded && statements::is_plain(request) && known.contains(&request.key)
+        };
+        let mut groups: Vec<Vec<&AcquireRequest>> = Vec::new();
+        let plain = requests.iter().filter_map(|request| match request {
+            BatchRequest::Acquire(request) if may_share(request) => Some(&**request),
+            BatchRequest::Acquire(_) | BatchRequest::Release(_) => None,
+        });
+        for request in plain {
+            let alike = |group: &&mut Vec<_>| statements::are_alike(group[0], request);
+            match groups.iter_mut().find(alike) {
+                Some(group) => group.push(request),
+                None => groups.push(vec![request]),
+            }
+        }
+        groups.retain(|group| group.len() > 1);
+        let shares = |request: &AcquireRequest| {
+            let mut shared = groups.iter().flatten();
+            shared.any(|it| std::ptr::eq(*it, request))
+        };
         let (mut statements, mut own) = (Vec::new(), Vec::new());
         for request in requests {
             let (key, update) = match request {
-                BatchRequest::Acquire(request)
-                    if !is_sharded
-                        && statements::is_plain(request)
-                        && known.contains(&request.key) =>
-                {
-                    let mut groups = together.iter_mut();
-                    match groups.find(|it| statements::are_alike(it[0], request)) {
-                        Some(group) => group.push(request),
-                        None => together.push(vec![request]),
-                    }
+                BatchRequest::Acquire(request) if shares(request) => {
                     own.push(None);
                     continue;
                 }
@@ -106,7 +116,7 @@ impl Pipelines<'_> {
             statements.push(statement(key, update, true));
         }
         let acquire = |group: &Vec<_>| statements::acquire_together(group[0], group, retention);
-        statements.extend(together.iter().map(acquire));
+        statements.extend(groups.iter().map(acquire));
         (statements, own)
     }
 
@@ -114,10 +124,10 @@ impl Pipelines<'_> {
     async fn acquired(
         self,
         result: &BulkResult,
-        failure: Option<&Document>,
+        own: Option<usize>,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
-        if let Some(error) = failure {
+        if let Some(error) = own.and_then(|index| result.failed.get(&index)) {
             // Another request inserted the key at the same moment.
             if is_statement_race(error) {
                 return self.acquire_again(request).await;
@@ -126,7 +136,12 @@ impl Pipelines<'_> {
             return Err(self.explain_failure(&request.key, error).await);
         }
         if let Some(document) = result.documents.get(request.key.as_str()) {
-            let (record, now) = timed(decode::lock(document, &request.key)?)?;
+            let lock = decode::lock(document, &request.key);
+            // An upsert may have left an empty document, which only a statement of the key's own grants.
+            if own.is_none() && lock.is_err() {
+                return self.acquire_again(request).await;
+            }
+            let (record, now) = timed(lock?)?;
             match answered(&record, request, now)? {
                 // The document that was read may show a done tick that no majority has yet. Or the holder has left
                 // between the two commands. It may have been this lease itself.
