@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use leasehold::{
-    Fence,
-    store::{Access, Permits},
-};
+use leasehold::store::{Access, LastDone, Permits};
 
 use super::{judges::*, server::Fault, state::*, *};
 
@@ -29,10 +26,8 @@ controls! {
     a_lease_expires_a_tick_early: in_turn violates EXCLUSION by |_, record| {
         record.holders.iter_mut().for_each(|it| it.expires_at -= TICK);
     };
-    readers_enter_beside_a_writer: conversions violates EXCLUSION by |call, record| {
-        if call.ask == Ask::Acquire && call.terms.access == Access::Shared {
-            record.holders.clear();
-        }
+    readers_enter_beside_a_writer: conversions violates EXCLUSION by |call, record| if call.terms.access == Access::Shared {
+        record.holders.clear();
     };
     permits_are_not_counted: permits violates EXCLUSION by |call, _| {
         call.terms.access = Access::Permits(Permits::new(1, 9).unwrap());
@@ -46,31 +41,32 @@ controls! {
             *fence = mine.fence;
         }
     };
-    a_fence_is_forgotten: in_turn violates FENCES by |_, record| record.fence = Fence::new(0);
-    an_eviction_forgets_the_fence: in_turn violates FENCES by |call, record| {
-        if call.ask == Ask::Evict {
-            record.fence = Fence::new(0);
-        }
+    a_fence_is_forgotten: in_turn violates FENCES by |_, record| record.fence = leasehold::Fence::new(0);
+    an_eviction_forgets_the_fence: in_turn violates FENCES by |call, record| if call.ask == Ask::Evict {
+        record.fence = leasehold::Fence::new(0);
     };
-    readers_pass_a_writer: readers_and_a_writer_in_turn violates ORDER by |call, _| {
-        if call.terms.access == Access::Shared {
-            call.terms.turn = Turn::Barging;
-        }
+    readers_pass_a_writer: readers_and_a_writer_in_turn violates ORDER by |call, _| if call.terms.access == Access::Shared {
+        call.terms.turn = Turn::Barging;
+    };
+    an_upgrade_forgets_the_fence: conversions violates FENCES by |call, record| if let Ask::Convert(..) = call.ask {
+        record.fence = leasehold::Fence::new(0);
+    };
+    an_upgrade_beside_a_reader: conversions violates EXCLUSION by |call, record| if let Ask::Convert(..) = call.ask {
+        record.holders.retain(|it| it.lease == call.terms.lease);
+    };
+    a_tick_of_another_is_ones_own: once violates ONCE by |call, record| if let LastDone::Tick(it) = &mut record.done {
+        it.lease = call.terms.lease;
     };
     a_done_tick_is_granted: once violates ONCE by |call, _| call.terms.tick = None;
-    a_done_tick_is_forgotten: once violates ONCE by |call, _| {
-        if let Ask::Release(tick) = &mut call.ask {
-            *tick = None;
-        }
+    a_done_tick_is_forgotten: once violates ONCE by |call, _| if let Ask::Release(tick) = &mut call.ask {
+        *tick = None;
     };
     places_count_for_ever: in_turn violates DEAD by |call, record| {
         record.expires_at = call.now;
         record.waiters.iter_mut().for_each(|it| it.until = call.now + TICK);
     };
     the_last_comes_first: in_turn violates FREE by |_, record| record.waiters.reverse();
-    nobody_leaves: in_turn violates PLACES by |call, _| {
-        if let Ask::Leave(it) = &mut call.ask {
-            *it = waiter(CLIENTS);
-        }
+    nobody_leaves: in_turn violates PLACES by |call, _| if let Ask::Leave(it) = &mut call.ask {
+        *it = waiter(CLIENTS);
     };
 }

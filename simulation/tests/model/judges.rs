@@ -47,10 +47,11 @@ pub fn rising(state: &mut State, fence: Option<Fence>) {
     state.newest = state.newest.max(fence);
 }
 
-/// A client is told that its tick is done: first by the release of a live lease, and then again.
-pub fn done(state: &mut State, tick: Tick, is_live: bool) {
-    state.violates(ONCE, is_live != (state.done < Some(tick)));
-    state.done = Some(tick);
+/// This client is told that its tick is done: first by the release of a live lease, and then again.
+pub fn done(state: &mut State, tick: Tick, client: usize, is_live: bool) {
+    let known = state.done.replace((tick, client));
+    let is_again = is_live && known.is_some_and(|it| it.0 >= tick);
+    state.violates(ONCE, is_again || !is_live && known != state.done);
 }
 
 /// This call found this document, and has granted a lease with this fence.
@@ -67,7 +68,8 @@ pub fn grant(state: &mut State, found: &LockRecord, call: &Call, fence: Option<F
     let is_behind = others.any(|it| it.mode != mode || mode == Mode::Exclusive);
     let may_pass = own.is_some() || terms.turn == Turn::Barging;
     state.violates(ORDER, is_kept && is_behind && !may_pass);
-    state.violates(ONCE, terms.tick.is_some() && terms.tick <= state.done);
+    let done = state.done.map(|it| it.0);
+    state.violates(ONCE, terms.tick.is_some() && terms.tick <= done);
     match own {
         // An owner that enters again has the fence of its other lease.
         Some(own) => state.violates(FENCES, Some(own.fence) != fence),

@@ -113,14 +113,14 @@ pub struct State {
     pub is_ahead: bool,
     /// The newest fence of all grants, upgrades and evictions.
     pub newest: Option<Fence>,
-    /// The newest tick that was done.
-    pub done: Option<Tick>,
+    /// The newest tick that was done, and by which client.
+    pub done: Option<(Tick, usize)>,
     /// The property that was violated.
     pub violated: Option<&'static str>,
 }
 
 /// The other fields of the document make no difference: the client of a lease or a place tells them, or no rule here
-/// reads them. (By the lease of a done tick a rule only knows a repeated release, whose client has gone on.)
+/// reads them.
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for it in &self.document.holders {
@@ -130,7 +130,7 @@ impl Hash for State {
             (it.waiter, it.until).hash(hasher);
         }
         if let LastDone::Tick(it) = &self.document.done {
-            it.tick.hash(hasher);
+            (it.tick, it.lease).hash(hasher);
         }
         (self.document.fence, self.document.expires_at).hash(hasher);
         (self.clients, self.late, self.is_ahead).hash(hasher);

@@ -95,7 +95,7 @@ impl Setting {
             (Ask::Convert(Conversion::Upgrade, _), true, Some(Mode::Shared)) => {
                 judges::rising(state, fence);
             }
-            (Ask::Release(Some(tick)), true, mine) => judges::done(state, tick, mine.is_some()),
+            (Ask::Release(Some(it)), true, of) => judges::done(state, it, client, of.is_some()),
             (Ask::Leave(_), ..) => state.clients[client].waits = false,
             (Ask::Evict, true, _) => {
                 judges::rising(state, Some(state.document.fence));
