@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What happens in a run on average at least, in thousandths. A campaign in which less happens says nothing.
-const FLOORS: [(&str, u64); 22] = [
+const FLOORS: [(&str, u64); 23] = [
     ("exclusive", 8_000),
     ("shared", 2_000),
     ("permits", 400),
@@ -42,6 +42,7 @@ const FLOORS: [(&str, u64); 22] = [
     ("runtime ended", 50),
     ("guard left", 50),
     ("panicked", 60),
+    ("waited in turn", 1_000),
 ];
 /// So few runs prove nothing about how often things happen.
 const FEW: u64 = 300;

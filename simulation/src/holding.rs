@@ -88,7 +88,7 @@ impl Task {
         let is_short = self.now_and_then(30);
         let limit = if is_short { self.millis(60) } else { CALL };
         self.count("converted");
-        self.ledger.converts(self.client, lease.key());
+        self.ledger.takes_back(self.client, lease.key());
         let may_be_shared = |is_so| {
             guard.terms.set(Terms {
                 may_be_shared: is_so,
@@ -158,6 +158,7 @@ impl Task {
                 };
                 self.ledger.excuse(&key, left + ttl, true);
                 self.say(|| format!("detaches {key}"));
+                self.ledger.takes_back(self.client, &key);
                 let _ = lease.detach();
                 self.count("detached");
             }
@@ -168,6 +169,7 @@ impl Task {
     /// Leaves a ticket of the lease for another task.
     fn hands_on(&self, lease: Lease, left: Duration, terms: Terms) {
         self.say(|| format!("makes a ticket of {}", lease.key()));
+        self.ledger.takes_back(self.client, lease.key());
         self.ledger.excuse(lease.key(), left, true);
         let ticket = (lease.into_ticket(), terms);
         self.ledger.tickets.borrow_mut().push(ticket);
@@ -183,6 +185,9 @@ impl Task {
         let resume = self.leases.resume(&ticket).into_future();
         match self.within(CALL, resume).await {
             Ok(Resumed::Live(lease)) => {
+                // A lease that a ticket continues does not stay.
+                let idle = Duration::ZERO;
+                let terms = Terms { idle, ..terms };
                 let guard = Guard::new(self.client, lease, terms, Instant::now());
                 self.say(|| format!("has resumed {guard}"));
                 // It has the fence of the task before it.

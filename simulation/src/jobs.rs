@@ -17,6 +17,8 @@ use crate::{
     task::{CALL, Task},
 };
 
+/// What some calls may take beyond the time that `awaits` adds for all of them.
+const REST: Duration = Duration::from_secs(8);
 /// The window of each limiter.
 const WINDOW: Duration = Duration::from_millis(500);
 
@@ -38,7 +40,7 @@ impl Task {
         let limit = self.millis(3_000);
         self.say(|| "wants a permit of the limiter".to_owned());
         let asked = limiter.permit().wait_for(limit).into_future();
-        let (answer, _) = self.awaits(asked, self.wait(&[]), Some(limit + CALL)).await;
+        let (answer, _) = self.awaits(asked, self.wait(&[]), Some(limit + REST)).await;
         if let Some(Ok(_)) = answer {
             self.ledger.permitted();
         }
@@ -53,7 +55,7 @@ impl Task {
         self.say(|| format!("wants to run tick {tick}"));
         let asked = Instant::now();
         let done = once.run(async |lease: &Lease| {
-            self.ledger.runs(&key, tick);
+            self.ledger.runs(&key, tick, asked);
             self.say(|| format!("runs tick {tick}"));
             self.works_under(lease, asked).await;
             if fails { Err("it failed") } else { Ok(()) }
@@ -84,7 +86,7 @@ impl Task {
 
     /// Works for a while under a lease that the library has: its key, its owner, and until when it counts at most.
     async fn works(&self, of: (&Key, &str, Instant), token: CancellationToken, asked: Instant) {
-        let took = self.millis(60);
+        let took = self.millis(if self.now_and_then(10) { 300 } else { 60 });
         let guard = Rc::new(Guard {
             client: self.client,
             key: of.0.clone(),
@@ -125,7 +127,7 @@ impl Task {
             }
             Ok(())
         });
-        let done = self.awaits(work, self.wait(&[key]), Some(limit + CALL * 2));
+        let done = self.awaits(work, self.wait(&[key]), Some(limit + CALL + REST));
         if AssertUnwindSafe(done).catch_unwind().await.is_err() {
             self.say(|| "its work has panicked".to_owned());
             self.count("panicked");

@@ -101,8 +101,8 @@ struct OfKey {
 struct OfClient {
     /// When one of its tasks last got the key together with others.
     read: Option<Instant>,
-    /// When one of its tasks last began to convert the lease of the key.
-    converted: Option<Instant>,
+    /// When one of its tasks last took back what others were offered.
+    taken_back: Option<Instant>,
     /// Since when it has more places for the key than tasks that wait for it.
     surplus: Option<Instant>,
 }
@@ -179,19 +179,22 @@ impl Ledger {
             return;
         };
         silent.polled_since = is_polled.then(Instant::now);
-        let client = silent.client;
-        let beside = inner.waits.values_mut().filter(|it| it.client == client);
+        let (client, keys) = (silent.client, silent.keys.clone());
+        let is_beside =
+            |it: &&mut Wait| it.client == client && it.keys.iter().any(|key| keys.contains(key));
+        let beside = inner.waits.values_mut().filter(is_beside);
         beside.for_each(|it| it.silences += usize::from(!is_polled));
     }
 
-    /// A task converts the lease of a key: what other tasks of its client were offered under it is taken back. So those
-    /// that asked later may have come before them.
-    pub fn converts(&self, client: usize, key: &Key) {
+    /// A task converts the lease of a key, or gives it away: what other tasks of its client were offered under it is taken
+    /// back. So those that asked later may have come before them a moment ago.
+    pub fn takes_back(&self, client: usize, key: &Key) {
         let mut inner = self.inner.borrow_mut();
-        inner.of_client(client, key).converted = Some(Instant::now());
+        let now = Instant::now();
+        inner.of_client(client, key).taken_back = Some(now);
         let is_of = |it: &&mut Wait| it.client == client && it.keys.contains(key);
         let others = inner.waits.values_mut().filter(is_of);
-        others.for_each(|it| it.passed.clear());
+        others.for_each(|it| it.passed.retain(|&at| at + order::SOON < now));
     }
 
     /// A task does not wait any more.
@@ -271,11 +274,12 @@ impl Ledger {
         }
     }
 
-    /// A tick begins to run.
-    pub fn runs(&self, key: &Key, tick: i64) {
-        if self.inner.borrow().done.contains(&(key.clone(), tick)) {
-            let text = format!("tick {tick} of {key} runs again");
-            self.server.state().accuse(Judge::Tick, text);
+    /// A tick begins to run, for which its task asked at this time.
+    pub fn runs(&self, key: &Key, tick: i64, asked: Instant) {
+        let mut state = self.server.state();
+        let is_done = self.inner.borrow().done.contains(&(key.clone(), tick));
+        if is_done && !may_be_ended(&state, key, asked) {
+            state.accuse(Judge::Tick, format!("tick {tick} of {key} runs again"));
         }
     }
 
@@ -319,10 +323,15 @@ impl Ledger {
 
 /// Whether an operator may have ended the lease behind the guard, which has not heard of it.
 fn is_excused(state: &State, guard: &Guard) -> bool {
+    may_be_ended(state, &guard.key, guard.asked)
+}
+
+/// Whether an operator may have ended a lease of this key that a task asked for at this time, and that has not heard of it.
+fn may_be_ended(state: &State, key: &Key, asked: Instant) -> bool {
     // Until then it may ask, and be granted the lease from memory.
     let heard = |&at: &Instant| at.max(state.trouble) + LOOK;
-    let evicted = state.evicted.get(&guard.key).map(heard);
-    state.evictions > 0 || evicted.is_some_and(|heard| guard.asked < heard)
+    let evicted = state.evicted.get(key).map(heard);
+    state.evictions > 0 || evicted.is_some_and(|heard| asked < heard)
 }
 
 /// Whether the document has the lease of the guard for as long as the guard counts.

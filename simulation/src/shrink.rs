@@ -14,6 +14,10 @@ const TIME: Duration = Duration::from_secs(30);
 /// A smaller course in which the same judge finds something, with fewer clients, tasks, steps and faults.
 pub fn shrink(course: &Course, judge: Judge, options: &Options) -> Course {
     let began = Instant::now();
+    let options = &Options {
+        is_traced: false,
+        ..*options
+    };
     let fails = |course: &Course| {
         let found = run(course, options).violation;
         found.is_some_and(|it| it.judge == judge)

@@ -152,7 +152,10 @@ impl Task {
             acquire = acquire.wait_for(limit);
         }
         if self.now_and_then(30) {
-            acquire = acquire.keep_alive().note("a note");
+            acquire = acquire.keep_alive();
+        }
+        if self.now_and_then(8) {
+            acquire = acquire.note("a note");
         }
         if is_barging || goes_to_the_front {
             acquire = acquire.barging();

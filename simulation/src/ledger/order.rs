@@ -9,8 +9,8 @@ use super::{Inner, Ledger, Wait};
 use crate::{guard::Guard, judge::Judge, task::CALL};
 
 /// After a reader was granted the key, others of its process may come before a writer, as docs/guarantees.md says. A
-/// conversion takes back what tasks of its process were offered, and others may have been offered at that moment.
-const SOON: Duration = Duration::from_millis(200);
+/// conversion or a ticket takes back what tasks of its process were offered, and others may have been offered at that moment.
+pub(super) const SOON: Duration = Duration::from_millis(200);
 /// A task that may be granted a key together with one before it hears of it within this time, and that of a request: a
 /// lease whose answer was late is renewed before its guard is handed out.
 const TOGETHER: Duration = Duration::from_millis(2);
@@ -53,6 +53,9 @@ impl Ledger {
             wait.turns,
             (it.clients - 1) * (it.tasks + 2 + 2 * wait.silences),
         );
+        if is_calm && is_polled {
+            self.server.state().count("waited in turn");
+        }
         if is_calm && is_polled && turns > most {
             let text = format!("{guard} comes after {turns} turns of others, more than {most}");
             self.server.state().accuse(Judge::QueueOfProcesses, text);
@@ -86,7 +89,7 @@ impl Inner {
         let now = Instant::now();
         let of_client = self.of_client(wait.client, &guard.key);
         let follows = of_client.read.is_some_and(|at| now < at + SOON);
-        let is_taken_back = of_client.converted.is_some_and(|at| now < at + SOON);
+        let is_taken_back = of_client.taken_back.is_some_and(|at| now < at + SOON);
         // A task that was not polled may have been granted the key long before it came to tell.
         let is_silent = |since| since > wait.began && now < since + PASSED_OVER;
         if is_taken_back || wait.polled_since.is_none_or(is_silent) {

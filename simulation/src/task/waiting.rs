@@ -42,18 +42,21 @@ impl Task {
         let is_long = self.server.course.leaves_futures;
         let (alone, often) = if is_long { (30_000, 30) } else { (1_500, 10) };
         let driven = self.millis(if self.now_and_then(50) { 0 } else { 200 });
+        let kind = self.below(100);
+        let is_left = (15..15 + often).contains(&kind);
+        let slack = 2 * (Duration::from_millis(alone) + driven);
+        let slack = if is_left { slack } else { Duration::ZERO };
         let bound = limit.map_or(FOR_EVER, |limit| limit + CALL_TIMEOUT + CALL / 2);
-        let asked = self.within(bound + 2 * (Duration::from_millis(alone) + driven), asked);
+        let asked = self.within(bound + slack, asked);
         let asked = async {
             let answer = asked.await;
             (answer, self.ledger.waited(number))
         };
         let mut asked = pin!(asked);
-        let kind = self.below(100);
         let _gone = OnDrop(|| drop(self.ledger.waited(number)));
         let answer = match kind {
             0..15 => timeout(self.millis(300), asked).await.ok(),
-            15.. if kind < 15 + often => 'answer: {
+            _ if is_left => 'answer: {
                 for _ in 0..2 {
                     let alone = self.millis(alone);
                     // It is polled once, or for a while.
@@ -61,7 +64,7 @@ impl Task {
                         break 'answer Some(done);
                     }
                     self.ledger.polls(number, false);
-                    if !is_long {
+                    if !is_long && !wait.keys.is_empty() {
                         self.server.state().note_trouble(Instant::now() + alone);
                     }
                     sleep(alone).await;
