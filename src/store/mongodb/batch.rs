@@ -78,21 +78,22 @@ impl Pipelines<'_> {
         let may_share = |request: &AcquireRequest| {
             !is_sharded && statements::is_plain(request) && known.contains(&request.key)
         };
-        let mut groups: Vec<Vec<&AcquireRequest>> = Vec::new();
+        // The terms of each group, and its requests.
+        let mut groups: Vec<(&AcquireRequest, Vec<&AcquireRequest>)> = Vec::new();
         let plain = requests.iter().filter_map(|request| match request {
             BatchRequest::Acquire(request) if may_share(request) => Some(&**request),
             BatchRequest::Acquire(_) | BatchRequest::Release(_) => None,
         });
         for request in plain {
-            let alike = |group: &&mut Vec<_>| statements::are_alike(group[0], request);
-            match groups.iter_mut().find(alike) {
-                Some(group) => group.push(request),
-                None => groups.push(vec![request]),
+            let mut all = groups.iter_mut();
+            match all.find(|(terms, _)| statements::are_alike(terms, request)) {
+                Some((_, group)) => group.push(request),
+                None => groups.push((request, vec![request])),
             }
         }
-        groups.retain(|group| group.len() > 1);
+        groups.retain(|(_, group)| group.len() > 1);
         let shares = |request: &AcquireRequest| {
-            let mut shared = groups.iter().flatten();
+            let mut shared = groups.iter().flat_map(|(_, group)| group);
             shared.any(|it| std::ptr::eq(*it, request))
         };
         let (mut statements, mut own) = (Vec::new(), Vec::new());
@@ -115,8 +116,9 @@ impl Pipelines<'_> {
             // With an upsert the statement of a release also fails if there is no document.
             statements.push(statement(key, update, true));
         }
-        let acquire = |group: &Vec<_>| statements::acquire_together(group[0], group, retention);
-        statements.extend(groups.iter().map(acquire));
+        for (terms, group) in &groups {
+            statements.push(statements::acquire_together(terms, group, retention));
+        }
         (statements, own)
     }
 

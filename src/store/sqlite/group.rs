@@ -25,9 +25,11 @@ pub(super) struct SharedFile {
     waiting: Arc<Mutex<VecDeque<Change>>>,
 }
 
+type Work = Box<dyn FnOnce(&mut Transaction<'_>) -> Result<(), Error> + Send>;
+
 /// A part of a transaction.
 struct Change {
-    work: Box<dyn FnOnce(&mut Transaction<'_>) -> Result<(), Error> + Send>,
+    work: Work,
     /// Is told when the transaction has ended. If nobody listens any more, the change is left out.
     outcome: oneshot::Sender<Result<(), Error>>,
 }
