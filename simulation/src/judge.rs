@@ -21,6 +21,9 @@ pub enum Judge {
     QueueOfProcess,
     /// A client is not granted a key before a client that has an earlier place. Wrong: the store forgets the places.
     QueueOfProcesses,
+    /// A task that waits is granted a key after so many turns of each other client as its own client has. Wrong: the store
+    /// forgets the places.
+    LongestWait,
     /// A task that waits is granted a key which no task has, within the time that the documents give. Wrong: the store
     /// says of each key that somebody has it.
     Sleeps,

@@ -284,7 +284,7 @@ impl State {
 fn damage(record: &mut LockRecord, wrong: Option<Judge>, now: DateTime<Utc>) {
     match wrong {
         Some(Judge::Exclusion) => record.holders.clear(),
-        Some(Judge::QueueOfProcesses) => record.waiters.clear(),
+        Some(Judge::QueueOfProcesses | Judge::LongestWait) => record.waiters.clear(),
         Some(Judge::Tick) => record.done = LastDone::Nothing,
         Some(Judge::Place) => {
             let long = now + TimeDelta::seconds(60);

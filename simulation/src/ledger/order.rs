@@ -58,7 +58,7 @@ impl Ledger {
         }
         if is_calm && is_polled && turns > most {
             let text = format!("{guard} comes after {turns} turns of others, more than {most}");
-            self.server.state().accuse(Judge::QueueOfProcesses, text);
+            self.server.state().accuse(Judge::LongestWait, text);
         }
     }
 }
