@@ -25,7 +25,7 @@ pub enum Judge {
     /// forgets the places.
     LongestWait,
     /// A task that waits is granted a key which no task has, within the time that the documents give. Wrong: the store
-    /// says of each key that somebody has it.
+    /// says of each key that a stranger has it.
     Sleeps,
     /// A document keeps no lease without a guard for long, if no task waits. Wrong: the store releases no lease, and says
     /// that it does.

@@ -90,9 +90,9 @@ struct OfKey {
     /// When tasks got which fences, and whether they excluded all others.
     fences: Vec<(Instant, Fence, bool)>,
     excuses: Vec<Excuse>,
-    /// Since when nobody has the key.
+    /// When the last task gave the key up. `None` while a task has it.
     free: Option<Instant>,
-    /// Since when the document keeps a lease that nobody has or waits for.
+    /// When the document began to keep a lease that no task has, while no task waits. `None` if it keeps none.
     kept: Option<Instant>,
 }
 

@@ -294,7 +294,7 @@ fn damage(record: &mut LockRecord, wrong: Option<Judge>, now: DateTime<Utc>) {
     }
 }
 
-/// A document in which somebody has the key for a while.
+/// A document in which a stranger has the key for a while.
 fn held(key: &Key, now: DateTime<Utc>) -> LockRecord {
     let (fence, soon) = (Fence::new(1), now + TimeDelta::seconds(1));
     let holder = Holder::exclusive(LeaseId::random(), "somebody".into(), fence, now, soon);

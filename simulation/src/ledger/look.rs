@@ -44,7 +44,7 @@ impl Ledger {
 }
 
 impl Inner {
-    /// What is wrong if a task waits for a key that nobody has, or a document keeps a lease for nobody.
+    /// This finds a task that waits for a key which no task has, and a document that keeps a lease for no task.
     fn key(
         &mut self,
         course: &Course,
@@ -63,7 +63,7 @@ impl Inner {
         let free = since(&mut of_key.free, !(may_have || binds));
         let is_asked = waiting.clone().next().is_some();
         let is_kept = free.is_some() && is_held && !is_asked && !is_excused;
-        // Before a key that nobody has is granted, or a lease that nobody has is released.
+        // The client may take so long to grant a key that no task has, or to release a lease that no task has.
         let may_fail = !course.faults.is_empty() || course.kills;
         let bound = Duration::from_secs(if may_fail { 16 } else { 4 });
         let bound = bound + Duration::from_millis(course.way) * 6;
@@ -88,8 +88,9 @@ impl Inner {
         })
     }
 
-    /// Whether somebody may have a key without a guard. What a killed client sent may still arrive. A task that is not
-    /// polled may have the key without knowing, and one that waits for another key too: a set takes one after the other.
+    /// Whether a client may have a key although no task has a guard. What a killed client sent may still arrive. A task
+    /// that is not polled may have the key without knowing, and one that waits for another key too: a set takes one after
+    /// the other.
     fn may_have(&self, course: &Course, record: &LockRecord, server_now: DateTime<Utc>) -> bool {
         let holds = |client| {
             let owner = course.owner_of(client);
@@ -122,7 +123,7 @@ impl Inner {
     ) -> Option<(Judge, String)> {
         let (now, server_now) = (Instant::now(), state.now());
         let calm = state.trouble + LONGEST_PLACE;
-        // Before a place that nobody needs is given up.
+        // A client may take so long to give up a place that no task needs.
         let bound = Duration::from_millis(200) + Duration::from_millis(course.way) * 6;
         let mut found = None;
         for client in 0..=course.clients {

@@ -49,7 +49,7 @@ impl Pipelines<'_> {
         });
         let shown = keys.clone().map(Key::as_str).collect();
         let result = self.change_many(statements, shown).await?;
-        keys.for_each(|key| self.store.known_keys.lock().insert(key));
+        self.store.known_keys.lock().extend(keys);
         // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().zip(own).map(async |(request, own)| {
             Ok(match request {

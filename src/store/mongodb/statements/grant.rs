@@ -98,8 +98,8 @@ pub(crate) fn is_plain(request: &AcquireRequest) -> bool {
 
 /// Whether two requests differ in nothing but their keys, their leases and their places.
 pub(crate) fn are_alike(one: &AcquireRequest, other: &AcquireRequest) -> bool {
-    let terms = |it: &AcquireRequest| (it.owner.clone(), it.ttl, it.note.clone(), it.fences);
-    terms(one) == terms(other)
+    let are_as_long = one.ttl == other.ttl && one.fences == other.fences;
+    are_as_long && one.owner == other.owner && one.note == other.note
 }
 
 /// Grants each of these requests its key on the same terms, if the key has a document, no live holder, and no place that
