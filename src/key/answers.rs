@@ -9,10 +9,10 @@ use super::{
     call::Call,
     cell::{Refusal, WaiterNo},
     claim::{Claim, Phase},
-    effect::{Answer, Effect, Report},
+    effect::{Answer, Effect, Effects, Report},
     holding::{Holding, Serving},
     place::Wakes,
-    state::{Effects, KeyState},
+    state::KeyState,
     want::{FromMemory, Wait, Want},
 };
 use crate::{
@@ -47,9 +47,10 @@ impl KeyState {
         // A newer request is awaited, and a refusal or an error of this one says nothing about it.
         let is_old = claim.asks() && !was_awaited && is_awaited;
         let counts = !is_old || is_grant || matches!(answer, Answer::Done(_));
-        for left in claim.sent.under_way.iter_mut().filter(|_| counts) {
-            left.is_awaited = false;
-            out.push(Effect::Withdraw(left.call.clone()));
+        if counts {
+            let left = claim.sent.under_way.iter_mut();
+            left.for_each(|it| it.is_awaited = false);
+            claim.sent.withdraw(out);
         }
         claim.note(&answer, is_in_turn);
         if is_grant && claim.asks() && std::mem::take(&mut claim.sent.has_place) {
@@ -84,11 +85,7 @@ impl KeyState {
                 ..
             } => *is_granted_again |= answer.granted_at().is_some(),
             // The lease is held already, and another request for it changes nothing else.
-            Phase::Held(_) if claim.sent.is_unclear => {
-                let lease = claim.lease_state.clone();
-                out.extend(lease.map(Effect::MayBeGrantedAgain));
-            }
-            Phase::Held(_) => {}
+            Phase::Held(_) => claim.note_unclear(),
         }
     }
 
@@ -99,7 +96,6 @@ impl KeyState {
             // A later grant than that of the lease came after the lease has expired, and nobody has it. The fence does
             // not tell them apart, because an upgrade gives the lease another one.
             if granted_at.is_some_and(|granted_at| granted_at > *at) {
-                out.push(Effect::Bind(lease));
                 self.settle(lease, now, out);
                 self.release_settling(lease, false, out);
             }
@@ -133,7 +129,7 @@ impl KeyState {
         let comes_first = first.want.is_barging() || first.want.has_own_holder(&held);
         let is_over = first.want.is_over(now);
         self.note_others(lease, &held);
-        self.end_stay_if_contended(lease, &held, out);
+        self.end_stay_if_contended(lease, &held);
         let staying = self.held();
         let staying = staying.filter(|(_, holding)| holding.stays() && held.ahead() > 0);
         for lease in staying.map(|(lease, _)| lease.id()).collect::<Vec<_>>() {
@@ -220,9 +216,7 @@ impl KeyState {
         claim.phase = Phase::Held(Holding::new(&granted, fences, serving));
         claim.lease_state = Some(granted.clone());
         claim.at_work = None;
-        if claim.sent.is_unclear {
-            out.push(Effect::MayBeGrantedAgain(granted.clone()));
-        }
+        claim.note_unclear();
         if stays_for.is_some() {
             out.push(Effect::Keep(granted.clone()));
             out.push(Effect::Report(Report::Stays(granted)));
@@ -242,7 +236,7 @@ impl KeyState {
     }
 
     /// If other processes use the key too, its lease does not stay here.
-    pub(super) fn end_stay_if_contended(&mut self, lease: LeaseId, held: &Held, out: &mut Effects) {
+    pub(super) fn end_stay_if_contended(&mut self, lease: LeaseId, held: &Held) {
         let is_behind_own = self.waiters.has_line();
         let claim = self.claim_mut(lease);
         let Some(claim) = claim.filter(|it| it.stays_for.is_some()) else {
@@ -253,8 +247,7 @@ impl KeyState {
         let is_other = |owner: &str| *owner != *claim.request.owner;
         if held.ahead() > own || held.holders().iter().any(|it| is_other(&it.owner)) {
             claim.stays_for = None;
-            self.facts.may_stay = false;
-            out.push(Effect::Contended);
+            (self.facts.may_stay, self.facts.is_contended) = (false, true);
         }
     }
 

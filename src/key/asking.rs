@@ -7,12 +7,12 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     cell::WaiterNo,
-    claim::{Beside, Claim, Phase, SILENT, UnderWay},
-    effect::{Effect, Report},
+    claim::{Beside, Claim, Phase, UnderWay},
+    effect::{Effect, Effects, Report},
     line::{LastAnswer, Line, NextRequest},
     place::OwnPlace,
     serving::Fit,
-    state::{Effects, KeyState},
+    state::KeyState,
     waiters::Role,
     want::{FromMemory, Wait, Want},
 };
@@ -51,11 +51,11 @@ impl KeyState {
         let want = first.want.clone();
         if want.is_barging() {
             // It has a claim of its own, so that the others keep their place. The next one may ask too.
-            self.begin_beside(no, &want, out);
+            self.begin_beside(no, &want);
             return self.ask(now, out);
         }
         let known = self.line.claim;
-        let claim = known.unwrap_or_else(|| self.begin_for_line(no, &want, out));
+        let claim = known.unwrap_or_else(|| self.begin_for_line(no, &want));
         if !self.adopt(claim, &want) {
             // Nobody wants its terms any more. It is settled after the answers to its requests, or after a second.
             let old = self.claim(claim);
@@ -94,28 +94,28 @@ impl KeyState {
     }
 
     /// Makes a claim for one waiter beside the line.
-    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) {
+    pub(super) fn begin_beside(&mut self, no: WaiterNo, want: &Want) {
         let beside = Beside {
             next: Some(want.since),
             ..Beside::default()
         };
-        let lease = self.begin(no, want, Phase::AsksFor(no, beside), out);
+        let lease = self.begin(no, want, Phase::AsksFor(no, beside));
         self.waiters.set_role(no, Role::Beside(lease));
     }
 
-    fn begin_for_line(&mut self, no: WaiterNo, want: &Want, out: &mut Effects) -> LeaseId {
-        let lease = self.begin(no, want, Phase::AsksForLine, out);
+    fn begin_for_line(&mut self, no: WaiterNo, want: &Want) -> LeaseId {
+        let lease = self.begin(no, want, Phase::AsksForLine);
         self.line.claim = Some(lease);
         lease
     }
 
     /// Makes a claim that asks for a waiter.
-    fn begin(&mut self, no: WaiterNo, want: &Want, phase: Phase, out: &mut Effects) -> LeaseId {
-        let claim = Claim::new(self.waiters.take_request(no, want), phase);
+    fn begin(&mut self, no: WaiterNo, want: &Want, phase: Phase) -> LeaseId {
+        let mut claim = Claim::new(self.waiters.take_request(no, want), phase);
+        claim.at_work = Some(self.at_work.token());
         let lease = claim.lease();
         self.add(claim);
         self.adopt(lease, want);
-        out.push(Effect::Bind(lease));
         lease
     }
 
@@ -233,22 +233,17 @@ impl KeyState {
     }
 
     /// Lets tasks of their own poll the requests for the line, because another task depends on them.
-    pub(super) fn spawn_requests_of_line(&mut self, out: &mut Effects) {
+    pub(super) fn spawn_requests_of_line(&mut self, now: Instant, out: &mut Effects) {
         let line = self.line.claim;
         if let Some(claim) = line.and_then(|line| self.claim_mut(line)) {
-            let requests = claim.sent.under_way.iter_mut();
-            out.extend(requests.filter_map(UnderWay::leave).map(Effect::Spawn));
+            claim.sent.spawn(now, out);
         }
     }
 
-    /// Looks for the requests that take long. A task of its own polls a request that its waiter may have left unpolled,
-    /// and a request counts as failed that takes longer than a call may take.
+    /// Looks for the requests that take longer than a call may take. They count as failed.
     pub(super) fn overdue(&mut self, now: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
             let limit = self.call_timeout.min(claim.request.ttl);
-            let requests = claim.sent.under_way.iter_mut();
-            let silent = requests.filter(|it| it.at + SILENT <= now);
-            out.extend(silent.filter_map(UnderWay::leave).map(Effect::Spawn));
             let is_over = |it: &&UnderWay| {
                 let end = it.at.checked_add(limit);
                 it.is_awaited && end.is_some_and(|end| end <= now)

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::{
     cell::{Refusal, WaiterNo},
     claim::{Beside, Claim, Phase},
-    effect::{Answer, Effect},
+    effect::{Answer, Effect, Effects},
     serving::Fit,
-    state::{Effects, KeyState},
+    state::KeyState,
     waiters::Role,
     want::{Wait, Want},
 };
@@ -37,7 +37,7 @@ impl KeyState {
                 return self.hold(granted, is_awaited, Some(no), now, out);
             }
             Answer::Held(held) => {
-                self.end_stay_if_contended(lease, &held, out);
+                self.end_stay_if_contended(lease, &held);
                 if let Some(waiter) = self.waiters.get_mut(no) {
                     waiter.ahead.get_or_insert(held.ahead());
                 }

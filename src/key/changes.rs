@@ -9,16 +9,16 @@ use tokio::time::Instant;
 
 use super::{
     cell::Refusal,
-    effect::{Answer, Effect, Event, Report},
+    effect::{Answer, Effect, Effects, Event, Report},
     keys::Keys,
     place::PlaceNews,
-    state::{Effects, Facts, KeyState},
+    state::{Facts, KeyState},
 };
 use crate::{
     model::{Error, Held, Key, LossReason},
     retry::OVERDUE,
     runtime::{suspension, timers::Look},
-    telemetry::{self, StayEndReason, Waiting},
+    telemetry::{self, Waiting},
 };
 
 /// How long a key does not stay here after another process has waited for it. Two processes that share a key would
@@ -75,10 +75,12 @@ impl Keys {
             reports_freed: self.streams.freed.is_open(),
             is_closing: self.lifecycle.is_closing(),
             may_stay: !map.contended.contains(key, now),
+            is_contended: false,
             entering: None,
         };
         if inserts && !map.states.contains_key(key) {
-            let state = KeyState::new(self.call_timeout(), facts, now);
+            let at_work = self.lifecycle.at_work.clone();
+            let state = KeyState::new(self.call_timeout(), at_work, facts, now);
             map.states.insert(key.clone(), Box::new(state));
         }
         let state = map.states.get_mut(key)?;
@@ -87,14 +89,9 @@ impl Keys {
         let outcome = change(state, now, &mut out);
         // What was changed may be a lease, or a guard.
         state.refresh(state.facts, now, suspended);
-        out.retain_mut(|effect| match effect {
-            Effect::Contended => {
-                let until = now + CONTENDED_FOR;
-                map.contended.insert(key.clone(), until, now);
-                false
-            }
-            effect => self.note(state, effect),
-        });
+        if state.facts.is_contended {
+            map.contended.insert(key.clone(), now + CONTENDED_FOR, now);
+        }
         // What runs in an event comes last: it is code of the application. The order is kept otherwise.
         out.sort_by_key(|effect| matches!(effect, Effect::Report(_) | Effect::Overdue(..)));
         let is_empty = state.is_empty();
@@ -111,41 +108,6 @@ impl Keys {
             }
         }
         Some((outcome, out))
-    }
-
-    /// Carries out, while the lock of the keys is held, what must be done before the next change of the key. Returns
-    /// whether the rest of the effect is to be [carried out](Self::run) without the lock.
-    fn note(&self, state: &mut KeyState, effect: &mut Effect) -> bool {
-        match effect {
-            Effect::Bind(claim) => {
-                if let Some(claim) = state.claim_mut(*claim) {
-                    claim.at_work = Some(self.lifecycle.at_work.token());
-                }
-                return false;
-            }
-            Effect::MayBeGrantedAgain(lease) => {
-                lease.set_release_terms(|terms| terms.maybe_in_flight = true);
-                return false;
-            }
-            Effect::Withdraw(call) => {
-                let Some(withdrawn) = call.withdraw() else {
-                    return false;
-                };
-                // The call ends with an error, which counts for nothing from now on.
-                state.withdrawn(call);
-                *effect = Effect::Withdrawn(call.clone(), withdrawn);
-            }
-            Effect::GiveBack(lease) | Effect::Detach(lease) if !state.waiters.is_empty() => {
-                // The key goes to other processes, which learn of the release when a majority has it. Otherwise the
-                // waiters of this process would come before them.
-                lease.set_release_terms(|terms| terms.is_awaited = true);
-            }
-            Effect::Report(Report::StayEnded(lease, StayEndReason::WaitedFor, _)) => {
-                lease.set_release_terms(|terms| terms.is_awaited = true);
-            }
-            _ => {}
-        }
-        true
     }
 
     /// Carries out an effect.
@@ -185,11 +147,6 @@ impl Keys {
             Effect::Listen => self.listen(),
             Effect::Report(report) => self.report(key, report),
             Effect::Drop(state) => drop(state),
-            // They were noted.
-            Effect::Bind(_)
-            | Effect::MayBeGrantedAgain(_)
-            | Effect::Withdraw(_)
-            | Effect::Contended => {}
         }
     }
 

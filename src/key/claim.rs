@@ -16,6 +16,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::{
     call::{Call, PolledCall},
     cell::WaiterNo,
+    effect::{Effect, Effects},
     holding::Holding,
     want::{FromMemory, Want},
 };
@@ -199,6 +200,13 @@ impl Claim {
         matches!(self.sent.under_way.as_slice(), [one] if one.is_awaited)
     }
 
+    /// Notes for the release of the lease whether a request may be carried out after it. It is repeated then.
+    pub(super) fn note_unclear(&self) {
+        if let Some(lease) = self.lease_state.as_ref().filter(|_| self.sent.is_unclear) {
+            lease.set_release_terms(|terms| terms.maybe_in_flight = true);
+        }
+    }
+
     /// Whether its terms may change: each request was answered by a refusal.
     pub(super) fn may_change(&self) -> bool {
         self.sent.under_way.is_empty() && !self.sent.is_unclear
@@ -228,6 +236,26 @@ impl Sent {
         self.under_way.iter().any(|it| now < it.at + OVERDUE)
     }
 
+    /// Withdraws the requests that were not sent yet: they have no answer.
+    pub(super) fn withdraw(&mut self, out: &mut Effects) {
+        self.under_way.retain(|it| {
+            let withdrawn = it.call.withdraw();
+            let is_left = withdrawn.is_none();
+            out.extend(withdrawn.map(|work| Effect::Withdrawn(it.call.clone(), work)));
+            is_left
+        });
+    }
+
+    /// Lets tasks of their own poll the requests that began by this instant: another task depends on them, or their
+    /// waiters may have left them unpolled.
+    pub(super) fn spawn(&mut self, before: Instant, out: &mut Effects) {
+        let requests = self.under_way.iter_mut();
+        for request in requests.filter(|it| it.is_inline && it.at <= before) {
+            request.is_inline = false;
+            out.push(Effect::Spawn(request.call.clone()));
+        }
+    }
+
     /// Records that a request has ended. Returns it, unless it is not known.
     pub(super) fn end(&mut self, call: &Arc<Call>) -> Option<UnderWay> {
         let is_it = |it: &UnderWay| Arc::ptr_eq(&it.call, call);
@@ -237,11 +265,6 @@ impl Sent {
 }
 
 impl UnderWay {
-    /// The call, if only the task that waits for the answer polls it. From now on a task of its own does.
-    pub(super) fn leave(&mut self) -> Option<Arc<Call>> {
-        std::mem::take(&mut self.is_inline).then(|| self.call.clone())
-    }
-
     /// Whether the answer takes so long that the request is repeated: a second. One that was sent in a batch is
     /// repeated, because another request of the batch may delay it; and one for whose answer other tasks wait too,
     /// because it may be lost. One that was not sent yet is not.

@@ -4,9 +4,8 @@
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
-    effect::{Effect, Event, Report},
+    effect::{Effect, Effects, Event, Report},
     keys::Keys,
-    state::Effects,
 };
 use crate::{
     model::Key,

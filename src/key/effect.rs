@@ -61,14 +61,13 @@ pub(crate) enum Answer {
     Overdue(Error),
 }
 
-/// What the driver does. It does so after it has released the lock of the keys, but for what it
-/// [notes](super::keys::Keys::note).
+pub(crate) type Effects = Vec<Effect>;
+
+/// What the driver does, after it has released the lock of the keys.
 pub(crate) enum Effect {
     /// Sends a request by this call, which the task of this waiter polls, and a task of its own if there is none.
     Send(Arc<Call>, Arc<AcquireRequest>, Option<Arc<Cell>>),
-    /// Withdraws a request, if it was not sent yet.
-    Withdraw(Arc<Call>),
-    /// A request was withdrawn. What is left of it is dropped when the state knows.
+    /// A request was withdrawn before it was sent. What is left of it is dropped when the state knows.
     Withdrawn(Arc<Call>, Work),
     /// Lets a task of its own poll a request.
     Spawn(Arc<Call>),
@@ -88,12 +87,6 @@ pub(crate) enum Effect {
     Settle(Arc<AcquireRequest>, bool),
     /// Gives up a place.
     LeavePlace(LeaseId),
-    /// A close waits for this claim from now on.
-    Bind(LeaseId),
-    /// A request for a lease may be carried out after its release, which is then to be repeated.
-    MayBeGrantedAgain(Arc<LeaseState>),
-    /// The key does not stay with this process for a while.
-    Contended,
     /// Waiters need the reports of the store.
     Listen,
     Report(Report),

@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::{
     cell::{Cell, News, Refusal, WaitEnd, WaiterNo},
     claim::{Claim, Phase, SILENT},
-    effect::{Effect, Report},
+    effect::{Effect, Effects, Report},
     holding::{Conversion, Holding},
     line::{LastAnswer, NextRequest},
     serving::Fit,
-    state::{Effects, KeyState},
+    state::KeyState,
     waiters::Role,
     want::{FromMemory, Want},
 };
@@ -43,15 +43,15 @@ impl KeyState {
                 return self.offer(no, claim, now, out);
             }
             // An owner that may have the key waits for nobody of this process, because others may wait for it.
-            out.push(Effect::Contended);
+            self.facts.is_contended = true;
             self.stop_serving(None, StayEndReason::DocumentNeeded, out);
-            return self.begin_beside(no, &want, out);
+            return self.begin_beside(no, &want);
         }
         if !want.waits() {
             return self.attempt(no, &want, now, out);
         }
         if depends {
-            self.spawn_requests_of_line(out);
+            self.spawn_requests_of_line(now, out);
             self.report_wait(no, None, out);
         }
     }
@@ -114,7 +114,7 @@ impl KeyState {
             self.waiters.set_role(no, Role::InLine);
             return self.refuse(no, Refusal::Held(held), out);
         }
-        self.begin_beside(no, want, out);
+        self.begin_beside(no, want);
     }
 
     /// A task does not want the key any more.
@@ -126,7 +126,7 @@ impl KeyState {
         match waiter.role {
             Role::Beside(claim) => self.settle(claim, now, out),
             Role::InLine => {
-                self.spawn_requests_of_line(out);
+                self.spawn_requests_of_line(now, out);
                 self.follow_first(before);
             }
             Role::Offered(..) | Role::AfterRelease(_) => {}
@@ -200,8 +200,10 @@ impl KeyState {
         self.overdue(now, out);
         if let Some(silent) = now.checked_sub(SILENT) {
             self.spawn_releases(silent, out);
+            let claims = self.claims.iter_mut();
+            claims.for_each(|claim| claim.sent.spawn(silent, out));
         }
-        self.release_waited_for_too_long(now, out);
+        self.release_waited_for_too_long(now);
         self.passed = now;
     }
 
@@ -252,7 +254,7 @@ impl KeyState {
     }
 
     /// Lets those ask that have waited for the release of a lease for as long as a call may take.
-    fn release_waited_for_too_long(&mut self, now: Instant, out: &mut Effects) {
+    fn release_waited_for_too_long(&mut self, now: Instant) {
         let is_over = |claim: &&Claim| match claim.phase {
             Phase::Releasing { since, .. } => self.takes_too_long(since, now),
             _ => false,
@@ -260,7 +262,7 @@ impl KeyState {
         let over = self.claims.iter().filter(is_over);
         let waited = over.flat_map(|claim| self.waiters.after_release_of(claim.lease()));
         for (no, want) in waited.collect::<Vec<_>>() {
-            self.begin_beside(no, &want, out);
+            self.begin_beside(no, &want);
         }
     }
 

@@ -200,8 +200,8 @@ impl Keys {
 
     /// Ends leases that somebody has taken away in the store: the one with this id, or any of the key.
     pub(crate) fn ended_here(&self, key: &Key, lease: Option<LeaseId>) {
-        let ended = self.update(key, |state, _, out| {
-            out.push(Effect::Contended);
+        let ended = self.update(key, |state, _, _| {
+            state.facts.is_contended = true;
             let leases = state.leases().cloned();
             let leases = leases.filter(|it| lease.is_none_or(|lease| it.id() == lease));
             let is_looked_at =

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    effect::{Effect, Event},
+    effect::Event,
     holding::Holding,
     keys::{KeyMap, Keys},
 };
@@ -65,8 +65,7 @@ impl Keys {
             let stays = state.held().any(|(_, it)| it.stays());
             // The look does not tell whose place it has seen.
             if stays && !state.may_have_place() {
-                out.push(Effect::Contended);
-                state.facts.may_stay = false;
+                (state.facts.may_stay, state.facts.is_contended) = (false, true);
                 let event = Event::StopServing(None, StayEndReason::WaitedFor);
                 state.step(event, now, out);
             }

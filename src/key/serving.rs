@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::{
     cell::{Granted, WaitEnd, WaiterNo},
     claim::{Claim, Phase},
-    effect::{Departed, Departure, Effect, Report},
+    effect::{Departed, Departure, Effect, Effects, Report},
     holding::{AtEnd, Conversion, Holding, Serving},
-    state::{Effects, KeyState},
+    state::KeyState,
     waiters::Role,
     want::{FromMemory, Want},
 };
@@ -140,21 +140,26 @@ impl KeyState {
     }
 
     pub(super) fn send_back(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
+        let (is_awaited, at_work) = (!self.waiters.is_empty(), self.at_work.token());
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
-        let Some(holding) = claim.holding() else {
+        let (Phase::Held(holding), Some(state)) = (&claim.phase, claim.lease_state.clone()) else {
             return;
         };
+        if is_awaited {
+            // The key goes to other processes, which learn of the release when a majority has it. Otherwise the waiters of
+            // this process would come before them.
+            state.set_release_terms(|terms| terms.is_awaited = true);
+        }
         let is_given_away = match holding.at_end {
             AtEnd::Release => false,
             AtEnd::GiveAway => true,
             AtEnd::GiveAwayUntil(until) => now < until,
         };
-        let state = claim.lease_state.clone();
         if is_given_away {
             claim.phase = Phase::GivenAway(holding.acquired_at);
-            out.extend(state.map(Effect::Detach));
+            out.push(Effect::Detach(state));
             // The first waiter may not listen to the store yet.
             return self.wake(now);
         }
@@ -165,8 +170,8 @@ impl KeyState {
             is_granted_again: false,
         };
         // A close waits for it from now on, also before it has begun.
-        out.push(Effect::Bind(lease));
-        out.extend(state.map(Effect::GiveBack));
+        claim.at_work = Some(at_work);
+        out.push(Effect::GiveBack(state));
     }
 
     /// Removes the guards that have outlived their ttl, so that others can have the key.

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{
     call::PolledCall,
     claim::{Claim, Phase, Settlement},
-    effect::Effect,
+    effect::{Effect, Effects},
     place::OwnPlace,
-    state::{Effects, KeyState},
+    state::KeyState,
 };
 use crate::model::{Held, LeaseId};
 
@@ -23,17 +23,16 @@ impl KeyState {
             self.line.end_wait();
             self.line.place = OwnPlace::new();
         }
-        let call_timeout = self.call_timeout;
+        let (call_timeout, at_work) = (self.call_timeout, self.at_work.token());
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
+        claim.at_work = Some(at_work);
         // A request that may still be carried out may take a place.
         claim.sent.has_place |= claim.is_in_turn() && claim.sent.is_unclear;
         claim.phase = Phase::Settling(Settlement::begin(call_timeout, claim.request.ttl, now));
-        for request in &mut claim.sent.under_way {
-            out.push(Effect::Withdraw(request.call.clone()));
-            out.extend(request.leave().map(Effect::Spawn));
-        }
+        claim.sent.withdraw(out);
+        claim.sent.spawn(now, out);
         if claim.sent.is_unclear {
             self.release_settling(lease, true, out);
         }

@@ -15,12 +15,13 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::{
     call::Call,
     cell::WaiterNo,
     claim::{Claim, Phase, SILENT},
-    effect::{Effect, Event, Report},
+    effect::{Effect, Effects, Event, Report},
     holding::{Holding, Serving},
     line::{Line, NextRequest},
     waiters::Waiters,
@@ -32,13 +33,13 @@ use crate::{
     telemetry::StayEndReason,
 };
 
-pub(crate) type Effects = Vec<Effect>;
-
 pub(crate) struct KeyState {
     pub(super) waiters: Waiters,
     pub(super) claims: Vec<Claim>,
     pub(super) line: Line,
     pub(super) call_timeout: Duration,
+    /// What a close waits for.
+    pub(super) at_work: TaskTracker,
     pub(super) facts: Facts,
     /// What was due at this instant, or before, is done.
     pub(super) passed: Instant,
@@ -55,17 +56,26 @@ pub(crate) struct Facts {
     pub(super) is_closing: bool,
     /// Whether leases of this key may stay with this process.
     pub(super) may_stay: bool,
+    /// Whether another process uses the key too, so that it does not stay with this one for a while. The state itself
+    /// finds it.
+    pub(super) is_contended: bool,
     /// The waiter that comes now, whose future is about to be polled. The state itself sets it.
     pub(super) entering: Option<WaiterNo>,
 }
 
 impl KeyState {
-    pub(crate) fn new(call_timeout: Duration, facts: Facts, now: Instant) -> Self {
+    pub(crate) fn new(
+        call_timeout: Duration,
+        at_work: TaskTracker,
+        facts: Facts,
+        now: Instant,
+    ) -> Self {
         Self {
             waiters: Waiters::default(),
             claims: Vec::new(),
             line: Line::new(now),
             call_timeout,
+            at_work,
             facts,
             passed: now,
             planned: None,
@@ -216,6 +226,9 @@ impl KeyState {
                 let at_once = holding.guards.is_empty();
                 let ended = Report::StayEnded(lease.clone(), why, at_once);
                 out.push(Effect::Report(ended));
+                if why == StayEndReason::WaitedFor {
+                    lease.set_release_terms(|terms| terms.is_awaited = true);
+                }
             }
             holding.serving = Serving::Over;
         }
