@@ -260,7 +260,8 @@ impl KeyState {
         let last = self.line.last.held();
         let comes_first =
             first.want.is_barging() || last.is_some_and(|held| first.want.has_own_holder(held));
-        if comes_first || self.line.comes_next(next, mode) && !self.has_own_lease() {
+        let claim = self.of_line();
+        if comes_first || self.line.comes_next(claim, next, mode) && !self.has_own_lease() {
             self.wake(now);
         }
     }

@@ -17,7 +17,6 @@ use super::{
     want::{FromMemory, Wait, Want},
 };
 use crate::{
-    coalescer::HowSent,
     messages::Turn,
     model::{Access, LeaseId},
     retry,
@@ -42,7 +41,7 @@ impl KeyState {
         // The line waits for no lease that serves no further task: its guards may be held for as long as their tasks like.
         if serves || self.waits_for_own(now) {
             self.report_wait(no, None, out);
-            if let Some(claim) = self.line.claim.filter(|_| serves) {
+            if let Some(claim) = self.of_line().filter(|_| serves) {
                 // It would keep a place in the document, behind the own lease.
                 self.settle(claim, now, out);
             }
@@ -54,8 +53,8 @@ impl KeyState {
             self.begin_beside(no, &want);
             return self.ask(now, out);
         }
-        let known = self.line.claim;
-        let claim = known.unwrap_or_else(|| self.begin_for_line(no, &want));
+        let known = self.of_line();
+        let claim = known.unwrap_or_else(|| self.begin(no, &want, Phase::AsksForLine));
         if !self.adopt(claim, &want) {
             // Nobody wants its terms any more. It is settled after the answers to its requests, or after a second.
             let old = self.claim(claim);
@@ -85,7 +84,7 @@ impl KeyState {
     /// Whether the line waits for the release, or the settlement, of another claim of this process. It does so for a
     /// second at most, because that may hang.
     fn waits_for_own(&self, now: Instant) -> bool {
-        self.line.claim.is_none()
+        self.of_line().is_none()
             && self.claims.iter().any(|claim| match &claim.phase {
                 Phase::Releasing { since, .. } => now < *since + retry::LONGEST_PAUSE,
                 Phase::Settling(settling) => now < settling.waited_for_until(),
@@ -101,12 +100,6 @@ impl KeyState {
         };
         let lease = self.begin(no, want, Phase::AsksFor(no, beside));
         self.waiters.set_role(no, Role::Beside(lease));
-    }
-
-    fn begin_for_line(&mut self, no: WaiterNo, want: &Want) -> LeaseId {
-        let lease = self.begin(no, want, Phase::AsksForLine);
-        self.line.claim = Some(lease);
-        lease
     }
 
     /// Makes a claim that asks for a waiter.
@@ -140,7 +133,7 @@ impl KeyState {
 
     /// Settles the claim that asks for the line, because no waiter stands in it.
     fn abandon_line(&mut self, now: Instant, out: &mut Effects) {
-        match self.line.claim {
+        match self.of_line() {
             Some(claim) => self.settle(claim, now, out),
             None if matches!(self.line.last, LastAnswer::Unknown) => {}
             // The answer was for the waiters that there were.
@@ -224,7 +217,6 @@ impl KeyState {
             call: call.clone(),
             of,
             at: now,
-            how: HowSent::NotYet,
             is_awaited: true,
             is_inline: by.is_some(),
             is_in_turn: turn.waiter().is_some(),
@@ -234,7 +226,7 @@ impl KeyState {
 
     /// Lets tasks of their own poll the requests for the line, because another task depends on them.
     pub(super) fn spawn_requests_of_line(&mut self, now: Instant, out: &mut Effects) {
-        let line = self.line.claim;
+        let line = self.of_line();
         if let Some(claim) = line.and_then(|line| self.claim_mut(line)) {
             claim.sent.spawn(now, out);
         }

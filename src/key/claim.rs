@@ -71,8 +71,6 @@ pub(super) struct UnderWay {
     /// The waiter for which it was sent.
     pub(super) of: WaiterNo,
     pub(super) at: Instant,
-    /// How it was sent, as far as the driver has told.
-    pub(super) how: HowSent,
     /// Whether its answer is waited for: no other request of the claim was answered since, and it has not taken longer
     /// than a call may take.
     pub(super) is_awaited: bool,
@@ -269,29 +267,29 @@ impl UnderWay {
     /// repeated, because another request of the batch may delay it; and one for whose answer other tasks wait too,
     /// because it may be lost. One that was not sent yet is not.
     fn is_slow(&self, others_wait: bool, now: Instant) -> bool {
-        match self.how {
+        if now < self.at + OVERDUE {
+            return false;
+        }
+        match self.call.how_sent() {
             HowSent::NotYet => false,
             HowSent::InBatch(sent) => now >= sent + OVERDUE,
-            HowSent::Alone => others_wait && now >= self.at + OVERDUE,
+            HowSent::Alone => others_wait,
         }
     }
 
-    /// When it may be slow for the first time, or is not new any more, or the driver tells again how it was sent, after this
+    /// When it may be slow for the first time, or is not new any more, or it is looked again how it was sent, after this
     /// instant.
     pub(super) fn next_look(&self, is_repeated: bool, passed: Instant) -> Option<Instant> {
         let first = self.at + OVERDUE;
-        match self.how {
-            _ if first > passed => Some(first),
+        if first > passed {
+            return Some(first);
+        }
+        match self.call.how_sent() {
             _ if is_repeated || !self.is_awaited => None,
             HowSent::NotYet => Some(passed + OVERDUE),
             HowSent::InBatch(sent) => Some(sent + OVERDUE),
             HowSent::Alone => None,
         }
-    }
-
-    /// Whether the driver is to tell how it was sent.
-    pub(super) fn is_looked_at(&self, now: Instant) -> bool {
-        self.is_awaited && self.how == HowSent::NotYet && now >= self.at + OVERDUE
     }
 }
 

@@ -163,24 +163,19 @@ impl Drop for Keys {
 }
 
 impl KeyState {
-    /// Tells the state what its leases have left, and how its requests were sent. `suspended` is how long the machine was
-    /// suspended in all.
+    /// Tells the state what its leases have left. `suspended` is how long the machine was suspended in all.
     pub(super) fn refresh(&mut self, facts: Facts, now: Instant, suspended: Duration) {
         self.facts = facts;
         for claim in &mut self.claims {
-            let requests = claim.sent.under_way.iter_mut();
-            for request in requests.filter(|it| it.is_looked_at(now)) {
-                request.how = request.call.how_sent();
-            }
             let (Phase::Held(holding), Some(lease)) = (&mut claim.phase, &claim.lease_state) else {
                 continue;
             };
-            let guards = lease.guards();
             holding.deadline = now + lease.remaining_after(now, suspended);
-            for guard in &mut holding.guards {
-                let known = guards.iter().find(|it| it.number() == guard.number);
-                let expires = known.map(|known| now + known.own_remaining(now));
-                guard.expires = expires.unwrap_or(guard.expires);
+            for known in lease.guards() {
+                let mut guards = holding.guards.iter_mut();
+                if let Some(guard) = guards.find(|it| it.number == known.number()) {
+                    guard.expires = now + known.own_remaining(now);
+                }
             }
         }
     }

@@ -24,8 +24,6 @@ use crate::{
 
 /// The requests for the first waiter.
 pub(super) struct Line {
-    /// The claim that asks for the first waiter.
-    pub(super) claim: Option<LeaseId>,
     pub(super) next: NextRequest,
     pub(super) last: LastAnswer,
     /// The place of this process among the processes that wait.
@@ -79,7 +77,6 @@ struct Freed {
 impl Line {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            claim: None,
             next: NextRequest::AtOnce,
             last: LastAnswer::Unknown,
             place: OwnPlace::new(),
@@ -132,14 +129,19 @@ impl Line {
     }
 
     /// Records that the store reported that the key became free. `next` are the processes that come next, if the store
-    /// names them. Returns whether the first waiter, which waits in turn, asks now: all processes would ask at the same
-    /// moment otherwise, and be refused.
+    /// names them. Returns whether the first waiter, which waits in turn with this claim, asks now: all processes would
+    /// ask at the same moment otherwise, and be refused.
     ///
     /// Of the processes that wait for permits, the store names all that are next to each other in the queue. As many of
     /// them send a request as there is room for after this release and those before it.
-    pub(super) fn comes_next(&mut self, next: Option<&[LeaseId]>, mode: Mode) -> bool {
+    pub(super) fn comes_next(
+        &mut self,
+        claim: Option<LeaseId>,
+        next: Option<&[LeaseId]>,
+        mode: Mode,
+    ) -> bool {
         // How many processes come next before this one, if it is among them.
-        let own = next.and_then(|next| next.iter().position(|next| Some(*next) == self.claim));
+        let own = next.and_then(|next| next.iter().position(|next| Some(*next) == claim));
         let is_next = match next {
             Some(_) => own.is_some(),
             // Otherwise all processes without a place would send a request at the same moment.
@@ -238,7 +240,6 @@ impl Line {
     pub(super) fn granted(&mut self, now: Instant) {
         (self.answered, self.pauses) = (now, 0);
         self.last = LastAnswer::Unknown;
-        self.claim = None;
         self.next = NextRequest::AtOnce;
         self.needs_reports = false;
     }

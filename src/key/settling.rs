@@ -18,8 +18,7 @@ use crate::model::{Held, LeaseId};
 impl KeyState {
     /// Nobody wants this claim any more.
     pub(super) fn settle(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
-        if self.line.claim == Some(lease) {
-            self.line.claim = None;
+        if self.of_line() == Some(lease) {
             self.line.end_wait();
             self.line.place = OwnPlace::new();
         }

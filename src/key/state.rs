@@ -193,6 +193,12 @@ impl KeyState {
         self.claims.iter_mut().find(|claim| claim.lease() == lease)
     }
 
+    /// The claim that asks for the line.
+    pub(super) fn of_line(&self) -> Option<LeaseId> {
+        let asks = |claim: &&Claim| matches!(claim.phase, Phase::AsksForLine);
+        self.claims.iter().find(asks).map(Claim::lease)
+    }
+
     /// Whether a lease of this process, except of permits, holds the key: its end wakes the line, and reports of the
     /// store do not. (A release elsewhere may free a permit while this process has others.)
     pub(super) fn has_own_lease(&self) -> bool {
