@@ -102,19 +102,18 @@ impl LeaseState {
             granted_at: granted_at(sent.instant, grant),
             since,
         };
-        let state = Self::with(LeaseNumber::next(), terms, status, times, None);
+        let state = Self::with(terms, status, times, None);
         state.is_live(since).then_some(state)
     }
 
     fn with(
-        number: LeaseNumber,
         terms: GrantTerms,
         status: Status,
         times: GrantTimes,
         backing: Option<Arc<Self>>,
     ) -> Self {
         Self {
-            number,
+            number: LeaseNumber::next(),
             terms,
             backing,
             times,

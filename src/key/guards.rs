@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     lease_state::{Ended, EndedBefore, LeaseState},
-    model::{Error, Held, Key, LeaseId, LossReason, Mode},
+    model::{Error, Held, Key, LeaseId, LossReason},
     release::{PendingRelease, Released},
     telemetry::StayEndReason,
 };
@@ -176,14 +176,6 @@ impl Keys {
             state.holding(guard.id()).is_some_and(is_true)
         });
         is_held.unwrap_or(false)
-    }
-
-    /// Records that the lease is shared, and with it all guards under it.
-    pub(crate) fn make_shared(&self, stored: &LeaseState) {
-        self.update(stored.key(), |state, _, _| state.make_shared(stored.id()));
-        for guard in stored.guards() {
-            guard.converted_to(Mode::Shared, guard.fence());
-        }
     }
 
     /// The other guards than this one that are under its lease. `None` if there are none.

@@ -9,7 +9,7 @@
 //! - A lease that does not serve any more serves nobody but an owner that enters again. It goes back when no guard is
 //!   left.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -30,7 +30,8 @@ const MOST_IF_AWAITED: u32 = 32;
 
 /// A lease that was granted.
 pub(super) struct Holding {
-    pub(super) guards: Vec<Guard>,
+    /// The guards under the lease.
+    pub(super) guards: Vec<Arc<LeaseState>>,
     pub(super) serving: Serving,
     fences: Fences,
     /// When the lease was granted, on the server's clock.
@@ -43,16 +44,6 @@ pub(super) struct Holding {
     pub(super) was_taken: bool,
     /// Whether it was granted to stay, so that a task looks whether it is still there, also after the stay.
     pub(super) is_looked_at: bool,
-}
-
-/// A guard under the lease.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Guard {
-    pub(super) number: LeaseNumber,
-    pub(super) mode: Mode,
-    pub(super) fence: Fence,
-    /// When the guard outlives its own ttl.
-    pub(super) expires: Instant,
 }
 
 /// For how long the lease serves further tasks.
@@ -179,41 +170,30 @@ impl Holding {
     pub(super) fn has_room(&self, wants: Mode, mut offered: impl Iterator<Item = Mode>) -> bool {
         let is_shared = |mode: Mode| mode == Mode::Shared;
         if is_shared(wants) {
-            self.guards.iter().all(|guard| is_shared(guard.mode)) && offered.all(is_shared)
+            self.guards.iter().all(|guard| is_shared(guard.mode())) && offered.all(is_shared)
         } else {
             self.guards.is_empty() && offered.next().is_none()
         }
     }
 
-    /// Gives a guard the next fence. `None` if there is no fence left.
-    pub(super) fn take(
-        &mut self,
-        number: LeaseNumber,
-        mode: Mode,
-        expires: Instant,
-    ) -> Option<Fence> {
+    /// Takes the fence of the next guard. `None` if there is none left.
+    pub(super) fn take_fence(&mut self) -> Option<Fence> {
         let fence = self.fences.take()?;
         if let Serving::Turn { left, .. } = &mut self.serving {
             *left = left.saturating_sub(1);
         }
-        self.push(number, mode, fence, expires);
         Some(fence)
     }
 
     /// Adds a guard, with a fence that was taken for it, or that of the guard which its owner has entered.
-    pub(super) fn push(&mut self, number: LeaseNumber, mode: Mode, fence: Fence, expires: Instant) {
+    pub(super) fn push(&mut self, guard: Arc<LeaseState>) {
         self.was_taken = true;
-        self.guards.push(Guard {
-            number,
-            mode,
-            fence,
-            expires,
-        });
+        self.guards.push(guard);
     }
 
     /// The newest guard that an owner which wants this mode enters. After the turn the store is asked, beside the lease:
     /// nobody looks whether it is still there.
-    pub(super) fn entered(&self, mode: Mode, now: Instant) -> Option<&Guard> {
+    pub(super) fn entered(&self, mode: Mode, now: Instant) -> Option<&Arc<LeaseState>> {
         let is_known = match self.serving {
             Serving::Turn { until, .. } => now < until,
             Serving::Stays { .. } | Serving::Over => self.is_looked_at,
@@ -221,8 +201,8 @@ impl Holding {
         if self.conversion != Conversion::None || !self.is_live(now) || !is_known {
             return None;
         }
-        let newest = self.guards.iter().rev().find(|it| now < it.expires)?;
-        let covers = newest.mode == Mode::Exclusive || mode == newest.mode;
+        let newest = self.guards.iter().rev().find(|it| now < it.own_end(now))?;
+        let covers = newest.mode() == Mode::Exclusive || mode == newest.mode();
         (covers && mode != Mode::Permits).then_some(newest)
     }
 
@@ -237,20 +217,22 @@ impl Holding {
 
     /// Removes a guard. Returns when it outlives its ttl. `None` if it was not there.
     pub(super) fn leave(&mut self, number: LeaseNumber, now: Instant) -> Option<Instant> {
-        let at = self.guards.iter().position(|it| it.number == number)?;
+        let at = self.guards.iter().position(|it| it.number() == number)?;
         let guard = self.guards.remove(at);
         self.note_idle(now);
-        Some(guard.expires)
+        Some(guard.own_end(now))
     }
 
     /// Removes the guards that have outlived their own ttl, and returns them. While the lease is live, others can have
     /// the key.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<LeaseNumber> {
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<Arc<LeaseState>> {
         if !self.is_live(now) {
             return Vec::new();
         }
-        let expired = self.guards.extract_if(.., |guard| guard.expires <= now);
-        let expired: Vec<_> = expired.map(|guard| guard.number).collect();
+        let expired = self
+            .guards
+            .extract_if(.., |guard| guard.own_end(now) <= now);
+        let expired: Vec<_> = expired.collect();
         if !expired.is_empty() {
             self.note_idle(now);
         }
@@ -263,8 +245,12 @@ impl Holding {
         }
     }
 
-    /// When something changes by time alone. `has_line` says whether tasks wait.
-    pub(super) fn times(&self, has_line: bool, is_offered: bool) -> [Option<Instant>; 3] {
+    /// When something changes by time alone, after this instant. `has_line` says whether tasks wait.
+    pub(super) fn times(
+        &self,
+        (has_line, is_offered): (bool, bool),
+        now: Instant,
+    ) -> [Option<Instant>; 3] {
         let of_serving = match self.serving {
             Serving::Turn { until, .. } => has_line.then_some(until),
             Serving::Stays { idle, since } => {
@@ -274,7 +260,7 @@ impl Holding {
             Serving::Over => None,
         };
         let of_lease = self.stays().then_some(self.deadline);
-        let of_guards = self.guards.iter().map(|guard| guard.expires);
+        let of_guards = self.guards.iter().map(|guard| guard.own_end(now));
         [of_serving, of_lease, of_guards.min()]
     }
 }

@@ -171,12 +171,6 @@ impl KeyState {
                 continue;
             };
             holding.deadline = now + lease.remaining_after(now, suspended);
-            for known in lease.guards() {
-                let mut guards = holding.guards.iter_mut();
-                if let Some(guard) = guards.find(|it| it.number == known.number()) {
-                    guard.expires = now + known.own_remaining(now);
-                }
-            }
         }
     }
 }

@@ -60,23 +60,20 @@ impl Claim {
     /// Gives a task a guard under the lease. `None` if no fence is left, or the lease is over.
     fn take(&mut self, want: &Want, now: Instant) -> Option<Granted> {
         let lease = self.lease_state.clone()?;
-        let (mode, expires) = (want.request.access.mode(), now + want.request.ttl);
-        let number = LeaseNumber::next();
+        let mode = want.request.access.mode();
         let holding = self.holding_mut()?;
         let is_first = !holding.was_taken;
-        let fence = match holding.entered(mode, now).map(|guard| guard.fence) {
-            Some(fence) if want.request.reentrant => {
-                holding.push(number, mode, fence, expires);
-                fence
-            }
-            _ if is_first || holding.is_live(now) => holding.take(number, mode, expires)?,
+        let fence = match holding.entered(mode, now).map(|guard| guard.fence()) {
+            Some(fence) if want.request.reentrant => fence,
+            _ if is_first || holding.is_live(now) => holding.take_fence()?,
             _ => return None,
         };
         let mut request = want.request.clone();
         if request.lease != lease.id() {
             Arc::make_mut(&mut request).lease = lease.id();
         }
-        let state = LeaseState::guard((lease, fence, is_first), request, number, now);
+        let state = LeaseState::guard((lease, fence, is_first), request, now);
+        holding.push(state.clone());
         Some(Granted { state, is_first })
     }
 }
@@ -178,12 +175,8 @@ impl KeyState {
     pub(super) fn drop_expired(&mut self, now: Instant, out: &mut Effects) {
         for claim in &mut self.claims {
             let expired = claim.holding_mut().map(|holding| holding.take_expired(now));
-            let expired = expired.unwrap_or_default();
-            if let Some(lease) = claim.lease_state.as_ref().filter(|_| !expired.is_empty()) {
-                let mut guards = lease.guards();
-                guards.retain(|guard| expired.contains(&guard.number()));
-                out.push(Effect::Report(Report::Lost(guards)));
-            }
+            let lost = expired.filter(|guards| !guards.is_empty());
+            out.extend(lost.map(|guards| Effect::Report(Report::Lost(guards))));
         }
     }
 
@@ -291,23 +284,19 @@ impl KeyState {
     /// Adds a lease that a ticket continues, with its only guard. The lease may be known. `None` if this process is about
     /// to release it.
     pub(crate) fn resume(&mut self, lease: &Arc<LeaseState>, now: Instant) -> Option<Granted> {
-        let number = LeaseNumber::next();
         let request = lease.request().clone();
-        let (id, mode, expires) = (request.lease, request.access.mode(), now + request.ttl);
-        let mut holding = Holding::new(lease, 1, Serving::Over);
-        if self.claim(id).is_none() {
+        if self.claim(lease.id()).is_none() {
             let phase = Phase::GivenAway(lease.acquired_at());
             self.add(Claim::new(request.clone(), phase));
         }
-        let known = self.claim_mut(id)?;
-        match &mut known.phase {
+        let known = self.claim_mut(lease.id())?;
+        match known.phase {
             // The ticket comes back to the process that made it, or comes from another one.
             Phase::GivenAway(_) => {
-                holding.take(number, mode, expires)?;
-                known.phase = Phase::Held(holding);
+                known.phase = Phase::Held(Holding::new(lease, 1, Serving::Over));
             }
             // The ticket is resumed twice.
-            Phase::Held(holding) => drop(holding.take(number, mode, expires)?),
+            Phase::Held(_) => {}
             _ => return None,
         }
         known.request = request.clone();
@@ -318,8 +307,9 @@ impl KeyState {
         }
         let behind = known.lease_state.clone()?;
         let (mode, fence) = lease.mode_and_fence();
-        let state = LeaseState::guard((behind, fence, true), request, number, now);
+        let state = LeaseState::guard((behind, fence, true), request, now);
         state.converted_to(mode, fence);
+        known.holding_mut()?.push(state.clone());
         let is_first = true;
         Some(Granted { state, is_first })
     }

@@ -121,13 +121,6 @@ impl KeyState {
         self.settle_due(now, out);
     }
 
-    /// Records that the lease is shared, and with it all guards under it.
-    pub(crate) fn make_shared(&mut self, claim: LeaseId) {
-        let holding = self.claim_mut(claim).and_then(Claim::holding_mut);
-        let guards = holding.into_iter().flat_map(|it| &mut it.guards);
-        guards.for_each(|guard| guard.mode = Mode::Shared);
-    }
-
     /// The leases of this process.
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<LeaseState>> {
         let all = self.claims.iter();
@@ -153,7 +146,7 @@ impl KeyState {
 
     pub(crate) fn has_guard(&self, guard: &LeaseState) -> bool {
         let holding = self.holding(guard.id());
-        holding.is_some_and(|it| it.guards.iter().any(|it| it.number == guard.number()))
+        holding.is_some_and(|it| it.guards.iter().any(|it| it.number() == guard.number()))
     }
 
     /// Whether a place in the document may be that of this process.
@@ -272,7 +265,7 @@ impl KeyState {
             Phase::AsksFor(_, beside) => [beside.next, None, None],
             Phase::Held(holding) => {
                 let is_offered = self.waiters.offered(claim.lease()).next().is_some();
-                holding.times(has_line, is_offered)
+                holding.times((has_line, is_offered), passed)
             }
             Phase::Releasing { since, .. } => {
                 let of_line = has_line.then(|| *since + retry::LONGEST_PAUSE);

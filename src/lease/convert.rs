@@ -197,7 +197,7 @@ impl Lease {
         let converting = |store: Arc<dyn Store>| async move {
             let answer = runtime::caught(store.convert(&request)).await;
             let (stored, wanted) = (guard.stored(), request.conversion);
-            let is_own = apply(&keys, &guard, &request, &answer);
+            let is_own = apply(&guard, &request, &answer);
             let lost = |reason| Err(stored.lost_error(stored.lose(reason)));
             match answer? {
                 _ if !is_own => lost(LossReason::TakenOver),
@@ -222,7 +222,6 @@ impl Lease {
 
 /// Applies the answer to a conversion to the lease and to its guard. Returns whether it is the answer for this lease.
 fn apply(
-    keys: &Keys,
     guard: &Arc<LeaseState>,
     request: &ConvertRequest,
     answer: &Result<ConvertAnswer, Error>,
@@ -237,7 +236,7 @@ fn apply(
     };
     let is_own = found.is_none_or(|(mode, fence)| stored.apply_conversion(request, mode, fence));
     if found.is_some() {
-        apply_to_guard(keys, stored, guard);
+        apply_to_guard(stored, guard);
     }
     // After another error the conversion may have been carried out, or may be carried out later.
     // So it may after `Overloaded`: a driver may send it to several nodes, and this is the answer of the last one.
@@ -249,12 +248,13 @@ fn apply(
 
 /// Applies the mode and the fence of the lease in the store to its guard. If the lease is shared, no other guard under it
 /// is exclusive: one may have become so by a request that was carried out before.
-fn apply_to_guard(keys: &Keys, stored: &LeaseState, guard: &LeaseState) {
+fn apply_to_guard(stored: &LeaseState, guard: &LeaseState) {
     loop {
         let (mode, fence) = stored.mode_and_fence();
         guard.converted_to(mode, fence);
         if mode == Mode::Shared {
-            keys.make_shared(stored);
+            let all = stored.guards().into_iter();
+            all.for_each(|guard| guard.converted_to(mode, guard.fence()));
         }
         // Another answer may have been applied meanwhile.
         if stored.mode_and_fence() == (mode, fence) {

@@ -14,7 +14,7 @@ use std::{
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{GrantTerms, LeaseNumber, LeaseState, status::Status};
+use super::{GrantTerms, LeaseState, status::Status};
 use crate::{
     messages::AcquireRequest,
     model::{Fence, Held, Holder, Mode, after},
@@ -26,7 +26,6 @@ impl LeaseState {
     pub(crate) fn guard(
         (lease, fence, is_first): (Arc<Self>, Fence, bool),
         request: Arc<AcquireRequest>,
-        number: LeaseNumber,
         now: Instant,
     ) -> Arc<Self> {
         let until = now + request.ttl;
@@ -41,7 +40,7 @@ impl LeaseState {
             (times.acquired_at, times.granted_at) = (lease.server_time(now), now);
         }
         let status = Status::new(until, terms.request.access.mode(), fence, Duration::MAX);
-        let guard = Self::with(number, terms, status, times, Some(lease.clone()));
+        let guard = Self::with(terms, status, times, Some(lease.clone()));
         let guard = Arc::new(guard);
         let mut guards = lease.guards.lock();
         guards.retain(|guard| guard.strong_count() > 0);
@@ -61,9 +60,9 @@ impl LeaseState {
         telemetry::for_each(self.guards(), |guard| guard.check_loss());
     }
 
-    /// How long the holder of a guard may count on it, as far as its lease does not end before.
-    pub(crate) fn own_remaining(&self, now: Instant) -> Duration {
-        self.state.borrow().validity.remaining(now)
+    /// When a guard outlives its own ttl: now, if it is lost.
+    pub(crate) fn own_end(&self, now: Instant) -> Instant {
+        now + self.state.borrow().validity.remaining(now)
     }
 
     /// The lease in the store: the one behind this one if this one was granted from memory.
@@ -178,7 +177,7 @@ mod tests {
         now: Instant,
     ) -> Arc<LeaseState> {
         let of = (backing.clone(), Fence::new(fence), false);
-        LeaseState::guard(of, request, LeaseNumber::next(), now)
+        LeaseState::guard(of, request, now)
     }
 
     #[test]
