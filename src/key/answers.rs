@@ -92,10 +92,10 @@ impl KeyState {
     /// Applies the late answer to a request of a claim that nobody wants, or whose lease was given away.
     fn apply_late(&mut self, lease: LeaseId, answer: &Answer, now: Instant, out: &mut Effects) {
         let (granted_at, leaves_doubt) = (answer.granted_at(), answer.leaves_doubt());
-        if let Some(Phase::GivenAway(at)) = self.claim(lease).map(|claim| &claim.phase) {
+        if let Some(Phase::GivenAway(known)) = self.claim(lease).map(|claim| &claim.phase) {
             // A later grant than that of the lease came after the lease has expired, and nobody has it. The fence does
             // not tell them apart, because an upgrade gives the lease another one.
-            if granted_at.is_some_and(|granted_at| granted_at > *at) {
+            if granted_at.is_some_and(|at| at > known.acquired_at()) {
                 self.settle(lease, now, out);
                 self.release_settling(lease, false, out);
             }
@@ -130,9 +130,8 @@ impl KeyState {
         let is_over = first.want.is_over(now);
         self.note_others(lease, &held);
         self.end_stay_if_contended(lease, &held);
-        let staying = self.held();
-        let staying = staying.filter(|(_, holding)| holding.stays() && held.ahead() > 0);
-        for lease in staying.map(|(lease, _)| lease.id()).collect::<Vec<_>>() {
+        let staying = self.held().filter(|it| it.stays() && held.ahead() > 0);
+        for lease in staying.map(|it| it.lease.id()).collect::<Vec<_>>() {
             // This process keeps a lease, beside which the first waiter asks, from a process that comes before it.
             self.stop_serving(Some(lease), StayEndReason::WaitedFor, out);
         }
@@ -213,8 +212,7 @@ impl KeyState {
             None => Serving::Over,
         };
         let fences = claim.request.fences.get();
-        claim.phase = Phase::Held(Holding::new(&granted, fences, serving));
-        claim.lease_state = Some(granted.clone());
+        claim.phase = Phase::Held(Holding::new(granted.clone(), fences, serving));
         claim.at_work = None;
         claim.note_unclear();
         if stays_for.is_some() {

@@ -9,7 +9,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -40,8 +39,6 @@ pub(super) struct Claim {
     pub(super) memory: FromMemory,
     pub(super) sent: Sent,
     pub(super) phase: Phase,
-    /// The lease, from its grant on.
-    pub(super) lease_state: Option<Arc<LeaseState>>,
     /// The release, while only its caller polls it.
     pub(super) release: Option<PolledCall>,
     /// Makes a close wait for the claim.
@@ -89,12 +86,13 @@ pub(super) enum Phase {
     Held(Holding),
     /// The lease is released, since this instant.
     Releasing {
+        lease: Arc<LeaseState>,
         since: Instant,
         /// Whether a request was answered by a grant meanwhile, which may have come after the release.
         is_granted_again: bool,
     },
-    /// The lease, which was granted at this time, goes on without this process. Later grants are released.
-    GivenAway(DateTime<Utc>),
+    /// The lease goes on without this process. Later grants than its own are released.
+    GivenAway(Arc<LeaseState>),
     /// Nobody wants it. What is granted late is released.
     Settling(Settlement),
 }
@@ -145,7 +143,6 @@ impl Claim {
                 since: None,
             },
             phase,
-            lease_state: None,
             release: None,
             at_work: None,
         }
@@ -179,6 +176,15 @@ impl Claim {
         matches!(&self.phase, Phase::AsksFor(_, beside) if beside.answered.is_some())
     }
 
+    /// The lease, from its grant until its release is answered.
+    pub(super) fn lease_state(&self) -> Option<&Arc<LeaseState>> {
+        match &self.phase {
+            Phase::Held(holding) => Some(&holding.lease),
+            Phase::Releasing { lease, .. } | Phase::GivenAway(lease) => Some(lease),
+            Phase::AsksForLine | Phase::AsksFor(..) | Phase::Settling(_) => None,
+        }
+    }
+
     pub(super) fn holding(&self) -> Option<&Holding> {
         match &self.phase {
             Phase::Held(holding) => Some(holding),
@@ -200,7 +206,8 @@ impl Claim {
 
     /// Notes for the release of the lease whether a request may be carried out after it. It is repeated then.
     pub(super) fn note_unclear(&self) {
-        if let Some(lease) = self.lease_state.as_ref().filter(|_| self.sent.is_unclear) {
+        if let Some(holding) = self.holding().filter(|_| self.sent.is_unclear) {
+            let lease = &holding.lease;
             lease.set_release_terms(|terms| terms.maybe_in_flight = true);
         }
     }

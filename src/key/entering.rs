@@ -236,15 +236,15 @@ impl KeyState {
             LastAnswer::Failed { error, .. } => Refusal::Failed(error.clone()),
             LastAnswer::Unknown => {
                 let held = self.held().next();
-                held.map_or(Refusal::TimedOut, |(lease, _)| self.held_here(lease.id()))
+                held.map_or(Refusal::TimedOut, |it| Refusal::HeldHere(it.lease.clone()))
             }
         }
     }
 
     /// The refusal of a task because tasks of this process have the key, under this claim.
     pub(super) fn held_here(&self, claim: LeaseId) -> Refusal {
-        let lease = self.claim(claim).and_then(|it| it.lease_state.clone());
-        lease.map_or(Refusal::TimedOut, Refusal::HeldHere)
+        let lease = self.claim(claim).and_then(Claim::lease_state);
+        lease.map_or(Refusal::TimedOut, |it| Refusal::HeldHere(it.clone()))
     }
 
     /// Whether a release that began at this instant takes longer than a call may take. Nobody waits for it then.

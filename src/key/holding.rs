@@ -11,7 +11,6 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use crate::{
@@ -30,12 +29,11 @@ const MOST_IF_AWAITED: u32 = 32;
 
 /// A lease that was granted.
 pub(super) struct Holding {
+    pub(super) lease: Arc<LeaseState>,
     /// The guards under the lease.
     pub(super) guards: Vec<Arc<LeaseState>>,
     pub(super) serving: Serving,
     fences: Fences,
-    /// When the lease was granted, on the server's clock.
-    pub(super) acquired_at: DateTime<Utc>,
     /// When the holders of the lease cannot count on it any more, as far as it was renewed. The past if it is lost.
     pub(super) deadline: Instant,
     pub(super) at_end: AtEnd,
@@ -125,17 +123,17 @@ impl Serving {
 
 impl Holding {
     /// A lease whose grant took this many fences.
-    pub(super) fn new(lease: &LeaseState, fences: u16, serving: Serving) -> Self {
+    pub(super) fn new(lease: Arc<LeaseState>, fences: u16, serving: Serving) -> Self {
         Self {
             guards: Vec::new(),
             serving,
             fences: Fences::of_grant(lease.fence(), fences),
-            acquired_at: lease.acquired_at(),
             deadline: lease.deadline(),
             at_end: AtEnd::Release,
             conversion: Conversion::None,
             was_taken: false,
             is_looked_at: matches!(serving, Serving::Stays { .. }),
+            lease,
         }
     }
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    claim::Phase,
+    claim::Claim,
     effect::Event,
     followers::Followers,
     recent_keys::RecentKeys,
@@ -166,11 +166,8 @@ impl KeyState {
     /// Tells the state what its leases have left. `suspended` is how long the machine was suspended in all.
     pub(super) fn refresh(&mut self, facts: Facts, now: Instant, suspended: Duration) {
         self.facts = facts;
-        for claim in &mut self.claims {
-            let (Phase::Held(holding), Some(lease)) = (&mut claim.phase, &claim.lease_state) else {
-                continue;
-            };
-            holding.deadline = now + lease.remaining_after(now, suspended);
+        for holding in self.claims.iter_mut().filter_map(Claim::holding_mut) {
+            holding.deadline = now + holding.lease.remaining_after(now, suspended);
         }
     }
 }

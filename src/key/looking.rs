@@ -62,7 +62,7 @@ impl Keys {
     /// Another process waits for this key.
     fn recall(&self, key: &Key) {
         self.update(key, |state, now, out| {
-            let stays = state.held().any(|(_, it)| it.stays());
+            let stays = state.held().any(Holding::stays);
             // The look does not tell whose place it has seen.
             if stays && !state.may_have_place() {
                 (state.facts.may_stay, state.facts.is_contended) = (false, true);
@@ -76,16 +76,16 @@ impl Keys {
     pub(super) fn bound_stays(&self, newest: LeaseId) {
         let map = self.map.lock();
         let held = || map.states.values().flat_map(|state| state.held());
-        let staying = || held().filter(|(_, holding)| holding.stays());
+        let staying = || held().filter(|it| it.stays());
         if staying().count() <= MAX_KEYS {
             return;
         }
-        let others = staying().filter(|(lease, _)| lease.id() != newest);
-        let idle = others.filter_map(|(lease, it)| Some((it.unused_since()?, lease)));
+        let others = staying().filter(|it| it.lease.id() != newest);
+        let idle = others.filter_map(|it| Some((it.unused_since()?, &it.lease)));
         let oldest = idle.min_by_key(|(since, lease)| (*since, lease.key(), lease.id()));
         // If all keys are in use, the new one stays only until it is not used any more.
         let chosen = oldest.map(|(_, lease)| lease).or_else(|| {
-            let mut all = staying().map(|(lease, _)| lease);
+            let mut all = staying().map(|it| &it.lease);
             all.find(|lease| lease.id() == newest)
         });
         let chosen = chosen.cloned();
@@ -100,8 +100,8 @@ impl Keys {
 impl KeyMap {
     fn leases_that(&self, is_wanted: impl Fn(&Holding) -> bool) -> Vec<Arc<LeaseState>> {
         let held = self.states.values().flat_map(|state| state.held());
-        let wanted = held.filter(|(_, holding)| is_wanted(holding));
-        wanted.map(|(lease, _)| lease.clone()).collect()
+        let wanted = held.filter(|it| is_wanted(it));
+        wanted.map(|it| it.lease.clone()).collect()
     }
 }
 

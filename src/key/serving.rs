@@ -59,9 +59,9 @@ impl Claim {
 
     /// Gives a task a guard under the lease. `None` if no fence is left, or the lease is over.
     fn take(&mut self, want: &Want, now: Instant) -> Option<Granted> {
-        let lease = self.lease_state.clone()?;
         let mode = want.request.access.mode();
         let holding = self.holding_mut()?;
+        let lease = holding.lease.clone();
         let is_first = !holding.was_taken;
         let fence = match holding.entered(mode, now).map(|guard| guard.fence()) {
             Some(fence) if want.request.reentrant => fence,
@@ -141,9 +141,10 @@ impl KeyState {
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
-        let (Phase::Held(holding), Some(state)) = (&claim.phase, claim.lease_state.clone()) else {
+        let Some(holding) = claim.holding() else {
             return;
         };
+        let state = holding.lease.clone();
         if is_awaited {
             // The key goes to other processes, which learn of the release when a majority has it. Otherwise the waiters of
             // this process would come before them.
@@ -155,7 +156,7 @@ impl KeyState {
             AtEnd::GiveAwayUntil(until) => now < until,
         };
         if is_given_away {
-            claim.phase = Phase::GivenAway(holding.acquired_at);
+            claim.phase = Phase::GivenAway(state.clone());
             out.push(Effect::Detach(state));
             // The first waiter may not listen to the store yet.
             return self.wake(now);
@@ -163,6 +164,7 @@ impl KeyState {
         // The release knows of what was unclear before it, and is repeated.
         claim.sent.is_unclear = false;
         claim.phase = Phase::Releasing {
+            lease: state.clone(),
             since: now,
             is_granted_again: false,
         };
@@ -286,30 +288,22 @@ impl KeyState {
     pub(crate) fn resume(&mut self, lease: &Arc<LeaseState>, now: Instant) -> Option<Granted> {
         let request = lease.request().clone();
         if self.claim(lease.id()).is_none() {
-            let phase = Phase::GivenAway(lease.acquired_at());
+            let phase = Phase::GivenAway(lease.clone());
             self.add(Claim::new(request.clone(), phase));
         }
         let known = self.claim_mut(lease.id())?;
-        match known.phase {
-            // The ticket comes back to the process that made it, or comes from another one.
-            Phase::GivenAway(_) => {
-                known.phase = Phase::Held(Holding::new(lease, 1, Serving::Over));
-            }
-            // The ticket is resumed twice.
-            Phase::Held(_) => {}
-            _ => return None,
+        if let Phase::GivenAway(_) = known.phase {
+            // The ticket comes back to the process that made it, or comes from another one. Otherwise it is resumed twice.
+            known.phase = Phase::Held(Holding::new(lease.clone(), 1, Serving::Over));
         }
-        known.request = request.clone();
-        (known.stays_for, known.memory) = (None, FromMemory::Never);
-        let has_ended = known.lease_state.as_ref().is_none_or(|it| it.has_ended());
-        if has_ended {
-            known.lease_state = Some(lease.clone());
-        }
-        let behind = known.lease_state.clone()?;
+        let holding = known.holding_mut()?;
         let (mode, fence) = lease.mode_and_fence();
-        let state = LeaseState::guard((behind, fence, true), request, now);
+        let of = (holding.lease.clone(), fence, true);
+        let state = LeaseState::guard(of, request.clone(), now);
         state.converted_to(mode, fence);
-        known.holding_mut()?.push(state.clone());
+        holding.push(state.clone());
+        known.request = request;
+        (known.stays_for, known.memory) = (None, FromMemory::Never);
         let is_first = true;
         Some(Granted { state, is_first })
     }

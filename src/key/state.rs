@@ -124,13 +124,12 @@ impl KeyState {
     /// The leases of this process.
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<LeaseState>> {
         let all = self.claims.iter();
-        all.filter_map(|claim| claim.lease_state.as_ref())
+        all.filter_map(Claim::lease_state)
     }
 
     /// The leases that are held.
-    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<LeaseState>, &Holding)> {
-        let all = self.claims.iter();
-        all.filter_map(|claim| Some((claim.lease_state.as_ref()?, claim.holding()?)))
+    pub(super) fn held(&self) -> impl Iterator<Item = &Holding> {
+        self.claims.iter().filter_map(Claim::holding)
     }
 
     /// The lease of a claim, if it is held.
@@ -217,11 +216,10 @@ impl KeyState {
         out: &mut Effects,
     ) {
         let is_meant = |claim: &&mut Claim| which.is_none_or(|which| which == claim.lease());
-        for claim in self.claims.iter_mut().filter(is_meant) {
-            let (Phase::Held(holding), Some(lease)) = (&mut claim.phase, &claim.lease_state) else {
-                continue;
-            };
+        let meant = self.claims.iter_mut().filter(is_meant);
+        for holding in meant.filter_map(Claim::holding_mut) {
             if holding.stays() {
+                let lease = &holding.lease;
                 let at_once = holding.guards.is_empty();
                 let ended = Report::StayEnded(lease.clone(), why, at_once);
                 out.push(Effect::Report(ended));
