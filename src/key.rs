@@ -1,7 +1,7 @@
 //! The keys that this process wants or holds: one state for each key (`state.rs`), which is pure, and the driver around
 //! it (`keys.rs`).
 //!
-//! - `want.rs` says what a task wants, and `waiters.rs` has the tasks that wait, in one order.
+//! - `waiters.rs` says what a task wants, and has the tasks that wait, in one order.
 //! - `claim.rs` is a lease id of this process, from before its first request until its release is settled; `holding.rs`
 //!   is a lease that was granted, and the guards under it.
 //! - `entering.rs` says what happens when a task comes or goes, `serving.rs` when it is served from memory, and takes or
@@ -11,8 +11,8 @@
 //!   process among those that wait, and how long it pauses.
 //! - `effect.rs` has what happens to a key and what the driver does, `changes.rs` how it does that, `requests.rs` how it
 //!   sends requests, `call.rs` who polls them, `waiting.rs` and `cell.rs` the future of a task, `guards.rs` the guards.
-//! - `listening.rs` and `looking.rs` learn from the store which keys are free, and which are awaited; `followers.rs` are
-//!   told of it too, and `recent_keys.rs` has the keys that were awaited lately. `closing.rs` is the close of a handle.
+//! - `looking.rs` learns from the store which keys are free, and which are awaited; `followers.rs` are told of it too, and
+//!   `recent_keys.rs` has the keys that were awaited lately. `closing.rs` is the close of a handle.
 
 mod answers;
 mod asking;
@@ -29,7 +29,6 @@ mod guards;
 mod holding;
 mod keys;
 mod line;
-mod listening;
 mod looking;
 mod pace;
 mod place;
@@ -40,7 +39,6 @@ mod settling;
 mod state;
 mod waiters;
 mod waiting;
-mod want;
 
 pub(crate) use self::{
     call::PolledCall,
@@ -49,5 +47,5 @@ pub(crate) use self::{
     guards::ReleaseOutcome,
     keys::Keys,
     recent_keys::RecentKeys,
-    want::{FromMemory, Wait, Want},
+    waiters::{FromMemory, Wait, Want},
 };

@@ -13,7 +13,7 @@ use super::{
     holding::{Holding, Serving},
     place::Wakes,
     state::KeyState,
-    want::{FromMemory, Wait, Want},
+    waiters::{FromMemory, Wait, Want},
 };
 use crate::{
     lease_state::LeaseState,

@@ -13,8 +13,7 @@ use super::{
     place::OwnPlace,
     serving::Fit,
     state::KeyState,
-    waiters::Role,
-    want::{FromMemory, Wait, Want},
+    waiters::{FromMemory, Role, Wait, Want},
 };
 use crate::{
     messages::Turn,

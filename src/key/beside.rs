@@ -10,8 +10,7 @@ use super::{
     effect::{Answer, Effect, Effects},
     serving::Fit,
     state::KeyState,
-    waiters::Role,
-    want::{Wait, Want},
+    waiters::{Role, Wait, Want},
 };
 use crate::{
     model::{Error, Held, LeaseId},

@@ -17,7 +17,7 @@ use super::{
     cell::WaiterNo,
     effect::{Effect, Effects},
     holding::Holding,
-    want::{FromMemory, Want},
+    waiters::{FromMemory, Want},
 };
 use crate::{
     coalescer::HowSent,

@@ -8,7 +8,7 @@ use super::{
     call::{Call, PolledCall, Work},
     cell::{Cell, News, WaiterNo},
     place::{EndedTurn, PlaceNews},
-    want::Want,
+    waiters::Want,
 };
 use crate::{
     lease_state::LeaseState,

@@ -12,8 +12,7 @@ use super::{
     line::{LastAnswer, NextRequest},
     serving::Fit,
     state::KeyState,
-    waiters::Role,
-    want::{FromMemory, Want},
+    waiters::{FromMemory, Role, Want},
 };
 use crate::{
     model::{LeaseId, Mode},

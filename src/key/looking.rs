@@ -1,5 +1,8 @@
-//! The leases that stay with this process: a task looks at them twice a second, and learns which keys other processes
-//! wait for, and which leases are gone. A store that reports awaited keys is listened to as well.
+//! What this process learns from the store without a request for a lease.
+//!
+//! - A task looks twice a second at the leases that stay with this process, and learns which keys other processes wait
+//!   for, and which leases are gone. A store that reports awaited keys is listened to as well.
+//! - A listener for the keys that become free runs while this process has followers, or waiters that need it.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -12,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     effect::Event,
+    followers::Follower,
     holding::Holding,
     keys::{KeyMap, Keys},
 };
@@ -20,10 +24,10 @@ use crate::{
     messages::{LookRequest, MAX_RENEWALS, renewal_left_out},
     model::{Key, LeaseId},
     runtime::{
-        listener::{Listener, Opening},
+        listener::{Listener, ListenerSlot, Opening, listen},
         suspension::SentAt,
     },
-    store::Store,
+    store::{FreedKey, Store},
     telemetry::{KeyStream, StayEndReason},
 };
 
@@ -37,6 +41,26 @@ const FAILING: Duration = Duration::from_secs(3);
 const MAX_KEYS: usize = 4_096;
 
 impl Keys {
+    /// Follows a key until the follower is dropped.
+    pub(crate) fn follow(&self, key: &Key) -> Follower {
+        self.streams.followers.follow(key)
+    }
+
+    /// Starts the listener, unless it runs already or the store cannot report freed keys. The waiter or the follower
+    /// that needs it must be there already, so that a listener which ends meanwhile finds it.
+    pub(crate) fn listen(&self) {
+        self.start(&self.streams.freed, FreedListener(self.this.clone()));
+    }
+
+    /// Starts a listener, unless one has the slot already or the store has no such stream.
+    pub(super) fn start(&self, slot: &ListenerSlot, listener: impl Listener + 'static) {
+        if let Some(permit) = slot.permit() {
+            let closing = self.lifecycle.closing.clone();
+            // Without a runtime the permit is dropped here, so that a later need can start a listener.
+            self.lifecycle.spawn(listen(listener, permit, closing));
+        }
+    }
+
     /// Sees to it that the leases that stay are looked at.
     pub(super) fn look_after(&self) {
         let has_look_task = std::mem::replace(&mut self.map.lock().has_look_task, true);
@@ -202,14 +226,10 @@ impl Listener for AwaitedListener {
     const STREAM: KeyStream = KeyStream::Awaited;
     const OPERATION: &'static str = "awaited";
 
-    fn open(&self) -> Option<Opening<Key>> {
+    fn open(&self) -> Option<(String, Opening<Key>)> {
         let store = self.0.upgrade()?.store.clone();
-        Some(async move { store.awaited().await }.boxed())
-    }
-
-    fn store_name(&self) -> String {
-        let keys = self.0.upgrade();
-        keys.map_or_else(|| "the store".to_owned(), |keys| keys.store.name())
+        let name = store.name();
+        Some((name, async move { store.awaited().await }.boxed()))
     }
 
     fn is_needed(&self) -> bool {
@@ -220,6 +240,50 @@ impl Listener for AwaitedListener {
     fn receive(&self, awaited: Vec<Key>) {
         if let Some(keys) = self.0.upgrade() {
             awaited.iter().for_each(|key| keys.recall(key));
+        }
+    }
+}
+
+/// Wakes the waiters and the followers of the keys that the store reports.
+struct FreedListener(Weak<Keys>);
+
+impl Listener for FreedListener {
+    type Key = FreedKey;
+    const STREAM: KeyStream = KeyStream::Freed;
+    const OPERATION: &'static str = "wake-ups";
+
+    fn open(&self) -> Option<(String, Opening<FreedKey>)> {
+        let store = self.0.upgrade()?.store.clone();
+        let name = store.name();
+        Some((name, async move { store.freed().await }.boxed()))
+    }
+
+    fn is_needed(&self) -> bool {
+        self.0.upgrade().is_some_and(|keys| {
+            let map = keys.map.lock();
+            let waiters_need = map.states.values().any(|state| state.needs_reports());
+            drop(map);
+            waiters_need || !keys.streams.followers.is_empty()
+        })
+    }
+
+    /// The first waiter of each key asks once, and each follower reads its key once.
+    fn missed(&self) {
+        // A waiter that has no need of reports may pause for longer all the same while there are some.
+        if let Some(keys) = self.0.upgrade() {
+            let all: Vec<_> = keys.map.lock().states.keys().cloned().collect();
+            all.iter().for_each(|key| keys.step(key, Event::MayBeFree));
+            keys.streams.followers.tell_all();
+        }
+    }
+
+    fn receive(&self, freed: Vec<FreedKey>) {
+        let Some(keys) = self.0.upgrade() else {
+            return;
+        };
+        for FreedKey { key, next } in freed {
+            keys.step(&key, Event::Freed(next));
+            keys.streams.followers.tell(&key);
         }
     }
 }

@@ -11,8 +11,7 @@ use super::{
     effect::{Departed, Departure, Effect, Effects, Report},
     holding::{AtEnd, Conversion, Holding, Serving},
     state::KeyState,
-    waiters::Role,
-    want::{FromMemory, Want},
+    waiters::{FromMemory, Role, Want},
 };
 use crate::{
     lease_state::{LeaseNumber, LeaseState},

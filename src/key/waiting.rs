@@ -10,7 +10,7 @@ use super::{
     cell::{Cell, News, WaitEnd},
     effect::Event,
     keys::Keys,
-    want::Want,
+    waiters::Want,
 };
 use crate::{model::Key, runtime::outside};
 

@@ -1,6 +1,6 @@
 //! Listeners: tasks that receive keys from a stream of the store while this process needs them. There are two streams:
-//! of the keys that become free (`key/listening.rs`), and of those for which processes begin to wait
-//! (`key/looking.rs`). A listener opens its stream again after an error.
+//! of the keys that become free, and of those for which processes begin to wait (`key/looking.rs`). A listener opens its
+//! stream again after an error.
 //!
 //! Invariants:
 //!
@@ -49,11 +49,8 @@ pub(crate) trait Listener: Send + Sync {
     /// The name of the call that opens the stream.
     const OPERATION: &'static str;
 
-    /// The call that opens the stream. `None` if the client has gone.
-    fn open(&self) -> Option<Opening<Self::Key>>;
-
-    /// What messages call the store.
-    fn store_name(&self) -> String;
+    /// The name of the store, and the call that opens the stream. `None` if the client has gone.
+    fn open(&self) -> Option<(String, Opening<Self::Key>)>;
 
     /// Whether the client needs the keys now.
     fn is_needed(&self) -> bool;
@@ -147,10 +144,10 @@ async fn listen_while_needed<L: Listener>(
     let mut note_whether_over =
         || closing.is_cancelled() || note_unneeded(listener, &mut unneeded_since);
     while !note_whether_over() {
-        let Some(opening) = listener.open() else {
+        let Some((store, opening)) = listener.open() else {
             return;
         };
-        let error = match call(L::OPERATION, SILENCE, || listener.store_name(), opening).await {
+        let error = match call(L::OPERATION, SILENCE, || store, opening).await {
             Ok(Some(mut keys)) => {
                 let opened = Instant::now();
                 permit.set(ListenerState::Open);
