@@ -47,5 +47,5 @@ pub(crate) use self::{
     guards::ReleaseOutcome,
     keys::Keys,
     recent_keys::RecentKeys,
-    waiters::{FromMemory, Wait, Want},
+    waiters::{FromMemory, Want},
 };

@@ -7,13 +7,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    key::{FromMemory, Keys, RecentKeys, Wait, Want},
+    key::{FromMemory, Keys, RecentKeys, Want},
     messages::{AcquireRequest, Turn},
     model::{
         Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, Tick,
         WaitPolicy, validation,
     },
-    retry,
 };
 
 /// The parts of a handle that its acquires use.
@@ -129,19 +128,15 @@ impl LeaseOptions {
         let can_stay = matches!(asked.access, Ok(Access::Exclusive | Access::Shared));
         // A reentrant lease may have the fence of another one.
         let can_stay = can_stay && !needs_document && !asked.reentrant;
-        // The first requests of a set are never repeated, not even when no answer comes. The set then acquires its keys
-        // one after the other, and would have to wait for a lease that the repeated request was granted.
-        let repeats = !self.is_of_set || self.wait_policy != WaitPolicy::None;
         Ok(Want {
             request: Arc::new(self.request(key)?),
             stays_for: self.sticky.filter(|_| can_stay),
             memory,
             since,
-            wait: match self.wait_policy {
-                WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => Wait::No { repeats },
-                WaitPolicy::For(wait) => Wait::Until(retry::wait_end(since, wait)),
-                WaitPolicy::Endless => Wait::Endless,
-            },
+            wait_policy: self.wait_policy,
+            // The first requests of a set are never repeated, not even when no answer comes. The set then acquires its
+            // keys one after the other, and would have to wait for a lease that the repeated request was granted.
+            repeats: !self.is_of_set || self.wait_policy != WaitPolicy::None,
         })
     }
 

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::options::{AcquireContext, LeaseOptions};
 use crate::{
-    key::{Granted, Wait, Want},
+    key::{Granted, Want},
     lease::Lease,
     lease_state::timing,
     model::{Error, Held, Key, LossReason, WaitPolicy},
@@ -105,15 +105,14 @@ async fn ask(
         let slowing = wait_for_renewals(options, &key, want.request.ttl, since);
         slowing.instrument(span.span()).await;
     }
-    let waits = !matches!(want.wait, Wait::No { .. });
-    if waits
+    if want.waits()
         && context.keys.has_waiters(&key)
         && let Some(done) = read_tick(context, &want, retry::LONGEST_PAUSE).await
     {
         return Err(done);
     }
     // A request for a key that was held a moment ago is likely to be refused.
-    if !waits && context.likely_held.lock().contains(&key, since) {
+    if !want.waits() && context.likely_held.lock().contains(&key, since) {
         Arc::make_mut(&mut want.request).likely_held = true;
     }
     let waiting = context.keys.enter(want.clone()).end();
@@ -178,7 +177,7 @@ async fn granted(context: &AcquireContext, key: &Key, guard: Granted) -> Lease {
 /// What an acquire that was refused because of these holders returns.
 fn refused(options: &LeaseOptions, want: &Want, held: Held) -> Result<Attempt, Error> {
     let now = Instant::now();
-    if matches!(want.wait, Wait::No { .. })
+    if !want.waits()
         && let Some(until) = now.checked_add(held.expires_in())
     {
         let mut likely_held = options.context.likely_held.lock();

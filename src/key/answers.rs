@@ -13,12 +13,12 @@ use super::{
     holding::{Holding, Serving},
     place::Wakes,
     state::KeyState,
-    waiters::{FromMemory, Wait, Want},
+    waiters::{FromMemory, Want},
 };
 use crate::{
     lease_state::LeaseState,
     messages::Earlier,
-    model::{Error, Held, LeaseId, MAX_PLACES, Mode},
+    model::{Error, Held, LeaseId, MAX_PLACES, Mode, WaitPolicy},
     retry::TRIES,
     telemetry::StayEndReason,
 };
@@ -175,7 +175,8 @@ impl KeyState {
             return self.report_wait(no, None, out);
         }
         // The waits without a limit end that got nothing but errors for the whole call timeout.
-        let gives_up = |want: &Want| want.wait == Wait::Endless && is_long_ago(want.since);
+        let gives_up =
+            |want: &Want| want.wait_policy == WaitPolicy::Endless && is_long_ago(want.since);
         let all = self.waiters.in_line().filter(|(_, it)| gives_up(&it.want));
         for no in all.map(|(no, _)| no).collect::<Vec<_>>() {
             self.refuse(no, Refusal::Failed(error.clone()), out);

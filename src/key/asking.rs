@@ -13,7 +13,7 @@ use super::{
     place::OwnPlace,
     serving::Fit,
     state::KeyState,
-    waiters::{FromMemory, Role, Wait, Want},
+    waiters::{FromMemory, Role, Want},
 };
 use crate::{
     messages::Turn,
@@ -164,7 +164,7 @@ impl KeyState {
                 continue;
             };
             if repeats {
-                if waiter.want.wait == (Wait::No { repeats: false }) {
+                if !waiter.want.repeats {
                     continue;
                 }
                 out.push(Effect::Report(Report::Unanswered(claim)));

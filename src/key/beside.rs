@@ -10,10 +10,10 @@ use super::{
     effect::{Answer, Effect, Effects},
     serving::Fit,
     state::KeyState,
-    waiters::{Role, Wait, Want},
+    waiters::{Role, Want},
 };
 use crate::{
-    model::{Error, Held, LeaseId},
+    model::{Error, Held, LeaseId, WaitPolicy},
     random,
     retry::{self, TRIES},
 };
@@ -94,8 +94,8 @@ impl KeyState {
         let Some(beside) = self.beside_mut(lease) else {
             return false;
         };
-        if let Wait::No { repeats } = want.wait {
-            let pause = beside.tries.pause_after(error).filter(|_| repeats);
+        if !want.waits() {
+            let pause = beside.tries.pause_after(error).filter(|_| want.repeats);
             beside.next = pause.map(|pause| now + pause);
             return pause.is_none();
         }
@@ -104,7 +104,7 @@ impl KeyState {
         let silence = now.saturating_duration_since(answered);
         let is_silent = silence >= limit && beside.failures >= TRIES;
         beside.ask_later(want, None, now);
-        let gives_up = want.wait == Wait::Endless && is_silent;
+        let gives_up = want.wait_policy == WaitPolicy::Endless && is_silent;
         gives_up || !error.is_retryable() || want.is_over(now)
     }
 

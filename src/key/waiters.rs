@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use super::cell::{Cell, WaiterNo};
 use crate::{
     messages::{AcquireRequest, Turn},
-    model::{Access, Held, LeaseId, Mode},
+    model::{Access, Held, LeaseId, Mode, WaitPolicy},
+    retry,
 };
 
 /// What a task wants of a key.
@@ -33,19 +34,9 @@ pub(crate) struct Want {
     pub(crate) memory: FromMemory,
     /// When the task began to ask.
     pub(crate) since: Instant,
-    pub(crate) wait: Wait,
-}
-
-/// How long a task waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// It does not wait: the first answer counts. After an error the request is sent again, if `repeats`.
-    No {
-        repeats: bool,
-    },
-    /// Until this instant.
-    Until(Instant),
-    Endless,
+    pub(crate) wait_policy: WaitPolicy,
+    /// Whether the request of a task that does not wait is sent again after an error, or without an answer.
+    pub(crate) repeats: bool,
 }
 
 /// Whether a task may get its guard from memory, under a lease that this process has already; and whether the lease
@@ -110,8 +101,10 @@ impl Want {
         self.request.turn == Turn::Barging
     }
 
-    pub(super) fn waits(&self) -> bool {
-        !matches!(self.wait, Wait::No { .. })
+    /// Whether the task waits for the key. Otherwise the first answer counts.
+    pub(crate) fn waits(&self) -> bool {
+        let none = [WaitPolicy::None, WaitPolicy::For(Duration::ZERO)];
+        !none.contains(&self.wait_policy)
     }
 
     /// Whether the time of the task is over.
@@ -121,9 +114,9 @@ impl Want {
 
     /// When the time of the task is over.
     pub(super) fn until(&self) -> Option<Instant> {
-        match self.wait {
-            Wait::Until(until) => Some(until),
-            Wait::No { .. } | Wait::Endless => None,
+        match self.wait_policy {
+            WaitPolicy::For(time) if self.waits() => Some(retry::wait_end(self.since, time)),
+            _ => None,
         }
     }
 
