@@ -155,6 +155,7 @@ impl Keys {
             Report::Lost(guards) => telemetry::for_each(guards, |guard| {
                 guard.lose(guard.loss(Instant::now()).unwrap_or(LossReason::Expired));
             }),
+            Report::Ended(lease, ended) => lease.report_end(ended),
             Report::Waits(cell, ahead) => cell.begins_to_wait(|| Waiting::begins(key, ahead)),
             Report::Unanswered(claim) => {
                 telemetry::store_failed("acquire", Some((key, claim)), &self.timed_out(OVERDUE));

@@ -11,7 +11,7 @@ use super::{
     waiters::Want,
 };
 use crate::{
-    lease_state::LeaseState,
+    lease_state::{Ended, LeaseState},
     messages::{AcquireRequest, DoneTick},
     model::{Error, Held, LeaseId},
     telemetry::StayEndReason,
@@ -101,6 +101,8 @@ pub(crate) enum Report {
     Waits(Arc<Cell>, Option<usize>),
     /// Guards are lost: they have outlived their ttl, or their handle closes.
     Lost(Vec<Arc<LeaseState>>),
+    /// A lease has ended, and its release has begun.
+    Ended(Arc<LeaseState>, Ended),
     /// A request was not answered within a second, and is repeated.
     Unanswered(LeaseId),
     Turn(EndedTurn),

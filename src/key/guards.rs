@@ -8,7 +8,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     call::PolledCall,
     cell::Granted,
-    effect::{Departed, Departure, Effect, Event},
+    effect::{Departed, Departure, Effect, Event, Report},
     holding::{Conversion, Holding},
     keys::Keys,
 };
@@ -120,19 +120,13 @@ impl Keys {
             |effect: &Effect| matches!(effect, Effect::GiveBack(lease) if lease.id() == guard.id());
         let at = effects.iter().position(goes_back);
         let begun = match at.map(|at| effects.remove(at)) {
-            Some(Effect::GiveBack(lease)) => {
-                let ended = self.end(&lease, now);
-                ended.map(|(pending, ended)| Some((self.release(call, pending), lease, ended)))
-            }
+            Some(Effect::GiveBack(lease)) => self.end(&lease, now).map(|(pending, ended)| {
+                effects.push(Effect::Report(Report::Ended(lease, ended)));
+                Some(self.release(call, pending))
+            }),
             _ => Ok(None),
         };
         self.carry_out(key, Some(((), effects)));
-        let begun = begun.map(|begun| {
-            begun.map(|(release, lease, ended)| {
-                lease.report_end(ended);
-                release
-            })
-        });
         (departed, begun)
     }
 
