@@ -284,7 +284,7 @@ impl UnderWay {
         }
     }
 
-    /// When it may be slow for the first time, or is not new any more, or it is looked again how it was sent, after this
+    /// When it may be slow for the first time, or is not new any more, or is asked again how it was sent, after this
     /// instant.
     pub(super) fn next_look(&self, is_repeated: bool, passed: Instant) -> Option<Instant> {
         let first = self.at + OVERDUE;

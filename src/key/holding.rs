@@ -1,5 +1,5 @@
 //! `Holding`: a lease that was granted to this process, the guards under it, and for how long it serves further tasks
-//! from memory. Pure: times come in as arguments.
+//! from memory. Times come in as arguments. Until when a guard lasts, and in which mode, it asks the guard.
 //!
 //! Invariants:
 //!
