@@ -1,8 +1,9 @@
 //! The commands of a batch, and what happens when one of the two fails.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
     jobs::Tick,
@@ -11,8 +12,9 @@ use leasehold::{
         ReleaseRequest, Turn,
     },
 };
-use leasehold_tests::{disguise::Disguise, engine::Engine};
+use leasehold_tests::{disguise::Disguise, engine::Engine, proxy::Proxy};
 use mongodb::{bson::doc, options::ClientOptions};
+use tokio::time::timeout;
 
 use super::{Commands, Fixture, LONG, faults::FAIL_POINT, soon_mended};
 
@@ -289,6 +291,102 @@ async fn what_the_one_statement_does_not_grant_is_asked_for_by_itself() {
     };
     assert_eq!(held.holders()[0].lease, other.lease);
     assert!(answers[3].is_err(), "{answers:?}");
+}
+
+/// The server has removed documents that this process has seen. The requests for them go together once more.
+#[tokio::test]
+async fn keys_whose_documents_were_removed_are_asked_for_together() {
+    let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
+    let store = MongoStore::new(&collection);
+    let keys: Vec<_> = (0..8).map(|number| ask(number).key).collect();
+    for removed in [8, 3, 1] {
+        let known: Vec<_> = keys.iter().map(exclusive).collect();
+        acquired(&store, &known).await;
+        release(&store, &known).await;
+        let ids: Vec<_> = keys[..removed].iter().map(|key| key.as_str()).collect();
+        let gone = doc! { "_id": { "$in": ids } };
+        collection.delete_many(gone).await.unwrap();
+        commands.take();
+        let mut asked: Vec<_> = keys.iter().map(exclusive).collect();
+        // It has a statement of its own, of whose failures the indexes of the others must not remind.
+        asked[7].owner = "other".into();
+        let answers = acquired(&store, &asked).await;
+        assert!(answers.iter().all(is_granted), "{answers:?}");
+        let expected: &[_] = match removed {
+            1 => &["update", "find", "findAndModify"],
+            _ => &["update", "find", "update", "find"],
+        };
+        assert_eq!(commands.names(), expected, "{removed}");
+        for request in &asked {
+            let state = store.inspect(&request.key).await.unwrap().unwrap();
+            assert_eq!(state.holders[0].lease, request.lease);
+        }
+        release(&store, &asked).await;
+    }
+}
+
+/// The second command for removed documents fails. What the first one has granted is not called refused.
+#[tokio::test]
+async fn a_failure_to_ask_for_removed_documents_leaves_the_others_unclear() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let mut options = fixture.options().await;
+    options.app_name = Some(fixture.name.clone());
+    let locks = fixture.collection_with(options);
+    let store = MongoStore::new(&locks);
+    let keys: Vec<_> = (0..4).map(|number| ask(number).key).collect();
+    let known: Vec<_> = keys.iter().map(exclusive).collect();
+    acquired(&store, &known).await;
+    release(&store, &known).await;
+    let gone = doc! { "_id": { "$in": [keys[0].as_str(), keys[1].as_str()] } };
+    locks.delete_many(gone).await.unwrap();
+    let data = doc! { "failCommands": ["update"], "appName": &fixture.name, "errorCode": 13 };
+    let fail = doc! { "configureFailPoint": "failCommand", "mode": { "skip": 1 }, "data": data };
+    let admin = locks.client().database("admin");
+    admin.run_command(fail).await.unwrap();
+    let asked: Vec<_> = keys.iter().map(exclusive).collect();
+    let batch = asked.iter().cloned().map(Arc::new);
+    let batch: Vec<_> = batch.map(BatchRequest::Acquire).collect();
+    let error = store.batch(&batch).await.unwrap_err();
+    let mend = doc! { "configureFailPoint": "failCommand", "mode": "off" };
+    admin.run_command(mend).await.unwrap();
+    assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
+    let state = store.inspect(&keys[3]).await.unwrap().unwrap();
+    assert_eq!(state.holders[0].lease, asked[3].lease, "the control");
+}
+
+/// The batch is answered by a read. It shows the grant of a request that was repeated meanwhile, which a majority may not
+/// have yet.
+#[tokio::test]
+async fn a_grant_that_may_not_be_confirmed_yet_is_not_given_to_its_caller() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
+    let options = fixture.options_at(proxy.address, "").await;
+    let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
+    let (other, held) = (fixture.store().await, ask(23));
+    other.acquire(&held).await.unwrap();
+    // Only the read of a batch has this option.
+    let read = proxy.hold_the_request("batchSize");
+    // The first sixteen go alone, and the others together.
+    let acquire = |number| leases.acquire(format!("key {number}"), LONG).into_future();
+    let before = tokio::spawn(join_all((0..23).map(acquire)));
+    let mut asked = tokio::spawn(acquire(23));
+    read.reached().await;
+    let release = ReleaseRequest::new(held.key.clone(), held.lease);
+    other.release(&release).await.unwrap();
+    // It is answered when a majority has what it has changed.
+    let repeated = proxy.hold_the_answer_to("key 23");
+    repeated.reached().await;
+    let state = other.inspect(&held.key).await.unwrap().unwrap();
+    assert!(!state.is_free(), "the control");
+    read.open();
+    let early = timeout(Duration::from_secs(2), &mut asked).await;
+    assert!(early.is_err(), "{early:?}");
+    repeated.open();
+    let lease = asked.await.unwrap().unwrap();
+    assert_eq!(lease.id(), state.holders[0].lease);
+    let others = before.await.unwrap();
+    assert!(others.iter().all(Result::is_ok), "{others:?}");
 }
 
 /// An upsert under a clock that has no fence leaves a document with nothing but its key.

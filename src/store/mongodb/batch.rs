@@ -5,7 +5,7 @@ use mongodb::bson::Document;
 
 use super::{
     acquire::answered,
-    bulk::{BulkResult, statement},
+    bulk::{BulkResult, statement, unread},
     concern::Deployment,
     decode::{self, timed},
     error::{is_statement_race, statement_code, statement_failed},
@@ -42,13 +42,16 @@ impl Pipelines<'_> {
             let answers = answers.map(|answer| answer.map(BatchAnswer::Release));
             return Ok(answers.collect());
         }
-        let (statements, own) = self.statements(requests, is_sharded);
+        let (statements, mut own) = self.statements(requests, is_sharded);
+        let sent = statements.len();
         let keys = requests.iter().filter_map(|request| match request {
             BatchRequest::Acquire(request) => Some(&request.key),
             BatchRequest::Release(_) => None,
         });
         let shown = keys.clone().map(Key::as_str).collect();
-        let result = self.change_many(statements, shown).await?;
+        let mut result = self.change_many(statements, shown).await?;
+        self.insert_missing(requests, (&mut own, sent), &mut result)
+            .await?;
         self.store.known_keys.lock().extend(keys);
         // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().zip(own).map(async |(request, own)| {
@@ -65,9 +68,48 @@ impl Pipelines<'_> {
         Ok(join_all(answers).await)
     }
 
+    /// Sends the acquires once more whose keys were likely to have a document, and have none, because it was removed: each
+    /// now has a statement of its own, after those that were `sent`. One is sent by itself later.
+    async fn insert_missing(
+        self,
+        requests: &[BatchRequest],
+        (own, sent): (&mut [Option<usize>], usize),
+        result: &mut BulkResult,
+    ) -> Result<(), Error> {
+        let is_missing = |key: &Key| !result.documents.contains_key(key.as_str());
+        let asked = requests.iter().zip(own);
+        let missing = asked.filter_map(|(request, own)| match request {
+            BatchRequest::Acquire(it) if own.is_none() && is_missing(&it.key) => Some((it, own)),
+            BatchRequest::Acquire(_) | BatchRequest::Release(_) => None,
+        });
+        let missing: Vec<_> = missing.collect();
+        if missing.len() < 2 {
+            return Ok(());
+        }
+        let keys = missing.iter().map(|(it, _)| it.key.as_str()).collect();
+        let statements = missing.iter().map(|(it, _)| self.acquire_one(it)).collect();
+        // The other requests have been carried out, whatever becomes of these.
+        let inserted = self.change_many(statements, keys).await.map_err(unread)?;
+        for (at, (_, own)) in missing.into_iter().enumerate() {
+            *own = Some(sent + at);
+        }
+        let failed = inserted.failed.into_iter();
+        result
+            .failed
+            .extend(failed.map(|(at, error)| (sent + at, error)));
+        result.documents.extend(inserted.documents);
+        Ok(())
+    }
+
+    /// The statement of an acquire that has one of its own.
+    fn acquire_one(self, request: &AcquireRequest) -> Document {
+        let update = statements::acquire(request, Form::Short, self.store.retention);
+        statement(&request.key, update, true)
+    }
+
     /// The statements for these requests, and for each request the index of its own statement. Acquires of keys that are
     /// likely to have a document have none: they go together. If a key has no document after all, or its statement is
-    /// refused because of another document, the acquire is sent again, by itself.
+    /// refused because of another document, the acquire is sent again.
     fn statements(
         self,
         requests: &[BatchRequest],
@@ -98,23 +140,20 @@ impl Pipelines<'_> {
         };
         let (mut statements, mut own) = (Vec::new(), Vec::new());
         for request in requests {
-            let (key, update) = match request {
+            let statement = match request {
                 BatchRequest::Acquire(request) if shares(request) => {
                     own.push(None);
                     continue;
                 }
-                BatchRequest::Acquire(request) => (
-                    &request.key,
-                    statements::acquire(request, Form::Short, retention),
-                ),
-                BatchRequest::Release(request) => (
-                    &request.key,
-                    statements::release_or_fail(request, retention),
-                ),
+                BatchRequest::Acquire(request) => self.acquire_one(request),
+                BatchRequest::Release(request) => {
+                    let update = statements::release_or_fail(request, retention);
+                    // With an upsert it also fails if there is no document.
+                    statement(&request.key, update, true)
+                }
             };
             own.push(Some(statements.len()));
-            // With an upsert the statement of a release also fails if there is no document.
-            statements.push(statement(key, update, true));
+            statements.push(statement);
         }
         for (terms, group) in &groups {
             statements.push(statements::acquire_together(terms, group, retention));
@@ -123,6 +162,11 @@ impl Pipelines<'_> {
     }
 
     /// The answer to an acquire of the batch. The lease is granted if it is in its document.
+    ///
+    /// A majority has what was there before the changes of the batch, and the changes. The document may also show what a
+    /// later request with the same lease was granted, which no majority may have yet ([`Store::batch`]).
+    ///
+    /// [`Store::batch`]: crate::store::Store::batch
     async fn acquired(
         self,
         result: &BulkResult,
