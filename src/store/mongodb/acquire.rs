@@ -1,5 +1,7 @@
 //! Acquires, each by one command.
 
+use std::iter;
+
 use chrono::{DateTime, Utc};
 use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
@@ -18,8 +20,18 @@ use crate::{
 };
 
 impl Pipelines<'_> {
-    /// Asks for a lease, first by a cheaper command if that may be enough.
+    /// Asks for a lease. Its key has a document afterwards.
     pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let answer = self.acquire_alone(request).await?;
+        self.store
+            .known_keys
+            .lock()
+            .extend(iter::once(&request.key));
+        Ok(answer)
+    }
+
+    /// Asks for a lease, first by a cheaper command if that may be enough.
+    async fn acquire_alone(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         if request.likely_held
             && let Some(held) = self.read_refusal(request).await
         {
