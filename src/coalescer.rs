@@ -3,6 +3,10 @@
 //! While few requests are under way, each request is sent at once and alone. Beyond that number a request waits until
 //! another one has ended. If enough requests wait by then, they are sent in a batch.
 //!
+//! If six or more come at once, they may instead wait for each other: what comes while a request or a batch is under way
+//! goes in the next batch, as in the group commit of a database. Where the server or this process is busy, answers come
+//! sooner then, and where the server is distant, later. `choice.rs` finds out which it is. A lone request never waits.
+//!
 //! Each request or batch that is under way has a slot. A request is sent when a slot is free and not before, so that a
 //! slow store does not get more and more requests. (A store may take any number of requests at once. It has no slots.)
 //! A request that still waits can be withdrawn. It is then never sent.
@@ -20,7 +24,8 @@
 //! [`Queued`] tells how the first one was sent.
 //!
 //! - `submit.rs` has what operations call.
-//! - `queue.rs` has the requests that wait, and `policy.rs` decides how many of them are sent now. Both are pure.
+//! - `queue.rs` has the requests that wait, `policy.rs` decides how many of them are sent now, and `choice.rs` whether a
+//!   crowd waits for each other. All three are pure.
 //! - `request.rs` has what is sent, and how.
 //!
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
@@ -28,6 +33,7 @@
 //! what was sent; and to release what a late answer grants. The operation polls its call itself, which saves a task for
 //! each request (`cpu` in `docs/performance.md`).
 
+mod choice;
 mod policy;
 mod queue;
 mod request;
@@ -35,7 +41,10 @@ mod request;
 mod slow_store_tests;
 mod submit;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures::{
     FutureExt,
@@ -44,6 +53,7 @@ use futures::{
 use parking_lot::Mutex;
 use tokio::{
     sync::{oneshot, watch},
+    task::yield_now,
     time::{Instant, timeout},
 };
 
@@ -59,6 +69,10 @@ use crate::{
     runtime::{self, lifecycle::Lifecycle},
     store::Store,
 };
+
+/// How often the end of a batch gives way to other tasks. With fewer times, those on another thread of the runtime come too
+/// late for the next batch (`cycle-existing` in `docs/measurements.md`).
+const YIELDS: usize = 8;
 
 pub(crate) struct Coalescer {
     pub(crate) store: Arc<dyn Store>,
@@ -102,6 +116,7 @@ impl Queued {
 /// A request that waits for a slot.
 struct Unsent {
     request: QueuedRequest,
+    since: Instant,
     reply: oneshot::Sender<Dispatch>,
     sent: Arc<OnceLock<HowSent>>,
 }
@@ -172,14 +187,14 @@ impl Coalescer {
         let mut queue = self.queue.lock();
         let load = queue.update_load(now);
         let is_gathering = Arc::strong_count(&self.sets) > 1;
-        let is_quiet = load.waiting == 0 && load.recent_batches == 0 && !is_gathering;
-        if is_quiet && load.singles < self.limits().max_concurrent {
-            return Route::Now(Some(self.permit(queue.sent(1, now))));
+        if load.waiting == 0 && !is_gathering && load.has_room(self.limits()) {
+            return Route::Now(Some(self.permit(queue.sent(1, Duration::ZERO, now))));
         }
         let (reply, dispatch) = oneshot::channel();
         let sent = Arc::<OnceLock<HowSent>>::default();
         let unsent = Unsent {
             request: request(),
+            since: now,
             reply,
             sent: sent.clone(),
         };
@@ -231,7 +246,7 @@ impl Coalescer {
         let load = queue.update_load(now);
         let mut next = load.next(limits, least);
         let mut batch = Vec::new();
-        if next == Next::Together {
+        if let Next::Together(least) = next {
             batch = queue.take_batch(least).unwrap_or_default();
             if batch.is_empty() {
                 next = load.each_alone(limits);
@@ -239,12 +254,16 @@ impl Coalescer {
         }
         let alone = match next {
             Next::Alone(number) => queue.take_first(number),
-            Next::Together | Next::Wait => queue.take_unbatchable(load.next_unbatchable(limits)),
+            Next::Together(_) | Next::Wait => queue.take_unbatchable(load.next_unbatchable(limits)),
         };
-        let with_permit = |unsent| (unsent, self.permit(queue.sent(1, now)));
+        let with_permit = |unsent: Unsent| {
+            let number = queue.sent(1, now - unsent.since, now);
+            (unsent, self.permit(number))
+        };
         let alone: Vec<_> = alone.into_iter().map(with_permit).collect();
         let sending = (!batch.is_empty()).then(|| {
-            let permit = self.permit(queue.sent(batch.len(), now));
+            let waited = batch.iter().map(|unsent| now - unsent.since).sum();
+            let permit = self.permit(queue.sent(batch.len(), waited, now));
             self.clone().send_batch(batch, permit)
         });
         drop(queue);
@@ -277,10 +296,16 @@ impl Coalescer {
             Ok(_) => vec![Err(mismatched()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],
         };
-        permit.end(answers.iter().any(Result::is_ok));
+        let answered = answers.iter().any(Result::is_ok);
         for (reply, answer) in replies.into_iter().zip(answers) {
             let _ = reply.send(Dispatch::Answer(sent, answer));
         }
+        // Lets the tasks run whose requests were answered. Most of them have another request, as the holder of a short lease
+        // has its release. Those go in the next batch, which is sent when this one has ended.
+        for _ in 0..YIELDS {
+            yield_now().await;
+        }
+        permit.end(answered);
     }
 }
 
@@ -311,7 +336,10 @@ impl InFlightPermit {
     /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
     /// slot.
     fn end(self, answered: bool) {
-        self.coalescer.queue.lock().ended(self.number, answered);
+        self.coalescer
+            .queue
+            .lock()
+            .ended(self.number, answered, Instant::now());
         self.coalescer.dispatch();
     }
 }
@@ -320,7 +348,10 @@ impl Drop for InFlightPermit {
     fn drop(&mut self) {
         // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
         // requests look for a slot themselves.
-        self.coalescer.queue.lock().ended(self.number, false);
+        self.coalescer
+            .queue
+            .lock()
+            .ended(self.number, false, Instant::now());
     }
 }
 

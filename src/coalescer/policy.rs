@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::choice::Mode;
+
 /// How long a request keeps its slot although a later one was answered first. It is also the time without a send after
 /// which the first request or batch is sent that has no slot.
 pub(super) const HANGS: Duration = Duration::from_millis(200);
@@ -13,6 +15,8 @@ const MANY: usize = 40;
 pub(super) const LEAST_BATCH: usize = 8;
 /// The most batches under way.
 const BATCHES: usize = 3;
+/// If fewer requests than this come at once, they do not wait for each other: a batch of fewer costs more than they do.
+const CROWD: usize = 6;
 
 /// How many of the waiting requests are sent now.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,8 +25,8 @@ pub(super) enum Next {
     Wait,
     /// The first of them, this many, each alone.
     Alone(usize),
-    /// As many as fit in one batch, in a batch.
-    Together,
+    /// As many as fit in one batch, in a batch, if these are at least this many.
+    Together(usize),
 }
 
 /// How much may be under way.
@@ -61,8 +65,12 @@ pub(super) struct LoadSnapshot {
     pub(super) recent_batches: usize,
     /// How many requests that were sent alone are under way.
     pub(super) singles: usize,
+    /// How many requests and batches were sent so recently that they are likely to end soon.
+    pub(super) recent: usize,
     /// The greatest recent number of requests, under way and waiting together.
     pub(super) peak: usize,
+    /// How the requests are sent if they are a crowd.
+    pub(super) mode: Mode,
     /// For how long nothing was sent; zero if nothing ever was.
     pub(super) not_sent_for: Duration,
 }
@@ -72,11 +80,28 @@ impl LoadSnapshot {
     pub(super) fn next(self, limits: Limits, least: usize) -> Next {
         let batchable = self.waiting - self.unbatchable;
         let are_enough = self.waiting >= self.peak / (BATCHES + 1);
-        let has_slot = self.batches == 0 || self.batches < limits.batches && are_enough;
+        let is_grouped = self.is_grouped();
+        let (least, many) = match is_grouped {
+            true => (2, 2 * LEAST_BATCH),
+            false => (least, least),
+        };
+        let is_next = self.batches == 0 && !(is_grouped && self.recent > 0);
+        let has_slot = is_next || self.batches < limits.batches && are_enough && batchable >= many;
         if batchable >= least && (has_slot || self.is_stalled()) {
-            return Next::Together;
+            return Next::Together(least);
         }
         self.each_alone(limits)
+    }
+
+    /// Whether requests wait until what was sent before is answered, and are then sent together.
+    fn is_grouped(self) -> bool {
+        self.mode == Mode::Grouped && is_crowd(self.peak)
+    }
+
+    /// Whether a request may be sent alone. While a batch is recent, requests wait for the next batch instead.
+    pub(super) fn has_room(self, limits: Limits) -> bool {
+        let wait = self.recent_batches > 0 || self.is_grouped() && self.recent > 0;
+        !wait && self.free_slots(limits) > 0
     }
 
     /// How many of the requests that must not go in a batch are sent now, if the others stay or go in a batch. They
@@ -89,8 +114,9 @@ impl LoadSnapshot {
     /// As [`next`](Self::next), if the requests cannot go in a batch.
     pub(super) fn each_alone(self, limits: Limits) -> Next {
         match self.free_slots(limits).min(self.waiting) {
-            // While a batch is recent, requests wait for the next batch instead of going alone.
-            free if free > 0 && self.recent_batches == 0 => Next::Alone(free),
+            free if free > 0 && self.has_room(limits) => {
+                Next::Alone(if self.is_grouped() { 1 } else { free })
+            }
             _ if self.is_stalled() && self.waiting > 0 => Next::Alone(1),
             _ => Next::Wait,
         }
@@ -111,6 +137,12 @@ impl LoadSnapshot {
     }
 }
 
+/// Whether so many requests come at once that it matters how they are sent. The argument is the greatest recent number of
+/// requests, under way and waiting together.
+pub(super) fn is_crowd(peak: usize) -> bool {
+    peak >= CROWD
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,8 +156,10 @@ mod tests {
                 unbatchable: 0,
                 batches,
                 recent_batches: batches,
+                recent: batches + singles,
                 singles,
                 peak,
+                mode: Mode::AtOnce,
                 not_sent_for: Duration::ZERO,
             };
             load.next(limits, LEAST_BATCH)
@@ -134,15 +168,15 @@ mod tests {
         assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
         assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
         assert_eq!(next(LEAST_BATCH - 1, 0, 8, 15), Next::Wait);
-        assert_eq!(next(LEAST_BATCH, 0, 8, 16), Next::Together);
+        assert_eq!(next(LEAST_BATCH, 0, 8, 16), Next::Together(LEAST_BATCH));
         // Requests that come while a batch is under way gather for the next one.
         assert_eq!(next(LEAST_BATCH - 1, 1, 0, 15), Next::Wait);
-        assert_eq!(next(LEAST_BATCH, 1, 0, 16), Next::Together);
+        assert_eq!(next(LEAST_BATCH, 1, 0, 16), Next::Together(LEAST_BATCH));
         assert_eq!(next(15, 2, 0, 64), Next::Wait);
-        assert_eq!(next(16, 2, 0, 64), Next::Together);
+        assert_eq!(next(16, 2, 0, 64), Next::Together(LEAST_BATCH));
         assert_eq!(next(100, BATCHES, 0, 200), Next::Wait);
         // If no batch is under way, they do not wait for as many as there were at the peak.
-        assert_eq!(next(LEAST_BATCH, 0, 0, 200), Next::Together);
+        assert_eq!(next(LEAST_BATCH, 0, 0, 200), Next::Together(LEAST_BATCH));
         assert_eq!(next(0, 0, 0, 0), Next::Wait);
         // While renewals are late, one request and one batch are sent at a time.
         let few = LoadSnapshot {
@@ -150,13 +184,15 @@ mod tests {
             unbatchable: 0,
             batches: 0,
             recent_batches: 0,
+            recent: 0,
+            mode: Mode::AtOnce,
             singles: 0,
             peak: 100,
             not_sent_for: Duration::ZERO,
         };
         assert_eq!(
             few.next(Limits::WHILE_RENEWALS_LATE, LEAST_BATCH),
-            Next::Together
+            Next::Together(LEAST_BATCH)
         );
         assert_eq!(few.each_alone(Limits::WHILE_RENEWALS_LATE), Next::Alone(1));
         let busy = LoadSnapshot {
@@ -175,11 +211,13 @@ mod tests {
             unbatchable: 0,
             batches: 0,
             recent_batches: 0,
+            recent: 0,
+            mode: Mode::AtOnce,
             singles: 0,
             peak: 2,
             not_sent_for: Duration::ZERO,
         };
-        assert_eq!(set.next(limits, 2), Next::Together);
+        assert_eq!(set.next(limits, 2), Next::Together(2));
         assert_eq!(set.next(limits, LEAST_BATCH), Next::Alone(2), "the control");
         // A batch that takes long delays no other requests.
         let load = LoadSnapshot {
@@ -187,11 +225,62 @@ mod tests {
             unbatchable: 0,
             batches: 1,
             recent_batches: 0,
+            recent: 0,
+            mode: Mode::AtOnce,
             singles: 0,
             peak: 20,
             not_sent_for: Duration::ZERO,
         };
         assert_eq!(load.next(limits, LEAST_BATCH), Next::Alone(2));
+    }
+
+    #[test]
+    fn a_crowd_in_groups_waits_for_what_was_sent_before() {
+        let limits = Limits::of(16);
+        let idle = LoadSnapshot {
+            waiting: 3,
+            unbatchable: 0,
+            batches: 0,
+            recent_batches: 0,
+            recent: 0,
+            singles: 0,
+            peak: CROWD,
+            mode: Mode::Grouped,
+            not_sent_for: Duration::ZERO,
+        };
+        let next = |load: LoadSnapshot| load.next(limits, LEAST_BATCH);
+        assert_eq!(next(idle), Next::Together(2));
+        let last = LoadSnapshot { waiting: 1, ..idle };
+        assert_eq!(next(last), Next::Alone(1));
+        let busy = LoadSnapshot {
+            singles: 1,
+            recent: 1,
+            ..idle
+        };
+        assert_eq!(next(busy), Next::Wait);
+        assert!(!busy.has_room(limits));
+        let few = LoadSnapshot {
+            peak: CROWD - 1,
+            ..busy
+        };
+        assert_eq!(next(few), Next::Alone(3), "they are no crowd");
+        let at_once = LoadSnapshot {
+            mode: Mode::AtOnce,
+            ..busy
+        };
+        assert_eq!(next(at_once), Next::Alone(3), "the control");
+        // What hangs keeps nobody waiting.
+        assert_eq!(next(LoadSnapshot { recent: 0, ..busy }), Next::Together(2));
+        // Two large batches overlap.
+        let large = LoadSnapshot {
+            waiting: 2 * LEAST_BATCH,
+            batches: 1,
+            recent_batches: 1,
+            recent: 1,
+            peak: 4 * LEAST_BATCH,
+            ..idle
+        };
+        assert_eq!(next(large), Next::Together(2));
     }
 
     #[test]
@@ -202,6 +291,8 @@ mod tests {
             unbatchable: 0,
             batches: BATCHES,
             recent_batches: 0,
+            recent: 0,
+            mode: Mode::AtOnce,
             singles: 8,
             peak: 400,
             not_sent_for: Duration::ZERO,
@@ -211,7 +302,10 @@ mod tests {
             not_sent_for: HANGS,
             ..full
         };
-        assert_eq!(stalled.next(limits, LEAST_BATCH), Next::Together);
+        assert_eq!(
+            stalled.next(limits, LEAST_BATCH),
+            Next::Together(LEAST_BATCH)
+        );
         assert_eq!(stalled.each_alone(limits), Next::Alone(1));
         let many = LoadSnapshot {
             singles: MANY,
@@ -222,7 +316,10 @@ mod tests {
             not_sent_for: HANGS * (1 + BATCHES as u32),
             ..many
         };
-        assert_eq!(stalled_for_longer.next(limits, LEAST_BATCH), Next::Together);
+        assert_eq!(
+            stalled_for_longer.next(limits, LEAST_BATCH),
+            Next::Together(LEAST_BATCH)
+        );
         // While renewals are late, too.
         assert_eq!(
             stalled.each_alone(Limits::WHILE_RENEWALS_LATE),
@@ -243,11 +340,13 @@ mod tests {
             unbatchable: 3,
             batches: 2,
             recent_batches: 2,
+            recent: 2,
+            mode: Mode::AtOnce,
             singles: 0,
             peak: 100,
             not_sent_for: Duration::ZERO,
         };
-        assert_eq!(load.next(limits, LEAST_BATCH), Next::Together);
+        assert_eq!(load.next(limits, LEAST_BATCH), Next::Together(LEAST_BATCH));
         assert_eq!(load.next_unbatchable(limits), 3);
         let nearly_full = LoadSnapshot { singles: 7, ..load };
         assert_eq!(nearly_full.next_unbatchable(limits), 1);

@@ -16,7 +16,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::policy::{HANGS, LoadSnapshot};
+use super::{
+    choice::{Choice, Mode},
+    policy::{HANGS, LoadSnapshot, is_crowd},
+};
 use crate::model::Key;
 
 /// How long a batch keeps waiting requests from being sent alone. A batch that takes longer may hang.
@@ -36,8 +39,9 @@ pub(super) struct SendQueue<W> {
     /// When a request or a batch was last sent.
     sent: Option<Instant>,
     next: u64,
-    /// The greatest recent number of requests, under way and waiting together. It shrinks with each batch.
+    /// The greatest recent number of requests, under way and waiting together. It shrinks with each send.
     peak: usize,
+    choice: Choice,
 }
 
 /// A single request or a batch that was sent and has not ended.
@@ -45,6 +49,10 @@ struct InFlightSend {
     number: u64,
     since: Instant,
     requests: usize,
+    /// How long its requests have waited before, in sum.
+    waited: Duration,
+    /// How it was sent, if that was one of two ways.
+    mode: Option<Mode>,
     /// Whether a request or a batch that was sent later has been answered.
     is_overtaken: bool,
 }
@@ -76,6 +84,7 @@ impl<W> SendQueue<W> {
             sent: None,
             next: 0,
             peak: 0,
+            choice: Choice::new(),
         }
     }
 
@@ -83,7 +92,7 @@ impl<W> SendQueue<W> {
     pub(super) fn update_load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
-        let waiting = self.batchable.len() + self.unbatchable.len();
+        let waiting = self.waiting();
         let requests = self.under_way.iter().map(|it| it.requests);
         self.peak = self.peak.max(waiting + requests.sum::<usize>());
         let batches = || self.under_way.iter().filter(|it| it.requests != 1);
@@ -93,9 +102,20 @@ impl<W> SendQueue<W> {
             batches: batches().count(),
             recent_batches: batches().filter(|it| now - it.since < RECENT).count(),
             singles: self.under_way.len() - batches().count(),
+            recent: self
+                .under_way
+                .iter()
+                .filter(|it| now - it.since < RECENT)
+                .count(),
             peak: self.peak,
+            mode: self.choice.mode(),
             not_sent_for: self.sent.map_or(Duration::ZERO, |sent| now - sent),
         }
+    }
+
+    /// How many requests wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.batchable.len() + self.unbatchable.len()
     }
 
     /// Adds a request at the end of the queue, and returns its number.
@@ -155,9 +175,6 @@ impl<W> SendQueue<W> {
         if batch.len() < least {
             return None;
         }
-        // There may be fewer requests by now. So this number shrinks with each batch, and `update_load` raises it
-        // again.
-        self.peak -= self.peak / 8;
         Some(self.take(&batch))
     }
 
@@ -171,25 +188,36 @@ impl<W> SendQueue<W> {
         taken.map(|waiting| waiting.to_send).collect()
     }
 
-    /// Counts a single request, or a batch of this many, as sent now, and returns its number.
-    pub(super) fn sent(&mut self, requests: usize, now: Instant) -> u64 {
+    /// Counts a single request, or a batch of this many, as sent now, and returns its number. The requests have waited
+    /// for this long before, in sum.
+    pub(super) fn sent(&mut self, requests: usize, waited: Duration, now: Instant) -> u64 {
         let number = self.assign_number();
         self.sent = Some(now);
+        let mode = is_crowd(self.peak).then(|| self.choice.mode());
+        // There may be fewer requests by now. So this number shrinks with each send, and `update_load` raises it again.
+        self.peak = self.peak.saturating_sub(1 + self.peak / 8);
         self.under_way.push(InFlightSend {
             number,
             since: now,
             requests,
+            waited,
+            mode,
             is_overtaken: false,
         });
         number
     }
 
     /// Records that the request or batch with this number has ended, with an answer or an error.
-    pub(super) fn ended(&mut self, number: u64, answered: bool) {
+    pub(super) fn ended(&mut self, number: u64, answered: bool, now: Instant) {
         let Some(at) = self.under_way.iter().position(|it| it.number == number) else {
             return;
         };
         let ended = self.under_way.swap_remove(at);
+        if let Some(mode) = ended.mode.filter(|_| answered) {
+            let requests = u32::try_from(ended.requests).unwrap_or(u32::MAX);
+            let took = ended.waited + (now - ended.since) * requests;
+            self.choice.answered(mode, requests, took, now);
+        }
         for it in &mut self.under_way {
             it.is_overtaken |= answered && it.since < ended.since;
         }
@@ -212,27 +240,27 @@ mod tests {
     #[test]
     fn only_what_is_overtaken_loses_its_place() {
         let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
-        let first = queue.sent(1, start);
-        let second = queue.sent(1, start + RECENT);
+        let first = queue.sent(1, Duration::ZERO, start);
+        let second = queue.sent(1, Duration::ZERO, start + RECENT);
         let alone = |queue: &mut SendQueue<()>, at| queue.update_load(at).singles;
         assert_eq!(alone(&mut queue, start + HANGS * 100), 2, "it is slow");
         // The first was sent before the second.
-        queue.ended(first, true);
+        queue.ended(first, true, start + HANGS);
         assert_eq!(alone(&mut queue, start + HANGS * 100), 1);
-        let third = queue.sent(1, start + RECENT * 2);
-        queue.ended(third, true);
+        let third = queue.sent(1, Duration::ZERO, start + RECENT * 2);
+        queue.ended(third, true, start + HANGS);
         assert_eq!(alone(&mut queue, start + HANGS), 1, "not at once");
         assert_eq!(alone(&mut queue, start + RECENT + HANGS), 0);
         // The second ends after all.
-        queue.ended(second, true);
+        queue.ended(second, true, start + HANGS);
     }
 
     #[test]
     fn a_refusal_overtakes_nothing() {
         let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
-        queue.sent(1, start);
-        let refused = queue.sent(1, start + RECENT);
-        queue.ended(refused, false);
+        queue.sent(1, Duration::ZERO, start);
+        let refused = queue.sent(1, Duration::ZERO, start + RECENT);
+        queue.ended(refused, false, start + HANGS);
         assert_eq!(queue.update_load(start + HANGS * 100).singles, 1);
     }
 
@@ -245,11 +273,11 @@ mod tests {
             Duration::ZERO,
             "nobody came"
         );
-        queue.sent(20, start);
+        queue.sent(20, Duration::ZERO, start);
         let load = queue.update_load(start + RECENT);
         let seen = (load.batches, load.recent_batches, load.not_sent_for);
         assert_eq!(seen, (1, 0, RECENT));
-        queue.sent(1, start + HANGS);
+        queue.sent(1, Duration::ZERO, start + HANGS);
         assert_eq!(not_sent_for(&mut queue, start + HANGS), Duration::ZERO);
     }
 

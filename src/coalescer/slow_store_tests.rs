@@ -30,7 +30,7 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
         let (ended, left) = in_store.into_iter().partition(|(end, _)| *end <= now);
         in_store = left;
         for (_, number) in ended {
-            queue.ended(number, true);
+            queue.ended(number, true, now);
         }
         let mut load = queue.update_load(now);
         while load.waiting < waiting {
@@ -43,12 +43,12 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
             Next::Wait => {}
             Next::Alone(number) => {
                 for () in queue.take_first(number) {
-                    in_driver.push(queue.sent(1, now));
+                    in_driver.push(queue.sent(1, STEP, now));
                 }
             }
-            Next::Together => {
-                let batch = queue.take_batch(LEAST_BATCH).unwrap();
-                in_driver.push(queue.sent(batch.len(), now));
+            Next::Together(least) => {
+                let batch = queue.take_batch(least).unwrap();
+                in_driver.push(queue.sent(batch.len(), STEP, now));
             }
         }
         most = most.max(in_driver.len() + in_store.len());

@@ -1,0 +1,170 @@
+//! Chooses by the times of the answers whether the requests of a crowd are sent at once, or wait for each other. This
+//! file is pure: times come in as arguments.
+//!
+//! A batch saves work of the server and of this process. Whether requests are answered sooner in batches, depends on what
+//! they wait for otherwise: for a processor, then they are, or for a distant server, then they are not. So both are
+//! tried from time to time, and the one with the faster answers is used.
+
+use std::{mem, time::Duration};
+
+use tokio::time::Instant;
+
+/// How the requests of a crowd are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Each as soon as there is a slot.
+    AtOnce,
+    /// Together when what was sent before is answered: a group commit.
+    Grouped,
+}
+
+impl Mode {
+    fn other(self) -> Self {
+        match self {
+            Self::AtOnce => Self::Grouped,
+            Self::Grouped => Self::AtOnce,
+        }
+    }
+
+    /// What an answer costs that takes this long. If both modes are about as fast, the one with less work is better.
+    fn cost(self, mean: Duration) -> Duration {
+        match self {
+            Self::AtOnce => mean,
+            Self::Grouped => mean * 7 / 8,
+        }
+    }
+}
+
+/// After this many answers a mode is judged. As many before them do not count, because a change of the mode disturbs them.
+const ANSWERS: u32 = 64;
+/// For how long a judgement of the mode that is not used is valid, before that mode is tried again. It is the shortest
+/// time after a trial that has changed the mode, and doubles with each trial that has not.
+const SHORTEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(16);
+
+/// The mode that is used, and what is known about both.
+pub(super) struct Choice {
+    mode: Mode,
+    /// Whether the mode is only tried.
+    is_trial: bool,
+    answers: u32,
+    /// The sum of the times of the answers that count.
+    total: Duration,
+    /// The mean time of an answer in the other mode, and until when that is valid.
+    other: Option<(Duration, Instant)>,
+    valid: Duration,
+}
+
+impl Choice {
+    pub(super) fn new() -> Self {
+        Self {
+            mode: Mode::AtOnce,
+            is_trial: false,
+            answers: 0,
+            total: Duration::ZERO,
+            other: None,
+            valid: SHORTEST,
+        }
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Records that requests which were sent in this mode were answered, and how long that took in sum, from the moment
+    /// when they were submitted.
+    pub(super) fn answered(&mut self, mode: Mode, answers: u32, total: Duration, now: Instant) {
+        if mode != self.mode {
+            return;
+        }
+        let counted = self.answers.checked_sub(ANSWERS);
+        self.answers = self.answers.saturating_add(answers);
+        let Some(counted) = counted else {
+            return;
+        };
+        self.total += total;
+        let counted = counted.saturating_add(answers);
+        if counted >= ANSWERS {
+            self.judge(self.total / counted, now);
+        }
+    }
+
+    fn judge(&mut self, mean: Duration, now: Instant) {
+        (self.answers, self.total) = (ANSWERS, Duration::ZERO);
+        let was_trial = mem::take(&mut self.is_trial);
+        let Some((other, until)) = self.other else {
+            return self.change(mean, now, true);
+        };
+        let is_slower = self.mode.cost(mean) > self.mode.other().cost(other);
+        if was_trial {
+            self.valid = if is_slower {
+                LONGEST.min(self.valid * 2)
+            } else {
+                SHORTEST
+            };
+            self.other = Some((other, now + self.valid));
+        }
+        if is_slower {
+            self.change(mean, now, false);
+        } else if !was_trial && now >= until {
+            self.change(mean, now, true);
+        }
+    }
+
+    /// Uses the other mode from now on. The mean time is that of the mode that was used.
+    fn change(&mut self, mean: Duration, now: Instant, is_trial: bool) {
+        self.other = Some((mean, now + self.valid));
+        self.mode = self.mode.other();
+        self.is_trial = is_trial;
+        self.answers = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share of the answers in the mode [`Mode::Grouped`], if an answer takes this long in each mode.
+    fn grouped(at_once: Duration, grouped: Duration) -> f64 {
+        let (mut choice, mut now, start) = (Choice::new(), Instant::now(), Instant::now());
+        let mut answers = [0_u32; 2];
+        while now < start + LONGEST * 20 {
+            let mode = choice.mode();
+            let took = match mode {
+                Mode::AtOnce => at_once,
+                Mode::Grouped => grouped,
+            };
+            now += took;
+            choice.answered(mode, 8, took * 8, now);
+            answers[mode as usize] += 1;
+        }
+        f64::from(answers[1]) / f64::from(answers[0] + answers[1])
+    }
+
+    #[test]
+    fn the_faster_mode_is_used_and_the_other_one_is_tried() {
+        let [short, long] = [2, 3].map(Duration::from_millis);
+        let share = grouped(long, short);
+        assert!(share > 0.98 && share < 1.0, "{share}");
+        let share = grouped(short, long);
+        assert!(share < 0.02 && share > 0.0, "{share}");
+    }
+
+    #[test]
+    fn the_one_with_less_work_is_used_if_both_are_about_as_fast() {
+        let [short, long] = [20, 22].map(Duration::from_millis);
+        let share = grouped(short, long);
+        assert!(share > 0.9, "{share}");
+    }
+
+    #[test]
+    fn an_answer_to_what_was_sent_in_the_other_mode_does_not_count() {
+        let (mut choice, now) = (Choice::new(), Instant::now());
+        let all = 2 * ANSWERS;
+        choice.answered(Mode::Grouped, all, Duration::from_secs(9), now);
+        choice.answered(Mode::AtOnce, ANSWERS, Duration::from_secs(9), now);
+        assert_eq!(choice.mode(), Mode::AtOnce);
+        choice.answered(Mode::AtOnce, ANSWERS, Duration::from_secs(9), now);
+        assert_eq!(choice.mode(), Mode::Grouped);
+    }
+}
