@@ -138,22 +138,33 @@ fn a_message_is_a_sentence_whatever_it_quotes() {
     }
 }
 
-/// The page has an entry for each error, under its name.
+/// The page has a row for each error, with its name and with all the words of its message.
 #[test]
 fn each_error_is_in_the_troubleshooting() {
     let page = include_str!("../../../docs/troubleshooting.md");
     let source = include_str!("../error.rs");
     let (_, variants) = source.split_once("pub enum Error {").unwrap();
     let (variants, _) = variants.split_once("\n}").unwrap();
-    let names = variants.lines().filter_map(|line| {
-        let name = line.strip_prefix("    ")?;
-        name.starts_with(char::is_uppercase).then_some(())?;
-        name.split(|c: char| !c.is_alphanumeric()).next()
-    });
-    let names: Vec<_> = names.collect();
-    assert!(names.len() > 30, "{names:?}");
-    for name in names {
-        let heading = format!("\n### `Error::{name}`\n");
-        assert!(page.contains(&heading), "{name} has no entry");
+    let mut found = 0;
+    for declaration in variants.split("#[error(").skip(1) {
+        let mut lines = declaration.lines();
+        let variant = lines.find_map(|line| {
+            let name = line.strip_prefix("    ")?;
+            name.starts_with(char::is_uppercase).then_some(name)
+        });
+        let name = variant.unwrap().split(|c: char| !c.is_alphanumeric());
+        let name = name.into_iter().next().unwrap();
+        let beginning = format!("| `Error::{name}`<br>");
+        let row = page.lines().find(|line| line.starts_with(&beginning));
+        let row = row.unwrap_or_else(|| panic!("{name} has no row"));
+        let (message, _) = declaration[1 + declaration.find('"').unwrap()..]
+            .split_once('"')
+            .unwrap();
+        // What is between braces stands for a value.
+        for words in message.split(['{', '}']).step_by(2) {
+            assert!(row.contains(words), "{name}: {words}");
+        }
+        found += 1;
     }
+    assert!(found > 30, "{found}");
 }
