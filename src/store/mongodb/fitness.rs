@@ -323,10 +323,10 @@ mod tests {
         assert!(text.is_some(), "there is no collection yet");
     }
 
-    /// Those that `docs/protocol.md` has, but for the fields of a holder and those of the search engines alone.
+    /// Those in `docs/protocol-documents.md`, but for the fields of a holder and those of the search engines alone.
     #[test]
     fn every_field_of_ours_is_known() {
-        let page = include_str!("../../../docs/protocol.md");
+        let page = include_str!("../../../docs/protocol-documents.md");
         let documents = page.split("## The document of a lock").nth(1).unwrap();
         let documents = documents.split("## Schema versions").next().unwrap();
         let mut known = 0;

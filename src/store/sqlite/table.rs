@@ -244,7 +244,7 @@ mod tests {
     /// Programs in other languages follow the document, so it has to have every statement.
     #[test]
     fn the_protocol_document_has_every_statement() {
-        let document = include_str!("../../../docs/protocol.md");
+        let document = include_str!("../../../docs/protocol-sqlite.md");
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let document = words(document);
         let locks = [LOCKS.read, LOCKS.put, LOCKS.remove, LOCKS.page];
