@@ -86,7 +86,7 @@
 //! |---|---|
 //! | hold a lease, keep it alive, notice its loss, release it; how long a ttl should be | [`guide::holding`] |
 //! | all kinds of leases, and their options | [`guide::modes`] |
-//! | jobs that run once, and leaders | [`jobs`], and `docs/jobs.md` |
+//! | jobs that run once, and leaders | [`jobs`], `docs/jobs.md` and `docs/leaders.md` |
 //! | refuse the late writes of a holder that was paused | [`guide::fencing`] |
 //! | which errors a retry can fix, and what a dropped future leaves behind | [`guide::errors`] |
 //! | spans, events and metrics | [`guide::observability`] |
