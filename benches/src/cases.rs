@@ -58,8 +58,8 @@ struct Case {
 }
 
 const STANDALONE: &[Engine] = &[Engine::Mongodb];
-const STANDALONE_AND_THREE: &[Engine] = &[Engine::Mongodb, Engine::Three];
 const BOTH: &[Engine] = &[Engine::Mongodb, Engine::Replset];
+const BOTH_AND_THREE: &[Engine] = &[Engine::Mongodb, Engine::Replset, Engine::Three];
 const SEARCH: &[Engine] = &[Engine::Elasticsearch, Engine::Opensearch];
 
 macro_rules! mongo {
@@ -81,7 +81,7 @@ macro_rules! search {
 }
 
 const CASES: &[Case] = &[
-    mongo!("cycle", STANDALONE_AND_THREE, cycle::fresh),
+    mongo!("cycle", BOTH_AND_THREE, cycle::fresh),
     mongo!("cycle-existing", STANDALONE, cycle::existing),
     mongo!("dialects", STANDALONE, dialects::measure),
     mongo!("forms", STANDALONE, forms::measure),
@@ -211,6 +211,7 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
         };
         let mut result = result.with_context(|| format!("{} on {}", case.name, engine.name()))?;
         case.name.clone_into(&mut result.case);
+        result.engine = engine.label();
         result.save(&options.out)?;
         eprintln!("    {:.0} s", begin.elapsed().as_secs_f64());
     }

@@ -20,7 +20,7 @@ use crate::{
     proxy::Proxy,
 };
 
-/// More connections than the 64 tasks of the largest cases, so that no task waits for a connection.
+/// More connections than the tasks of all cases but the largest, in which 256 tasks share them.
 const POOL: u32 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,15 @@ impl Engine {
             Self::Three => "MongoDB three members",
             Self::Elasticsearch => "Elasticsearch",
             Self::Opensearch => "OpenSearch",
+        }
+    }
+
+    /// The name in the results. It tells how far the members of the set are apart, if the fault laboratory says that.
+    pub fn label(self) -> String {
+        let name = self.name();
+        match env::var("MONGODB_THREE_MILLIS") {
+            Ok(millis) if self == Self::Three => format!("{name} {millis} ms apart"),
+            _ => name.to_owned(),
         }
     }
 

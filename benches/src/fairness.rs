@@ -95,7 +95,7 @@ pub fn of_equals(granted: &[Granted], processes: usize, span: Span) -> Result<Sa
     ];
     Ok(Sample {
         figures,
-        operations: None,
+        ..Sample::default()
     })
 }
 

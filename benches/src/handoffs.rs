@@ -132,7 +132,7 @@ pub fn between_tasks(granted: &[Granted], span: Span) -> Result<Sample> {
     ];
     Ok(Sample {
         figures,
-        operations: None,
+        ..Sample::default()
     })
 }
 
@@ -158,7 +158,7 @@ pub fn between_processes(granted: &[Granted], span: Span) -> Result<Sample> {
     ];
     Ok(Sample {
         figures,
-        operations: None,
+        ..Sample::default()
     })
 }
 

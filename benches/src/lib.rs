@@ -32,4 +32,5 @@ pub mod report;
 pub mod results;
 pub mod rounds;
 pub mod rss;
+pub mod times;
 pub mod waiting;

@@ -1,6 +1,9 @@
 //! The interface that all measured locks share.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
@@ -35,10 +38,13 @@ pub trait Guard: Send + Sync {
     fn leave(self: Box<Self>);
 }
 
-/// Acquires a free key and releases it.
-pub async fn cycle(locks: &dyn Locks, key: &str) -> Result<()> {
+/// Acquires a free key and releases it. Returns how long the acquire took.
+pub async fn cycle(locks: &dyn Locks, key: &str) -> Result<Duration> {
+    let begin = Instant::now();
     let guard = locks.try_acquire(key, LONG).await?;
-    guard.context("a free key is held")?.release().await
+    let took = begin.elapsed();
+    guard.context("a free key is held")?.release().await?;
+    Ok(took)
 }
 
 /// Tries to acquire a key that must be held.

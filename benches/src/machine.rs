@@ -22,7 +22,7 @@ impl Machine {
     pub async fn look(engines: &[Engine]) -> Result<Self> {
         let mut versions = Vec::new();
         for engine in engines {
-            versions.push((engine.name().to_owned(), engine.version().await?));
+            versions.push((engine.label(), engine.version().await?));
         }
         Ok(Self {
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),

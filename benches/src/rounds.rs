@@ -12,12 +12,15 @@ use async_trait::async_trait;
 use crate::{
     cpu::{self, Server},
     results::{Metric, Quartiles, SideResult},
+    times::Times,
 };
 
 /// The figures of one side in one round.
 #[derive(Debug, Default)]
 pub struct Sample {
     pub figures: Vec<(&'static str, f64)>,
+    /// How long each operation took, if that is measured.
+    pub times: Option<Times>,
     /// The number of operations, if they are counted.
     pub operations: Option<u64>,
 }
@@ -141,7 +144,7 @@ impl Rounds {
                 let difference = |name| Some((name, more.get(name)? - less.get(name)?));
                 Sample {
                     figures: times.filter_map(difference).collect(),
-                    operations: None,
+                    ..Sample::default()
                 }
             })
             .collect();
@@ -149,18 +152,37 @@ impl Rounds {
         self
     }
 
-    pub fn figures(self) -> Vec<SideResult> {
+    pub fn figures(self) -> Result<Vec<SideResult>> {
         let Some((_, base)) = self.sides.first() else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let sides = self.sides.iter().enumerate();
         sides
-            .map(|(place, (name, samples))| SideResult {
-                name: name.clone(),
-                metrics: metrics(samples, (place > 0).then_some(base)),
+            .map(|(place, (name, samples))| {
+                let mut metrics = metrics(samples, (place > 0).then_some(base));
+                // The percentiles stand behind the rate, before the processor times.
+                let behind = metrics.len().min(1);
+                metrics.splice(behind..behind, percentiles(samples)?);
+                let name = name.clone();
+                Ok(SideResult { name, metrics })
             })
             .collect()
     }
+}
+
+/// The percentiles of the times of all rounds together.
+fn percentiles(samples: &[Sample]) -> Result<Vec<Metric>> {
+    let mut times = samples.iter().filter_map(|sample| sample.times.as_ref());
+    let Some(first) = times.next() else {
+        return Ok(Vec::new());
+    };
+    let mut all = first.clone();
+    for more in times {
+        all.add(more)?;
+    }
+    let figures = all.figures().into_iter();
+    let metric = |(name, value)| Metric::single(name, samples.len(), value);
+    Ok(figures.map(metric).collect())
 }
 
 fn metrics(samples: &[Sample], base: Option<&Vec<Sample>>) -> Vec<Metric> {
@@ -209,5 +231,5 @@ async fn metered(plan: Plan, side: &dyn Side) -> Result<Sample> {
 
 /// Lets the sides take turns, and returns their figures.
 pub async fn compare(plan: Plan, sides: &[Box<dyn Side>]) -> Result<Vec<SideResult>> {
-    Ok(Rounds::run(plan, sides).await?.figures())
+    Rounds::run(plan, sides).await?.figures()
 }

@@ -56,7 +56,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a command with a MongoDB replica set of three distant members, in MONGODB_THREE_URI
+    /// Run a command with a MongoDB replica set of three distant members, in MONGODB_THREE_URI, and with their distance
+    /// in MONGODB_THREE_MILLIS
     Apart {
         /// The delay between two members
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -129,7 +130,10 @@ async fn apart(by: Duration, command: &[OsString]) -> Result<ExitCode> {
     network.set_distance(cluster.members(), by);
     let address = cluster.address(0, HANGS).await?;
     let mut command = tokio::process::Command::new(program);
-    let ran = command.args(arguments).env("MONGODB_THREE_URI", address);
+    let ran = command
+        .args(arguments)
+        .env("MONGODB_THREE_URI", address)
+        .env("MONGODB_THREE_MILLIS", by.as_millis().to_string());
     let status = ran.status().await;
     cluster.stop().await;
     let code = status?.code().and_then(|code| u8::try_from(code).ok());

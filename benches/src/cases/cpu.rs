@@ -41,7 +41,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
             .with_difference("leasehold", "leasehold-store")
             .with_difference("leasehold", DRIVER)
             .with_difference(TIMED, DRIVER);
-        result.add_at(tasks, "tasks", rounds.figures());
+        result.add_at(tasks, "tasks", rounds.figures()?);
     }
     Ok(result)
 }

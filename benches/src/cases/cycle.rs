@@ -11,16 +11,21 @@ use crate::{
     rounds::{Plan, compare},
 };
 
-const TASKS: [usize; 3] = [1, 8, 64];
+/// The numbers of tasks for leasehold and the bare driver.
+const TASKS: [usize; 7] = [1, 2, 4, 8, 16, 64, 256];
+/// The numbers of tasks for the other sides.
+const TASKS_OF_ALL: [usize; 3] = [1, 8, 64];
 
 pub async fn fresh(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of a free key, each with its release. Every key is new.";
+    let about = "Acquires of a free key, each with its release. Every key is new. With 256 tasks, \
+                 tasks wait for one of the client's 100 connections.";
     measure(mongo, plan, about, Loops::fresh).await
 }
 
 pub async fn existing(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "Acquires of a free key, each with its release, on the same 1,000 keys again and \
-                 again. Each task has keys of its own.";
+                 again. Each task has keys of its own. With 256 tasks, tasks wait for one of the \
+                 client's 100 connections.";
     measure(mongo, plan, about, Loops::existing).await
 }
 
@@ -33,7 +38,11 @@ async fn measure(
     let mut result = CaseResult::new("cycle", mongo.engine.name(), about);
     for tasks in TASKS {
         // The variant gets new collections, so it does not see the documents of the previous variant.
-        let locks = sides::all(mongo).await?;
+        let locks = if TASKS_OF_ALL.contains(&tasks) {
+            sides::all(mongo).await?
+        } else {
+            vec![sides::raw(mongo), sides::whole(mongo).await?]
+        };
         let sides: Vec<_> = locks
             .iter()
             .map(|locks| looping(locks, tasks).boxed())

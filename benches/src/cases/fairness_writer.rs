@@ -140,7 +140,7 @@ impl Side for Readers {
         }
         Ok(Sample {
             figures,
-            operations: None,
+            ..Sample::default()
         })
     }
 }

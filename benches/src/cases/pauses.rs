@@ -67,7 +67,7 @@ pub async fn measure(plan: Plan) -> Result<CaseResult> {
         let rounds = rounds
             .with_difference("leasehold-store", ALONE)
             .with_difference("leasehold", ALONE);
-        result.add(name, rounds.figures());
+        result.add(name, rounds.figures()?);
     }
     Ok(result)
 }

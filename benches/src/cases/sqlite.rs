@@ -112,7 +112,7 @@ impl Side for Crowd {
         ];
         Ok(Sample {
             figures,
-            operations: None,
+            ..Sample::default()
         })
     }
 }

@@ -115,6 +115,7 @@ impl Side for InTurns {
         Ok(Sample {
             figures,
             operations: Some(grants),
+            ..Sample::default()
         })
     }
 }
@@ -149,6 +150,7 @@ impl Side for AtOnce {
         Ok(Sample {
             figures,
             operations: Some(granted.len() as u64),
+            ..Sample::default()
         })
     }
 }

@@ -70,7 +70,7 @@ impl Side for Waits {
         }
         Ok(Sample {
             figures: vec![("wait, ms", waited.as_secs_f64() * 1e3 / KEYS as f64)],
-            operations: None,
+            ..Sample::default()
         })
     }
 }

@@ -89,7 +89,7 @@ impl Side for Takeovers {
         Ok(Sample {
             figures: vec![("takeovers/s", takeovers / took.as_secs_f64())],
             // The turn includes pauses, so its processor time is not that of the takeovers.
-            operations: None,
+            ..Sample::default()
         })
     }
 }
