@@ -1,12 +1,11 @@
 //! The cases, and the order in which they are measured.
 
-mod cpu;
+mod commands;
 mod cycle;
 mod dialects;
 mod fairness;
 mod fairness_polls;
 mod fairness_writer;
-mod forms;
 mod handoff;
 mod handoff_processes;
 mod held;
@@ -16,14 +15,12 @@ mod leader;
 mod limiter;
 mod live;
 mod memory;
-mod pauses;
 mod search;
 mod search_crowd;
 mod set;
-mod sides;
+pub mod sides;
 pub mod sqlite;
 mod sticky;
-mod sticky_processes;
 mod sticky_recall;
 mod takeover;
 mod waiters;
@@ -52,8 +49,10 @@ enum Measure {
     Alone(fn(Plan) -> BoxFuture<'static, Result<CaseResult>>),
 }
 
-struct Case {
-    name: &'static str,
+pub struct Case {
+    pub name: &'static str,
+    /// What is measured, in a sentence or two. The report shows it.
+    pub about: &'static str,
     measure: Measure,
 }
 
@@ -63,76 +62,98 @@ const BOTH_AND_THREE: &[Engine] = &[Engine::Mongodb, Engine::Replset, Engine::Th
 const SEARCH: &[Engine] = &[Engine::Elasticsearch, Engine::Opensearch];
 
 macro_rules! mongo {
-    ($name:literal, $engines:expr, $measure:path) => {
+    ($name:literal, $engines:expr, $measure:path, $about:path) => {
         Case {
             name: $name,
+            about: $about,
             measure: Measure::Mongo($engines, |mongo, plan| Box::pin($measure(mongo, plan))),
         }
     };
 }
 
 macro_rules! search {
-    ($name:literal, $measure:path) => {
+    ($name:literal, $measure:path, $about:path) => {
         Case {
             name: $name,
+            about: $about,
             measure: Measure::Search(|engine, plan| Box::pin($measure(engine, plan))),
         }
     };
 }
 
-const CASES: &[Case] = &[
-    mongo!("cycle", BOTH_AND_THREE, cycle::fresh),
-    mongo!("cycle-existing", STANDALONE, cycle::existing),
-    mongo!("dialects", STANDALONE, dialects::measure),
-    mongo!("forms", STANDALONE, forms::measure),
-    mongo!("held", STANDALONE, held::measure),
-    mongo!("takeover", STANDALONE, takeover::measure),
-    mongo!("handoff", STANDALONE, handoff::measure),
-    mongo!("handoff-processes", BOTH, handoff_processes::measure),
-    mongo!("fairness", BOTH, fairness::measure),
-    mongo!("fairness-writer", BOTH, fairness_writer::measure),
-    mongo!("fairness-polls", BOTH, fairness_polls::measure),
-    mongo!("leader", BOTH, leader::measure),
-    mongo!("kept", STANDALONE, kept::calm),
-    mongo!("kept-busy", STANDALONE, kept::busy),
-    mongo!("kept-many", STANDALONE, kept::many),
-    mongo!("kept-limit", STANDALONE, kept::limit),
-    mongo!("kept-away", STANDALONE, kept::away),
-    mongo!("kept-close", STANDALONE, kept::close),
-    mongo!("waiters", BOTH, waiters::measure),
-    mongo!("set", STANDALONE, set::measure),
-    mongo!("limiter", STANDALONE, limiter::measure),
-    mongo!("live", STANDALONE, live::measure),
-    mongo!("sticky", STANDALONE, sticky::cycles),
-    mongo!("sticky-index", STANDALONE, sticky::index),
-    mongo!("sticky-processes", STANDALONE, sticky_processes::measure),
-    mongo!("sticky-recall", BOTH, sticky_recall::measure),
-    search!("search-cycle", search::cycle),
-    search!("search-forms", search::forms),
-    search!("search-held", search::held),
-    search!("search-crowd", search_crowd::measure),
-    search!("search-kept", kept::on_search),
-    mongo!("cpu", STANDALONE, cpu::measure),
+pub const CASES: &[Case] = &[
+    mongo!("cycle", BOTH_AND_THREE, cycle::fresh, cycle::FRESH),
+    mongo!(
+        "cycle-existing",
+        STANDALONE,
+        cycle::existing,
+        cycle::EXISTING
+    ),
+    mongo!("dialects", STANDALONE, dialects::measure, dialects::ABOUT),
+    mongo!("held", STANDALONE, held::measure, held::ABOUT),
+    mongo!("takeover", STANDALONE, takeover::measure, takeover::ABOUT),
+    mongo!("handoff", STANDALONE, handoff::measure, handoff::ABOUT),
+    mongo!(
+        "handoff-processes",
+        BOTH,
+        handoff_processes::measure,
+        handoff_processes::ABOUT
+    ),
+    mongo!("fairness", BOTH, fairness::measure, fairness::ABOUT),
+    mongo!(
+        "fairness-writer",
+        BOTH,
+        fairness_writer::measure,
+        fairness_writer::ABOUT
+    ),
+    mongo!(
+        "fairness-polls",
+        BOTH,
+        fairness_polls::measure,
+        fairness_polls::ABOUT
+    ),
+    mongo!("leader", BOTH, leader::measure, leader::ABOUT),
+    mongo!("kept", STANDALONE, kept::calm, kept::ABOUT_CALM),
+    mongo!("kept-busy", STANDALONE, kept::busy, kept::ABOUT_BUSY),
+    mongo!("kept-limit", STANDALONE, kept::limit, kept::ABOUT_LIMIT),
+    mongo!("kept-away", STANDALONE, kept::away, kept::ABOUT_AWAY),
+    mongo!("kept-close", STANDALONE, kept::close, kept::ABOUT_CLOSE),
+    mongo!("waiters", BOTH, waiters::measure, waiters::ABOUT),
+    mongo!("commands", STANDALONE, commands::measure, commands::ABOUT),
+    mongo!("set", STANDALONE, set::measure, set::ABOUT),
+    mongo!("limiter", STANDALONE, limiter::measure, limiter::ABOUT),
+    mongo!("live", STANDALONE, live::measure, live::ABOUT),
+    mongo!("sticky", STANDALONE, sticky::cycles, sticky::CYCLES),
+    mongo!("sticky-index", STANDALONE, sticky::index, sticky::INDEX),
+    mongo!(
+        "sticky-recall",
+        BOTH,
+        sticky_recall::measure,
+        sticky_recall::ABOUT
+    ),
+    search!("search-cycle", search::cycle, search::CYCLE),
+    search!("search-held", search::held, search::HELD),
+    search!("search-crowd", search_crowd::measure, search_crowd::ABOUT),
+    search!("search-kept", kept::on_search, kept::ABOUT_SEARCH),
     Case {
         name: "sqlite",
+        about: sqlite::ABOUT,
         measure: Measure::Alone(|plan| Box::pin(sqlite::measure(plan))),
     },
     Case {
-        name: "pauses",
-        measure: Measure::Alone(|plan| Box::pin(pauses::measure(plan))),
-    },
-    Case {
         name: "memory",
+        about: memory::BYTES,
         measure: Measure::Memory(memory::bytes),
     },
     Case {
         name: "allocations",
+        about: memory::ALLOCATIONS,
         measure: Measure::Memory(memory::allocations),
     },
 ];
 
 /// The names of the cases, in their order.
-pub fn names() -> impl Iterator<Item = &'static str> {
+fn names() -> impl Iterator<Item = &'static str> {
     CASES.iter().map(|case| case.name)
 }
 
@@ -184,11 +205,11 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
         Measure::Search(_) => SEARCH,
         Measure::Memory(measure) => {
             eprintln!("{}", case.name);
-            return measure()?.save(&options.out);
+            return keep(case, "memory".into(), measure()?, options);
         }
         Measure::Alone(measure) => {
             eprintln!("{}", case.name);
-            return measure(plan).await?.save(&options.out);
+            return keep(case, "SQLite".into(), measure(plan).await?, options);
         }
     };
     for &engine in on.iter().filter(|engine| engines.contains(engine)) {
@@ -209,13 +230,21 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
             Measure::Search(measure) => measure(engine, plan).await,
             Measure::Memory(_) | Measure::Alone(_) => continue,
         };
-        let mut result = result.with_context(|| format!("{} on {}", case.name, engine.name()))?;
-        case.name.clone_into(&mut result.case);
-        result.engine = engine.label();
-        result.save(&options.out)?;
+        let result = result.with_context(|| format!("{} on {}", case.name, engine.name()))?;
+        keep(case, engine.label(), result, options)?;
         eprintln!("    {:.0} s", begin.elapsed().as_secs_f64());
     }
     Ok(())
+}
+
+fn keep(case: &Case, engine: String, result: CaseResult, options: &RunOptions) -> Result<()> {
+    let result = CaseResult {
+        case: case.name.into(),
+        engine,
+        seconds: options.seconds,
+        ..result
+    };
+    result.save(&options.out)
 }
 
 fn sizes(options: &RunOptions) -> Result<Sizes> {

@@ -14,9 +14,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measures on the engines whose addresses are in the environment: MONGODB_URI,
-    /// MONGODB_REPLSET_URI, ELASTICSEARCH_URL, OPENSEARCH_URL.
+    /// MONGODB_REPLSET_URI, MONGODB_THREE_URI, ELASTICSEARCH_URL, OPENSEARCH_URL.
     Run(RunOptions),
-    /// Writes the stored results into the documentation.
+    /// Writes `measurements.md` from the stored results, and the figures of `performance.md`.
     Report(ReportOptions),
     /// A process that contends for a key with others of its kind.
     #[command(hide = true)]
@@ -39,7 +39,7 @@ pub struct RunOptions {
     pub cases: Vec<String>,
     /// For how many seconds each side of each variant is measured. A case that must wait for something, such as
     /// renewals, takes as long as it needs.
-    #[arg(long, default_value_t = 6.0)]
+    #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
     /// How many leases the cases `kept…` and `search-kept` keep, instead of the default of each case.
     #[arg(long)]
@@ -60,7 +60,7 @@ pub struct ReportOptions {
     /// The folder with the results.
     #[arg(long, default_value = "target/benches")]
     pub from: PathBuf,
-    /// The folder that contains performance.md.
+    /// The folder that contains both.
     #[arg(long, default_value = "docs")]
     pub to: PathBuf,
 }

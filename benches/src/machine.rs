@@ -1,6 +1,6 @@
 //! The machine and the engines, on which the figures depend. There is no date, because the figures belong to the code.
 
-use std::{fs, path::Path, thread};
+use std::{fmt, fs, path::Path, thread};
 
 use anyhow::Result;
 use rustix::system::uname;
@@ -31,6 +31,26 @@ impl Machine {
             kernel: uname().release().to_string_lossy().into_owned(),
             engines: versions,
         })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (cores, processor) = (self.cores, &self.processor);
+        write!(out, "Measured on {cores} cores of {processor}")?;
+        if let Some(memory) = self.memory_gib {
+            write!(out, " with {memory} GiB of memory")?;
+        }
+        write!(
+            out,
+            ", Linux {}. Engines, on the same machine: ",
+            self.kernel
+        )?;
+        let engines = self.engines.iter();
+        let engines: Vec<_> = engines
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        write!(out, "{}.", engines.join(", "))
     }
 }
 

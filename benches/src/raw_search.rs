@@ -89,14 +89,7 @@ impl Bare {
 
 #[derive(Clone)]
 pub struct RawSearchLocks {
-    name: &'static str,
     client: Bare,
-    acquire: Arc<str>,
-    release: Arc<str>,
-    /// Which part of the document the answer to an acquire contains.
-    shown: Value,
-    /// Whether each request is a bulk of one.
-    bulk: bool,
     index: Arc<str>,
 }
 
@@ -110,55 +103,8 @@ impl RawSearchLocks {
         } });
         let index = client.create("bench-raw", mappings).await?;
         Ok(Self {
-            name: "raw",
             client: client.clone(),
-            acquire: ACQUIRE.into(),
-            release: RELEASE.into(),
-            shown: json!(true),
-            bulk: false,
             index: index.into(),
-        })
-    }
-
-    /// Uses scripts as long as those of leasehold. The additional text is a comment.
-    pub async fn with_long_scripts(client: &Bare) -> Result<Self> {
-        let as_long = |script: &str, other: &str| {
-            let sent = other.lines().map(str::trim);
-            let sent = sent.filter(|line| !line.starts_with("//"));
-            let long: usize = sent.map(|line| line.len() + 1).sum();
-            let rest = long.saturating_sub(script.len());
-            format!("{script}/*{}*/", "-".repeat(rest)).into()
-        };
-        Ok(Self {
-            name: "raw, with scripts as long",
-            acquire: as_long(
-                ACQUIRE,
-                include_str!("../../src/store/elasticsearch/acquire.painless"),
-            ),
-            release: as_long(
-                RELEASE,
-                include_str!("../../src/store/elasticsearch/release.painless"),
-            ),
-            ..Self::new(client).await?
-        })
-    }
-
-    /// Uses a filter, so that the answer contains the document as a refusing script leaves it, instead of the stored
-    /// one.
-    pub async fn with_filtered_answers(client: &Bare) -> Result<Self> {
-        Ok(Self {
-            name: "raw, with filtered answers",
-            shown: json!({ "includes": ["*"] }),
-            ..Self::new(client).await?
-        })
-    }
-
-    /// Sends each request as a bulk of one.
-    pub async fn as_bulk(client: &Bare) -> Result<Self> {
-        Ok(Self {
-            name: "raw, as a bulk of one",
-            bulk: true,
-            ..Self::new(client).await?
         })
     }
 
@@ -167,15 +113,8 @@ impl RawSearchLocks {
     }
 
     async fn change(&self, key: &str, change: Value) -> Result<Value> {
-        if !self.bulk {
-            let path = format!("/{}/_update/{key}", self.index);
-            return self.client.send(Method::Post, &path, Some(change)).await;
-        }
-        let action = json!({ "update": { "_id": key } });
-        let (path, body) = bulk(&self.index, &action, &change);
-        let (_, mut answer) = self.client.ask(Method::Post, &path, Some(body)).await?;
-        let item = answer.pointer_mut("/items/0/update").map(Value::take);
-        item.with_context(|| format!("{path}: {answer}"))
+        let path = format!("/{}/_update/{key}", self.index);
+        self.client.send(Method::Post, &path, Some(change)).await
     }
 }
 
@@ -192,14 +131,14 @@ fn script(source: &str, params: &Value) -> Value {
 #[async_trait]
 impl Locks for RawSearchLocks {
     fn name(&self) -> &'static str {
-        self.name
+        "raw"
     }
 
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
         let owner = Uuid::new_v4().to_string();
         let body = json!({
-            "script": script(&self.acquire, &json!({ "owner": owner, "ttl": ttl.as_millis() as u64 })),
-            "_source": self.shown,
+            "script": script(ACQUIRE, &json!({ "owner": owner, "ttl": ttl.as_millis() as u64 })),
+            "_source": true,
             "scripted_upsert": true,
             "upsert": {},
         });
@@ -230,7 +169,7 @@ struct RawSearchGuard {
 #[async_trait]
 impl Guard for RawSearchGuard {
     async fn release(self: Box<Self>) -> Result<()> {
-        let script = script(&self.locks.release, &json!({ "owner": self.owner }));
+        let script = script(RELEASE, &json!({ "owner": self.owner }));
         let body = json!({ "script": script });
         let answer = self.locks.change(&self.key, body).await?;
         ensure!(answer["result"] == "updated", "not released: {answer}");

@@ -1,22 +1,41 @@
-//! Writes the results into the documentation: tables between two marks, and plots. The text outside the marks is
-//! written by people, and is not changed.
+//! Writes `measurements.md` from the stored results, with a plot of each case, and the figures of `performance.md`.
 
 use std::{fmt::Write, fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    cases,
+    cases::{self, Case, sides::SIDES},
     cli::ReportOptions,
     machine::Machine,
     plot,
     results::{CaseResult, Metric, SideResult, grouped},
+    summary,
 };
 
-const BEGIN: &str = "<!-- results: begin -->";
-const END: &str = "<!-- results: end -->";
 /// In a table with more columns than this, figures that are compared with nothing become rows.
 const WIDEST: usize = 10;
+const HEAD: &str = "\
+# Measurements
+
+All that `leasehold-benches` measures, case by case. `leasehold-benches report` writes this page, and overwrites it. What
+matters in it to a user is in [performance](performance.md), with the commands that measure everything.
+";
+const METHOD: &str = "\
+## How the figures are computed
+
+In a round each side works for a moment, in an order that is shuffled for each round. The first round warms up and does
+not count. A figure is the median over the rounds. A ratio compares a side with the first one in the same round, so that
+other load on the machine affects both. Beside the median of a ratio stand its quartiles. For counts per second a ratio
+above 1 is better, for times a ratio below 1. The percentiles of an operation are those of all rounds together. CPU is the
+time of this process and of the server for one operation, from the accounts of their threads.
+
+All sides use the same client with the same pool and the same write concern, and each has a collection of its own in the
+same database. On a standalone server the write concern is `w: 1` and `j: true`, because that server does not wait for its
+journal if it is asked for a majority.
+
+A cycle is an acquire of a free key and its release.
+";
 
 pub fn write(options: &ReportOptions) -> Result<()> {
     let machine: Machine = read(&options.from.join("machine.json"))?;
@@ -27,21 +46,22 @@ pub fn write(options: &ReportOptions) -> Result<()> {
         options.from.display()
     );
     let plots = options.to.join("performance");
-    fs::create_dir_all(&plots)?;
-    let mut text = on_machine(&machine)?;
-    for result in &results {
-        let plot = plot::draw(result, &plots)?;
-        section(&mut text, result, plot.as_deref())?;
+    // The plots of cases that are gone go too.
+    if plots.exists() {
+        fs::remove_dir_all(&plots)?;
     }
-    let path = options.to.join("performance.md");
-    let page =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    fs::write(&path, between_marks(&page, &text)?)?;
-    println!("{} cases are in {}", results.len(), path.display());
+    fs::create_dir_all(&plots)?;
+    let page = measurements(&machine, &results, &plots)?;
+    fs::write(options.to.join("measurements.md"), page)?;
+    summary::write(&options.to.join("performance.md"), &machine, &results)?;
+    println!(
+        "{} results are in {}",
+        results.len(),
+        options.to.join("measurements.md").display()
+    );
     Ok(())
 }
 
-/// All stored results, in the order of the cases.
 fn results(folder: &Path) -> Result<Vec<CaseResult>> {
     let mut results: Vec<CaseResult> = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -52,8 +72,7 @@ fn results(folder: &Path) -> Result<Vec<CaseResult>> {
             results.push(read(&path)?);
         }
     }
-    let place = |case: &str| cases::names().position(|name| name == case);
-    results.sort_by_key(|result| (place(&result.case), result.engine.clone()));
+    results.sort_by_key(|result| result.engine.clone());
     Ok(results)
 }
 
@@ -62,69 +81,60 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     read().with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn between_marks(page: &str, text: &str) -> Result<String> {
-    let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(END)?;
-        Some((before, after))
-    });
-    let (before, after) =
-        parts.with_context(|| format!("the page lacks the marks '{BEGIN}' and '{END}'"))?;
-    Ok(format!("{before}{BEGIN}\n{text}{END}{after}"))
-}
-
-fn on_machine(machine: &Machine) -> Result<String> {
-    let mut text = String::from("\n");
-    write!(
-        text,
-        "Measured on {} cores of {}",
-        machine.cores, machine.processor
-    )?;
-    if let Some(memory) = machine.memory_gib {
-        write!(text, " with {memory} GiB of memory")?;
+fn measurements(machine: &Machine, results: &[CaseResult], plots: &Path) -> Result<String> {
+    let mut text = format!("{HEAD}\n{machine}\n\n{METHOD}\n## What is compared\n\n");
+    text.push_str("| side | what it is | what it promises |\n|---|---|---|\n");
+    for side in SIDES {
+        let (name, what, promises) = (side.name, side.what, side.promises);
+        writeln!(text, "| `{name}` | {what} | {promises} |")?;
     }
-    write!(
-        text,
-        ", Linux {}. Engines, on the same machine: ",
-        machine.kernel
-    )?;
-    let engines = machine.engines.iter();
-    let engines: Vec<_> = engines
-        .map(|(name, version)| format!("{name} {version}"))
-        .collect();
-    writeln!(text, "{}.", engines.join(", "))?;
+    for case in cases::CASES {
+        let of_case: Vec<_> = results.iter().filter(|it| it.case == case.name).collect();
+        section(&mut text, case, &of_case, plots)?;
+    }
     Ok(text)
 }
 
-fn section(text: &mut String, result: &CaseResult, plot: Option<&str>) -> Result<()> {
-    match result.engine.as_str() {
-        "memory" => writeln!(text, "\n### {}\n", result.case)?,
-        engine => writeln!(text, "\n### {}: {engine}\n", result.case)?,
+/// A case on all its engines.
+fn section(text: &mut String, case: &Case, results: &[&CaseResult], plots: &Path) -> Result<()> {
+    writeln!(text, "\n## {}\n\n{}\n", case.name, case.about)?;
+    let Some(first) = results.first() else {
+        writeln!(text, "Not measured.")?;
+        return Ok(());
+    };
+    let rounds = metrics(first).map(|metric| metric.rounds).max();
+    let rounds = match rounds.unwrap_or(0) {
+        0 | 1 => String::new(),
+        rounds => format!(", {rounds} rounds"),
+    };
+    let seconds = first.seconds;
+    writeln!(
+        text,
+        "`leasehold-benches run --case {} --seconds {seconds}`{rounds}.",
+        case.name
+    )?;
+    for result in results {
+        if result.engine != "memory" && result.engine.to_lowercase() != case.name {
+            writeln!(text, "\n### {} on {}", case.name, result.engine)?;
+        }
+        writeln!(text)?;
+        for name in plot::draw(result, plots)? {
+            let (case, engine) = (case.name, &result.engine);
+            writeln!(text, "![{case} on {engine}](performance/{name})\n")?;
+        }
+        figures(text, result)?;
     }
-    let metrics: Vec<&Metric> = result
-        .variants
-        .iter()
-        .flat_map(|variant| &variant.sides)
-        .flat_map(|side| &side.metrics)
-        .collect();
-    let rounds = metrics
-        .iter()
-        .map(|metric| metric.rounds)
-        .max()
-        .unwrap_or(0);
-    let about = result.about.trim();
-    match rounds {
-        0 | 1 => writeln!(text, "{about}\n")?,
-        rounds => writeln!(text, "{about} {rounds} rounds.\n")?,
-    }
-    if let Some(plot) = plot {
-        writeln!(
-            text,
-            "![{} on {}](performance/{plot})\n",
-            result.case, result.engine
-        )?;
-    }
+    Ok(())
+}
+
+fn metrics(result: &CaseResult) -> impl Iterator<Item = &Metric> {
+    let sides = result.variants.iter().flat_map(|variant| &variant.sides);
+    sides.flat_map(|side| &side.metrics)
+}
+
+fn figures(text: &mut String, result: &CaseResult) -> Result<()> {
     let mut columns: Vec<(&str, bool)> = Vec::new();
-    for metric in metrics {
+    for metric in metrics(result) {
         match columns.iter_mut().find(|column| column.0 == metric.name) {
             Some(column) => column.1 |= compares(metric),
             None => columns.push((&metric.name, compares(metric))),
@@ -212,4 +222,31 @@ fn cells(text: &mut String, side: &SideResult, (name, has_ratio): &(&str, bool))
         None => text.push_str(" |"),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_case_as_it_is_described_now() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/measurements.md");
+        let page = fs::read_to_string(page).unwrap();
+        for case in cases::CASES {
+            let section = format!("\n## {}\n\n{}\n", case.name, case.about);
+            assert!(
+                page.contains(&section),
+                "write the page anew: {}",
+                case.name
+            );
+        }
+        for side in SIDES {
+            assert!(
+                page.contains(side.what),
+                "write the page anew: {}",
+                side.name
+            );
+        }
+        assert!(page.starts_with(HEAD) && page.contains(METHOD));
+    }
 }

@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// One case on one engine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CaseResult {
     pub case: String,
     pub engine: String,
-    /// A description of what was measured, in a sentence or two.
-    pub about: String,
+    /// For how long each side was measured, as `--seconds` said.
+    pub seconds: f64,
     pub variants: Vec<Variant>,
 }
 
@@ -70,13 +70,16 @@ impl Quartiles {
 }
 
 impl CaseResult {
-    pub fn new(case: &str, engine: &str, about: &str) -> Self {
-        Self {
-            case: case.into(),
-            engine: engine.into(),
-            about: about.into(),
-            variants: Vec::new(),
-        }
+    /// The name of the engine in the names of files.
+    pub fn engine_slug(&self) -> String {
+        self.engine.to_lowercase().replace(' ', "-")
+    }
+
+    /// The figure of a side under one condition.
+    pub fn metric(&self, variant: &str, side: &str, name: &str) -> Option<&Metric> {
+        let variant = self.variants.iter().find(|it| it.name == variant)?;
+        let mut metrics = variant.side(side)?.metrics.iter();
+        metrics.find(|metric| metric.name == name)
     }
 
     pub fn add(&mut self, name: impl Into<String>, sides: Vec<SideResult>) {
@@ -99,8 +102,11 @@ impl CaseResult {
     }
 
     pub fn save(&self, folder: &Path) -> Result<()> {
-        let engine = self.engine.to_lowercase().replace(' ', "-");
-        save(folder, &format!("{}.{engine}.json", self.case), self)
+        save(
+            folder,
+            &format!("{}.{}.json", self.case, self.engine_slug()),
+            self,
+        )
     }
 }
 

@@ -36,11 +36,7 @@ async fn main() -> Result<()> {
 }
 
 async fn memory() -> Result<CaseResult> {
-    let about = "The memory in use for each held lease, each waiter, and each key that stays idle, \
-                 on the memory store, from an allocator that counts. The store's own part of a \
-                 lease is in `leasehold-store`. A waiter is a tokio task; `tokio-task` is one that \
-                 only waits for a `Notify`.";
-    let mut result = CaseResult::new("memory", "memory", about);
+    let mut result = CaseResult::default();
     let store = held_in_store(LEASES).await?;
     let plain = held(false).await?;
     let kept = held(true).await?;
@@ -159,8 +155,7 @@ async fn tasks() -> f64 {
 }
 
 async fn allocations() -> Result<CaseResult> {
-    let about = "The allocations of each operation on the memory store, by one task.";
-    let mut result = CaseResult::new("allocations", "memory", about);
+    let mut result = CaseResult::default();
     let (store, key) = (MemoryStore::new(), Key::new("key")?);
     let leases = Leases::new(store.clone());
 

@@ -16,26 +16,27 @@ const TASKS: [usize; 7] = [1, 2, 4, 8, 16, 64, 256];
 /// The numbers of tasks for the other sides.
 const TASKS_OF_ALL: [usize; 3] = [1, 8, 64];
 
+pub const FRESH: &str = "Acquires of a free key, each with its release. Every key is new. With 256 tasks, tasks wait \
+    for one of the client's 100 connections.";
+
 pub async fn fresh(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of a free key, each with its release. Every key is new. With 256 tasks, \
-                 tasks wait for one of the client's 100 connections.";
-    measure(mongo, plan, about, Loops::fresh).await
+    measure(mongo, plan, Loops::fresh).await
 }
 
+pub const EXISTING: &str = "Acquires of a free key, each with its release, on the same 1,000 keys again and again. Each \
+    task has keys of its own. With 256 tasks, tasks wait for one of the client's 100 \
+    connections.";
+
 pub async fn existing(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of a free key, each with its release, on the same 1,000 keys again and \
-                 again. Each task has keys of its own. With 256 tasks, tasks wait for one of the \
-                 client's 100 connections.";
-    measure(mongo, plan, about, Loops::existing).await
+    measure(mongo, plan, Loops::existing).await
 }
 
 async fn measure(
     mongo: &Mongo,
     plan: Plan,
-    about: &str,
     looping: fn(&SharedLocks, usize) -> Loops,
 ) -> Result<CaseResult> {
-    let mut result = CaseResult::new("cycle", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for tasks in TASKS {
         // The variant gets new collections, so it does not see the documents of the previous variant.
         let locks = if TASKS_OF_ALL.contains(&tasks) {

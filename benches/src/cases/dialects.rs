@@ -15,11 +15,12 @@ use crate::{
     rounds::{Plan, Side, compare},
 };
 
+pub const ABOUT: &str = "A cycle acquires a free key and releases it. Both dialects are measured, without and with a \
+    renewal in between, on keys that were locked before. The ratio of a cycle with a renewal is \
+    to the dialect with pipelines.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "A cycle acquires a free key and releases it. Both dialects are measured, without \
-                 and with a renewal in between, on keys that were locked before. The ratio of a \
-                 cycle with a renewal is to the dialect with pipelines.";
-    let mut result = CaseResult::new("dialects", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     let pipelines = sides::leases(mongo).await?;
     let classic = mongo_store(&mongo.collection("leasehold-classic")).await?;
     let classic = Leases::new(classic.without_pipelines());

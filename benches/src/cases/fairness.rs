@@ -27,15 +27,16 @@ const HOLD_MILLIS: u64 = 5;
 const SIDES: [&str; 3] = ["leasehold-barging", "leasehold", "raw"];
 /// How many times longer a turn is. Each process must be granted the key often enough for its share to be accurate to a
 /// few percent.
-const LONGER: u32 = 10;
+const LONGER: u32 = 6;
+
+pub const ABOUT: &str = "8 processes with one task each want one key: each waits for it, holds it for 5 ms, releases \
+    it and asks again. A perfect turn is 8 times the mean time between two grants of that side. \
+    A share is the grants of one process over the mean of all. The longest wait of all is over \
+    all rounds. `leasehold` waits in turn, and `leasehold-barging` with `.barging()`; raw asks \
+    every 10 ms.";
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "8 processes with one task each want one key: each waits for it, holds it for 5 \
-                 ms, releases it and asks again. A perfect turn is 8 times the mean time between \
-                 two grants of that side. A share is the grants of one process over the mean of \
-                 all. The longest wait of all is over all rounds. `leasehold` waits in turn, and \
-                 `leasehold-barging` with `.barging()`; raw asks every 10 ms.";
-    let mut result = CaseResult::new("fairness", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     let longest = Arc::new(Longest::default());
     let start = |side| Crowd::start(mongo, side, &longest);
     let sides = SIDES.into_iter().map(start).collect::<Result<Vec<_>>>()?;

@@ -27,63 +27,31 @@ use crate::{
 const HANDLES: usize = 5;
 const KEY: &str = "wanted";
 
-/// How long each holder holds the key.
-#[derive(Clone, Copy)]
-enum Held {
-    /// One holder has the key for the whole measurement.
-    ByAnother,
-    /// Each process that is granted the key holds it for this many milliseconds, releases it, and waits again.
-    For(u64),
-    /// A writer does so, with this many milliseconds. The processes are readers, and each holds the key for [`READ`].
-    ByWriter(u64),
-}
+/// How long each process that is granted the key holds it, before it releases it and waits again.
+const HOLD: Duration = Duration::from_millis(5);
 
-/// How long a reader holds the key.
-const READ: Duration = Duration::from_millis(5);
-
-impl Held {
-    /// How long the first process holds the key, and how long the others do; `None` if another client has it.
-    fn times(self) -> Option<[Duration; 2]> {
-        match self {
-            Self::ByAnother => None,
-            Self::For(millis) => Some([Duration::from_millis(millis); 2]),
-            Self::ByWriter(millis) => Some([Duration::from_millis(millis), READ]),
-        }
-    }
-}
+pub const ABOUT: &str = "The commands of 10 and 100 handles that wait for one key. Each handle has a queue and a \
+    place of its own, as a process has. Another client holds the key all the time, or each \
+    handle that is granted the key holds it for 5 ms, releases it, and waits again. Acquires and \
+    releases are counted. Commands that read change streams are not; the column `of streams/s` \
+    has them. `leasehold` waits in turn, and `leasehold-barging` with `.barging()`.";
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "The commands of 1, 10 and 100 handles that wait for one key. Each handle has a \
-                 queue and a place of its own, as a process has. Another client holds the key all \
-                 the time, or each handle that is granted the key holds it for a while, releases \
-                 it, and waits again. `readers` share the key for 5 ms each, and wait for a writer, \
-                 which is one more handle and does the same. Acquires and releases are counted. Commands that read change \
-                 streams are not; the column `of streams/s` has them. `leasehold` waits in turn, \
-                 and `leasehold-barging` with `.barging()`.";
-    let mut result = CaseResult::new("fairness-polls", mongo.engine.name(), about);
-    for held in [
-        Held::ByAnother,
-        Held::For(50),
-        Held::For(5),
-        Held::ByWriter(100),
-    ] {
-        for handles in [1, 10, 100] {
+    let mut result = CaseResult::default();
+    for (held, name) in [(true, "held"), (false, "5 ms")] {
+        for handles in [10, 100] {
             let mut sides = Vec::new();
             for way in [Way::Barging, Way::InTurn] {
                 sides.push(side(mongo, way, handles, held).await?);
             }
-            let name = match held {
-                Held::ByAnother => format!("{handles}, held"),
-                Held::For(millis) => format!("{handles}, {millis} ms"),
-                Held::ByWriter(millis) => format!("{handles} readers, {millis} ms"),
-            };
-            result.add(name, sides);
+            result.add(format!("{handles}, {name}"), sides);
         }
     }
     Ok(result)
 }
 
-async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<SideResult> {
+/// Measures handles that wait for a key that another client holds, or that hold it one after the other.
+async fn side(mongo: &Mongo, way: Way, handles: usize, held: bool) -> Result<SideResult> {
     let collection = mongo.collection(way.side()).name().to_owned();
     let holder = Bare::shared(mongo_store(&mongo.database.collection(&collection)).await?);
     let guard = holder.try_acquire(KEY, LONG).await?;
@@ -91,8 +59,7 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
 
     let mut counts = Vec::new();
     let mut all = Vec::new();
-    let writers = usize::from(matches!(held, Held::ByWriter(_)));
-    for number in 0..handles + writers {
+    for number in 0..handles {
         if number % HANDLES == 0 {
             let (handler, commands, streams) = counted::commands_and_streams();
             let client = connect(&mongo.uri, mongo.database.name(), Some(handler)).await?;
@@ -106,17 +73,13 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
     }
     let (grants, is_over) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let mut tasks = JoinSet::new();
-    for (number, leases) in all.iter().enumerate() {
+    for leases in &all {
         let (leases, grants, is_over) = (leases.clone(), grants.clone(), is_over.clone());
-        let time = held.times().map(|times| times[number.min(1)]);
-        let reads = writers > 0 && number > 0;
         tasks.spawn(async move {
             while !is_over.load(Ordering::Relaxed) {
-                let lease = way.acquire_as(&leases, KEY, LONG, reads).await?;
+                let lease = way.acquire_as(&leases, KEY, LONG, false).await?;
                 grants.fetch_add(1, Ordering::Relaxed);
-                if let Some(time) = time {
-                    tokio::time::sleep(time).await;
-                }
+                tokio::time::sleep(HOLD).await;
                 lease.release().await?;
             }
             anyhow::Ok(())
@@ -124,15 +87,13 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
     }
     let (settles, time) = match held {
         // The warm-up is long enough for the pauses to reach their full length.
-        Held::ByAnother => (8, 10),
+        true => (8, 6),
         // All handles begin at the same time, and a busy server answers the first requests of many late.
-        Held::For(_) | Held::ByWriter(_) if handles > 10 => (20, 20),
-        Held::For(_) | Held::ByWriter(_) => (3, 6),
+        false if handles > 10 => (10, 10),
+        false => (3, 6),
     };
     let mut kept = Some(guard);
-    if held.times().is_some()
-        && let Some(guard) = kept.take()
-    {
+    if !held && let Some(guard) = kept.take() {
         guard.release().await?;
     }
     tokio::time::sleep(Duration::from_secs(settles)).await;
@@ -157,7 +118,7 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
     let commands = per_second(before.0, after.0) - streams;
     let granted = per_second(before.2, after.2);
     let mut figures = vec![("commands/s", commands), ("of streams/s", streams)];
-    if held.times().is_some() {
+    if !held {
         figures.extend([
             ("grants/s", granted),
             ("commands/grant", commands / granted),

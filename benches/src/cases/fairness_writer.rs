@@ -28,17 +28,17 @@ const TASKS: usize = 4;
 const READ_MILLIS: u64 = 20;
 /// The index of the writer among the processes.
 const WRITER: usize = 0;
-const LONGER: u32 = 10;
+const LONGER: u32 = 6;
+
+pub const ABOUT: &str = "One process takes the key exclusively for 1 to 5 ms, again and again. Two processes with 4 \
+    tasks each share the key for 20 ms, again and again. In the first half of each round the \
+    readers are alone; the column `reads over alone` compares their reads beside the writer with \
+    that. If the writer is not granted the key before the end, its wait counts until the end. \
+    The longest wait of all is over all rounds. `leasehold` waits in turn, `leasehold-barging` \
+    with `.barging()`, and `leasehold-polling` calls `try_acquire` every 10 ms.";
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "One process takes the key exclusively for 1 to 5 ms, again and again. Two \
-                 processes with 4 tasks each share the key for 20 ms, again and again. In the \
-                 first half of each round the readers are alone; the column `reads over alone` \
-                 compares their reads beside the writer with that. If the writer is not granted \
-                 the key before the end, its wait counts until the end. The longest wait of all is \
-                 over all rounds. `leasehold` waits in turn, `leasehold-barging` with \
-                 `.barging()`, and `leasehold-polling` calls `try_acquire` every 10 ms.";
-    let mut result = CaseResult::new("fairness-writer", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for (name, pause) in [("writes every 100 ms", 100), ("writes all the time", 0)] {
         let longest = Arc::new(Longest::default());
         let start = |way| Readers::start(mongo, way, pause, &longest);

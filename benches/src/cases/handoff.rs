@@ -16,12 +16,12 @@ use crate::{
 
 const TASKS: usize = 8;
 
+pub const ABOUT: &str = "8 tasks of one process want one key: each waits for it, releases it at once, and asks again. \
+    A handoff is a grant to another task than the one before. A streak is the number of grants \
+    in a row to one task. Raw is a fair mutex in the process (first in, first out) around an \
+    acquire and a release. The other crates ask again after 10 ms.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "8 tasks of one process want one key: each waits for it, releases it at once, and \
-                 asks again. A handoff is a grant to another task than the one before. A streak is \
-                 the number of grants in a row to one task. Raw is a fair mutex in the process \
-                 (first in, first out) around an acquire and a release. The other crates ask again \
-                 after 10 ms.";
     let locks = [
         sides::raw(mongo),
         sides::whole(mongo).await?,
@@ -29,7 +29,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
         sides::distributed_lock_mongo(mongo),
         sides::mongodb_lock(mongo).await?,
     ];
-    let mut result = CaseResult::new("handoff", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     let side = |locks: &SharedLocks| -> Box<dyn Side> { Box::new(Handoffs(locks.clone())) };
     let sides: Vec<_> = locks.iter().map(side).collect();
     result.add("8 tasks", compare(plan, &sides).await?);

@@ -22,15 +22,16 @@ const TASKS: usize = 4;
 const PROCESSES: usize = 2;
 /// How many times longer a turn is. A process that waits for another one may pause for up to a second, which a short
 /// turn would not show.
-const SLOWER: u32 = 5;
+const SLOWER: u32 = 3;
+
+pub const ABOUT: &str = "Two processes with 4 tasks each want one key: each task waits for it, holds it, releases it \
+    and asks again. A handoff is a grant to another task than the one before. The smaller share \
+    is that of the process with fewer grants. The longest run is the number of grants in a row \
+    to one process. Raw is a fair mutex in each process, and asks again after 10 ms while the \
+    other process has the key.";
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Two processes with 4 tasks each want one key: each task waits for it, holds it, \
-                 releases it and asks again. A handoff is a grant to another task than the one \
-                 before. The smaller share is that of the process with fewer grants. The longest \
-                 run is the number of grants in a row to one process. Raw is a fair mutex in each \
-                 process, and asks again after 10 ms while the other process has the key.";
-    let mut result = CaseResult::new("handoff-processes", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for hold_millis in [0, 5] {
         let sides = [("raw", hold_millis), ("leasehold", hold_millis)];
         let sides = sides.map(|(side, hold)| Processes::start(mongo, side, hold));

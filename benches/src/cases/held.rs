@@ -15,11 +15,12 @@ use crate::{
 
 pub const TASKS: usize = 8;
 
+pub const ABOUT: &str = "Attempts on a held key, by 8 tasks. `mongodb-lock` is left out, because each of its attempts \
+    waits.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Attempts on a held key, by 8 tasks. `mongodb-lock` is left out, because each of its \
-         attempts waits.";
     let locks = sides::expiring(mongo).await?;
-    let mut result = CaseResult::new("held", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     attempts(&mut result, plan, &locks).await?;
     Ok(result)
 }

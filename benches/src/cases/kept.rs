@@ -25,11 +25,11 @@ use crate::{
 };
 
 /// For how many ttls the leases are kept.
-const HOLD: f64 = 3.0;
+const HOLD: f64 = 2.0;
 /// How long the server does not answer, as a fraction of the ttl: 6 s of 20 s.
 const AWAY: f64 = 0.3;
 /// When the server stops answering, in ttls. These are two different moments between two renewals.
-const GOES: [f64; 2] = [1.0, 2.17];
+const GOES: [f64; 2] = [0.67, 1.5];
 /// The default clock margin: how much earlier a lease ends for the client than on the server.
 const MARGIN: Duration = Duration::from_millis(100);
 /// Only a list that hangs takes this long.
@@ -78,54 +78,64 @@ impl Shape {
     }
 }
 
-/// The description of the figures that all these cases share.
-const FIGURES: &str = "A process of its own acquires them with 256 tasks, then keeps all of them \
-                       alive for three ttls, and closes. `lost` is what the guards report before \
-                       the close, and `live on the server` what the server lists then.";
+/// Adds the description of the figures that all these cases share.
+macro_rules! about {
+    ($text:literal) => {
+        concat!(
+            $text,
+            " A process of its own acquires them with 256 tasks, then keeps all of them alive for ",
+            "two ttls, and closes. `lost` is what the guards report before the close, and `live on ",
+            "the server` what the server lists then."
+        )
+    };
+}
+
+pub const ABOUT_CALM: &str = about!("Leases that are kept alive, and no other load.");
 
 pub async fn calm(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive, and no other load.";
-    on_mongo(mongo, about, Shape::of(10_000, 30, 0, plan)).await
+    on_mongo(mongo, Shape::of(10_000, 30, 0, plan)).await
 }
+
+pub const ABOUT_BUSY: &str = about!("Leases that are kept alive while busy loops run.");
 
 pub async fn busy(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive while busy loops run.";
-    on_mongo(mongo, about, Shape::of(10_000, 20, 12, plan)).await
+    on_mongo(mongo, Shape::of(10_000, 20, 12, plan)).await
 }
 
-pub async fn many(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Very many leases that are kept alive while busy loops run.";
-    on_mongo(mongo, about, Shape::of(100_000, 60, 4, plan)).await
-}
+pub const ABOUT_AWAY: &str = about!(
+    "Leases that are kept alive while the server cannot be reached, twice for three tenths of a \
+    ttl."
+);
 
 pub async fn away(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive while the server cannot be reached, twice for three \
-                 tenths of a ttl.";
     let shape = Shape {
         away: true,
         ..Shape::of(10_000, 20, 0, plan)
     };
-    on_mongo(mongo, about, shape).await
+    on_mongo(mongo, shape).await
 }
 
+pub const ABOUT_CLOSE: &str = about!("Leases that are closed as soon as all are granted.");
+
 pub async fn close(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are closed as soon as all are granted.";
     let shape = Shape {
         hold: 0.0,
         ..Shape::of(10_000, 60, 0, plan)
     };
-    on_mongo(mongo, about, shape).await
+    on_mongo(mongo, shape).await
 }
+
+pub const ABOUT_LIMIT: &str = about!(
+    "More leases than the server may be able to renew in time. Raw is the bare driver that renews \
+    documents like those of the locks, 1,000 with one statement, and with the given number of \
+    statements under way at once. `bearable` is what the best of these renews in a ttl less the \
+    clock margin, or all leases if that is less. `share kept` is how many of these were kept."
+);
 
 /// Compares the renewals with what the engine can do.
 pub async fn limit(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "More leases than the server may be able to renew in time. Raw is the bare driver \
-                 that renews documents like those of the locks, 1,000 with one statement, and with \
-                 the given number of statements under way at once. `bearable` is what the best of \
-                 these renews in a ttl less the clock margin, or all leases if that is less. \
-                 `share kept` is how many of these were kept.";
-    let shape = Shape::of(100_000, 20, 0, plan);
-    let mut result = case(mongo.engine, about);
+    let shape = Shape::of(50_000, 20, 0, plan);
+    let mut result = CaseResult::default();
     let (mut sides, best) = kept_raw::renewals(mongo, shape.leases, plan).await?;
     let target = Target::on(mongo);
     let (mut figures, kept) = keep(&target, shape).await?;
@@ -140,10 +150,11 @@ pub async fn limit(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
+pub const ABOUT_SEARCH: &str = about!("Leases that are kept alive. A command is a request here.");
+
 pub async fn on_search(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive. A command is a request here.";
-    let shape = Shape::of(2_000, 20, 0, plan);
-    let mut result = case(engine, about);
+    let shape = Shape::of(2_000, 10, 0, plan);
+    let mut result = CaseResult::default();
     let target = Target {
         engine,
         address: engine.address().context("no address")?,
@@ -159,15 +170,11 @@ pub async fn on_search(engine: Engine, plan: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
-async fn on_mongo(mongo: &Mongo, about: &str, shape: Shape) -> Result<CaseResult> {
-    let mut result = case(mongo.engine, about);
+async fn on_mongo(mongo: &Mongo, shape: Shape) -> Result<CaseResult> {
+    let mut result = CaseResult::default();
     let (figures, _) = keep(&Target::on(mongo), shape).await?;
     result.add(shape.name(), vec![side(&figures)]);
     Ok(result)
-}
-
-fn case(engine: Engine, about: &str) -> CaseResult {
-    CaseResult::new("kept", engine.name(), &format!("{about} {FIGURES}"))
 }
 
 /// Converts the figures. It also prints them at once, because a case that loses leases deserves attention.

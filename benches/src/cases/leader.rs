@@ -31,7 +31,7 @@ use crate::{
 const KEY: &str = "leader";
 const TOLD: &str = "told";
 const TTL: Duration = Duration::from_secs(10);
-const STOPS: usize = 40;
+const STOPS: usize = 10;
 /// The minimum length of a term. By its end the waiting client asks at its full pause. A random part of a second is
 /// added, so that the terms do not end in step with the requests.
 const TERM: Duration = Duration::from_secs(2);
@@ -40,15 +40,15 @@ const FAR_OFF: Duration = Duration::from_millis(100);
 /// The limit for a measurement that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+pub const ABOUT: &str = "Two clients campaign for one key, and a third follows. The leader resigns after 2 to 3 s. \
+    The figures are the times from then until the work of the other client begins, and until the \
+    follower hears of it, over 10 terms. Raw is a release and an acquire, one after the other, \
+    between two terms. `raw-told` is a release by the bare driver, and an acquire by another \
+    client, which waits for the event of a change stream of its own. On the replica set also \
+    with a round trip of 100 ms, beside which the time of the server is short.";
+
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "Two clients campaign for one key, and a third follows. The leader resigns after 2 \
-                 to 3 s. The figures are the times from then until the work of the other client \
-                 begins, and until the follower hears of it, over 40 terms. Raw is a release and \
-                 an acquire, one after the other, between two terms. `raw-told` is a release by \
-                 the bare driver, and an acquire by another client, which waits for the event of a \
-                 change stream of its own. On the replica set also with a round trip of 100 ms, \
-                 beside which the time of the server is short.";
-    let mut result = CaseResult::new("leader", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     result.add("a leader resigns", takeovers(mongo).await?);
     if mongo.engine == Engine::Replset {
         let (far_off, _proxy) = mongo.far_off(FAR_OFF / 2).await?;

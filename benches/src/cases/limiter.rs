@@ -21,10 +21,11 @@ use crate::{
 const LIMIT: u32 = 1_000_000_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
+pub const ABOUT: &str = "Permits of one limiter whose limit is never reached. Raw sends one command for each permit, \
+    and has a counter in a window of the server's clock.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Permits of one limiter whose limit is never reached. Raw sends one command for \
-                 each permit, and has a counter in a window of the server's clock.";
-    let mut result = CaseResult::new("limiter", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for tasks in [1, 8, 64] {
         let limiters = mongo.collection("raw").clone_with_type();
         // The document must exist first, because two concurrent first requests would both try to insert it.

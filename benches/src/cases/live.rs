@@ -22,9 +22,10 @@ use crate::{
 const TASKS: usize = 8;
 const BATCH: usize = 2_000;
 
+pub const ABOUT: &str = "Acquires of a free key, each with its release, on new keys by 8 tasks, with the given number \
+    of live locks in the collection.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of a free key, each with its release, on new keys by 8 tasks, with the \
-                 given number of live locks in the collection.";
     let mut places: Vec<(Collection<Document>, SharedLocks, usize)> = Vec::new();
     let raw = mongo.collection("raw");
     let locks = Arc::new(RawLocks::new("raw", &raw));
@@ -36,7 +37,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let leases = leasehold::Leases::new(mongo_store(&whole).await?);
     places.push((whole, Whole::shared(&leases), 0));
 
-    let mut result = CaseResult::new("live", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for live in [1, 100, 10_000, 100_000] {
         for (collection, locks, there) in &mut places {
             fill(collection, locks, live - *there).await?;

@@ -6,9 +6,16 @@ use anyhow::{Context, Result, ensure};
 
 use crate::results::CaseResult;
 
+pub const BYTES: &str = "The memory in use for each held lease, each waiter, and each key that stays idle, on the \
+    memory store, from an allocator that counts. The store's own part of a lease is in \
+    `leasehold-store`. A waiter is a tokio task; `tokio-task` is one that only waits for a \
+    `Notify`.";
+
 pub fn bytes() -> Result<CaseResult> {
     run("memory")
 }
+
+pub const ALLOCATIONS: &str = "The allocations of each operation on the memory store, by one task.";
 
 pub fn allocations() -> Result<CaseResult> {
     run("allocations")

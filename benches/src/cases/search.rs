@@ -18,10 +18,11 @@ use crate::{
     rounds::{Plan, compare},
 };
 
+pub const CYCLE: &str = "Acquires of a free key, each with its release. Each of the two is one scripted update. Every \
+    key is new.";
+
 pub async fn cycle(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of a free key, each with its release. Each of the two is one scripted \
-                 update. Every key is new.";
-    let mut result = CaseResult::new("search-cycle", engine.name(), about);
+    let mut result = CaseResult::default();
     for tasks in [1, 8, 64] {
         let indices = Indices::new(engine).await?;
         let measured = cycles(&mut result, plan, &indices.sides, tasks).await;
@@ -43,24 +44,10 @@ async fn cycles(
     Ok(())
 }
 
-/// The cost of each part of the requests.
-pub async fn forms(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Cycles on new keys and attempts on held keys, by 8 tasks: by the bare client in \
-                 several forms, and with the scripts and documents of leasehold.";
-    let mut result = CaseResult::new("search-forms", engine.name(), about);
-    let indices = Indices::of_forms(engine).await?;
-    let measured = async {
-        cycles(&mut result, plan, &indices.sides, 8).await?;
-        attempts(&mut result, plan, &indices.sides).await
-    };
-    let measured = measured.await;
-    indices.remove().await?;
-    measured.map(|()| result)
-}
+pub const HELD: &str = "Attempts on a held key, by 8 tasks.";
 
 pub async fn held(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Attempts on a held key, by 8 tasks.";
-    let mut result = CaseResult::new("search-held", engine.name(), about);
+    let mut result = CaseResult::default();
     let indices = Indices::new(engine).await?;
     let measured = attempts(&mut result, plan, &indices.sides).await;
     indices.remove().await?;
@@ -89,29 +76,6 @@ impl Indices {
                 ours::Bare::shared(bare),
                 ours::Whole::shared(&Leases::new(whole)),
             ],
-        })
-    }
-
-    async fn of_forms(engine: Engine) -> Result<Self> {
-        let url = engine.address().context("no address")?;
-        let client = Bare::new(&url)?;
-        let raw = RawSearchLocks::new(&client).await?;
-        let filtered = RawSearchLocks::with_filtered_answers(&client).await?;
-        let long = RawSearchLocks::with_long_scripts(&client).await?;
-        let bulk = RawSearchLocks::as_bulk(&client).await?;
-        let (alias, store) = store(engine, &url).await?;
-        let forms = [raw, filtered, long, bulk];
-        let mut names: Vec<_> = forms.iter().map(|form| form.index().to_owned()).collect();
-        names.push(alias);
-        let mut sides: Vec<SharedLocks> = Vec::new();
-        for form in forms {
-            sides.push(Arc::new(form));
-        }
-        sides.push(ours::Bare::shared(store));
-        Ok(Self {
-            client,
-            names,
-            sides,
         })
     }
 

@@ -32,11 +32,12 @@ const RELEASE: &str = "
         ctx.op = 'none';
     }";
 
+pub const ABOUT: &str = "Shared acquires of one key, each with its release, by tasks that hold it at the same time. \
+    `raw` sends each as an `_update`. The cluster tries it again up to 32 times, and `raw` sends \
+    it again after that.";
+
 pub async fn measure(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Shared acquires of one key, each with its release, by tasks that hold it at the \
-                 same time. `raw` sends each as an `_update`. The cluster tries it again up to 32 \
-                 times, and `raw` sends it again after that.";
-    let mut result = CaseResult::new("search-crowd", engine.name(), about);
+    let mut result = CaseResult::default();
     let url = engine.address().context("no address")?;
     let client = Bare::new(&url)?;
     let index = client

@@ -18,11 +18,12 @@ use crate::{
 /// How many sets of the same keys each side uses in turn.
 const SETS: u64 = 16;
 
+pub const ABOUT: &str = "`acquire_all` of new keys, or of keys that exist, and the release of all of them, by one \
+    task. Raw acquires one key after the other and releases all at once. It does not keep the \
+    first lease alive until the last is granted.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "`acquire_all` of new keys, or of keys that exist, and the release of all of them, \
-                 by one task. Raw acquires one key after the other and releases all at once. It \
-                 does not keep the first lease alive until the last is granted.";
-    let mut result = CaseResult::new("set", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for keys in [2, 8, 32] {
         let figures = sets(mongo, plan, move |_| fresh(keys)).await?;
         result.add_at(keys, "keys", figures);

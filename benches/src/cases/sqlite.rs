@@ -28,10 +28,11 @@ const KEYS: u64 = 16;
 /// All processes have read their line by this time.
 const PREPARES: Duration = Duration::from_millis(20);
 
+pub const ABOUT: &str = "Acquires of free keys in a file, each with its release. Each task has keys of its own, which \
+    exist. Each of the processes has 8 tasks.";
+
 pub async fn measure(plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of free keys in a file, each with its release. Each task has keys of its \
-                 own, which exist. Each of the processes has 8 tasks.";
-    let mut result = CaseResult::new("sqlite", "SQLite", about);
+    let mut result = CaseResult::default();
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("locks.db");
     let sides = [("1 task", 1, 1), ("64 tasks", 1, 64), ("8 processes", 8, 8)];

@@ -25,12 +25,13 @@ pub const IDLE: Duration = Duration::from_secs(600);
 const KEY: &str = "key";
 const TASKS: [usize; 2] = [1, 8];
 
+pub const CYCLES: &str = "Acquires of one key, each with its release, by tasks that share the key. One task tries, as \
+    in `cycle`. Eight tasks wait for each other, and raw is a fair mutex in the process around \
+    an acquire and a release, as in `handoff`. `leasehold-sticky` asks the store for 4,096 \
+    fences at once.";
+
 pub async fn cycles(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Acquires of one key, each with its release, by tasks that share the key. One task \
-                 tries, as in `cycle`. Eight tasks wait for each other, and raw is a fair mutex in \
-                 the process around an acquire and a release, as in `handoff`. `leasehold-sticky` \
-                 asks the store for 4,096 fences at once.";
-    let mut result = CaseResult::new("sticky", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for tasks in TASKS {
         let locks = [
             sides::raw(mongo),
@@ -43,11 +44,12 @@ pub async fn cycles(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
+pub const INDEX: &str = "Workers that each take a shared lock on the same index, then a lock on a document of their \
+    own 1,000, and release both. `leasehold` takes the first with `shared`, `leasehold-sticky` \
+    with `.shared().sticky(…)`. Raw has no shared lock.";
+
 pub async fn index(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Workers that each take a shared lock on the same index, then a lock on a document \
-                 of their own 1,000, and release both. `leasehold` takes the first with `shared`, \
-                 `leasehold-sticky` with `.shared().sticky(…)`. Raw has no shared lock.";
-    let mut result = CaseResult::new("sticky-index", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     for tasks in TASKS {
         let each = 1_000 / tasks as u64;
         let leases = sides::leases(mongo).await?;

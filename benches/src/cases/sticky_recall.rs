@@ -10,24 +10,20 @@ use async_trait::async_trait;
 use leasehold::Leases;
 use tokio::time::sleep;
 
-use super::{
-    sticky::{IDLE, STICKY, TTL},
-    sticky_processes::handles,
-};
+use super::sticky::{IDLE, STICKY, TTL};
 use crate::{
     engines::Mongo,
+    ours::mongo_store,
     results::CaseResult,
     rounds::{Plan, Sample, Side, compare},
 };
 
-/// The keys of a turn. Each is recalled once, because it does not stay for a while after that.
-const KEYS: u64 = 3;
+pub const ABOUT: &str = "From the acquire of a process to its grant: of a key that is free (`leasehold`), and of one \
+    that stays idle with another process (`leasehold-sticky`). On a replica set a change stream \
+    tells that process of the wait; elsewhere it looks twice a second.";
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "From the acquire of a process to its grant: of a key that is free (`leasehold`), and \
-                 of one that stays idle with another process (`leasehold-sticky`). On a replica set \
-                 a change stream tells that process of the wait; elsewhere it looks twice a second.";
-    let mut result = CaseResult::new("sticky-recall", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     let mut sides: Vec<Box<dyn Side>> = Vec::new();
     for (name, idle) in [("leasehold", Duration::ZERO), (STICKY, IDLE)] {
         let handles = handles(mongo, name, idle).await?;
@@ -42,6 +38,17 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
+/// Two handles of the same collection, like those of two processes.
+async fn handles(mongo: &Mongo, side: &str, idle: Duration) -> Result<[Leases; 2]> {
+    let collection = mongo.collection(side).name().to_owned();
+    let handle = async |owner: &'static str| {
+        let (database, _) = mongo.counting().await?;
+        let store = mongo_store(&database.collection(&collection)).await?;
+        anyhow::Ok(Leases::builder(store).owner(owner).sticky(idle).build())
+    };
+    Ok([handle("one").await?, handle("other").await?])
+}
+
 struct Waits {
     name: &'static str,
     handles: [Leases; 2],
@@ -54,22 +61,20 @@ impl Side for Waits {
         self.name
     }
 
-    /// Ignores the given time: each turn asks for a few keys.
+    /// Ignores the given time: each turn asks for one key, a new one, because a key that was recalled does not stay for a
+    /// while.
     async fn turn(&self, _: Duration) -> Result<Sample> {
         let [here, there] = &self.handles;
-        let mut waited = Duration::ZERO;
-        for _ in 0..KEYS {
-            let key = format!("recall-{}", self.next.fetch_add(1, Ordering::Relaxed));
-            here.acquire(&key, TTL).await?.release().await?;
-            // The looks come twice a second, and another process may begin to wait at any time between two of them.
-            sleep(Duration::from_millis(fastrand::u64(..1_000))).await;
-            let begin = Instant::now();
-            let lease = there.acquire(&key, TTL).await?;
-            waited += begin.elapsed();
-            lease.release().await?;
-        }
+        let key = format!("recall-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        here.acquire(&key, TTL).await?.release().await?;
+        // The looks come twice a second, and another process may begin to wait at any time between two of them.
+        sleep(Duration::from_millis(fastrand::u64(..1_000))).await;
+        let begin = Instant::now();
+        let lease = there.acquire(&key, TTL).await?;
+        let waited = begin.elapsed();
+        lease.release().await?;
         Ok(Sample {
-            figures: vec![("wait, ms", waited.as_secs_f64() * 1e3 / KEYS as f64)],
+            figures: vec![("wait, ms", waited.as_secs_f64() * 1e3)],
             ..Sample::default()
         })
     }

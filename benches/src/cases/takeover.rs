@@ -21,10 +21,11 @@ const KEYS: usize = 50;
 /// Long enough for a turn, and short enough to wait for.
 const TTL: Duration = Duration::from_secs(2);
 
+pub const ABOUT: &str = "Takeovers of 400 locks that have expired, by 8 tasks on different keys. The locks of \
+    `mongodb-lock` do not expire.";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Takeovers of 400 locks that have expired, by 8 tasks on different keys. The locks \
-                 of `mongodb-lock` do not expire.";
-    let mut result = CaseResult::new("takeover", mongo.engine.name(), about);
+    let mut result = CaseResult::default();
     let side = |locks: &SharedLocks| -> Box<dyn Side> {
         Box::new(Takeovers {
             locks: locks.clone(),

@@ -20,11 +20,12 @@ use crate::{
 /// Longer than the longest pause between two requests.
 const TIME: Duration = Duration::from_secs(10);
 
+pub const ABOUT: &str = "The commands that tasks of one process send in 10 s while they wait for a key that another \
+    client holds. The commands of a change stream are included.";
+
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "The commands that tasks of one process send in 10 s while they wait for a key \
-                 that another client holds. The commands of a change stream are included.";
-    let mut result = CaseResult::new("waiters", mongo.engine.name(), about);
-    for waiters in [1, 10, 100, 1_000] {
+    let mut result = CaseResult::default();
+    for waiters in [1, 100, 1_000] {
         let name = mongo.collection("leasehold").name().to_owned();
         let holder = Bare::shared(mongo_store(&mongo.database.collection(&name)).await?);
         let guard = holder.try_acquire("wanted", LONG).await?;
