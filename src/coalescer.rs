@@ -13,7 +13,7 @@
 //! If nothing could be sent for a while, one more request or batch is sent than there are slots. Its answer shows
 //! whether the others hang or the store is slow. If many are without an answer, each further one takes longer.
 //!
-//! A batch costs less than its requests only if it is large (`cycle` in `docs/performance.md`). So while a batch is
+//! A batch costs less than its requests only if it is large (`cycle` in `docs/measurements.md`). So while a batch is
 //! under way, requests gather for the next batch until they are a quarter of the requests that there were at once
 //! lately. At most three batches are under way: with only one, the server would be idle between two batches. The
 //! requests of a set (`acquire_all`) go in one batch, however few they are. A request that must not go in a batch waits
@@ -31,7 +31,7 @@
 //! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
 //! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
 //! what was sent; and to release what a late answer grants. The operation polls its call itself, which saves a task for
-//! each request (`cpu` in `docs/performance.md`).
+//! each request.
 
 mod choice;
 mod policy;

@@ -2,7 +2,7 @@
 //! own when it must not depend on that one.
 //!
 //! A task for each request would be simpler, but costs more than everything else the client does: in a program that has
-//! little to do, two threads wake each other for every request (`docs/performance.md`).
+//! little to do, two threads wake each other for every request (`CONTRIBUTING.md` says what that cost).
 
 use std::{
     future::poll_fn,

@@ -12,8 +12,7 @@
 //! There are two more reasons for a `_bulk`. It reads and writes a document without a queue in between, so many changes
 //! of one document succeed at the same time, where an `_update` is overtaken again and again. And what it writes passes
 //! no ingest pipeline, which could remove the fence of a document, or change the holder of a lock. A free acquire takes as
-//! long as by an `_update`, and a refusal up to a fifth longer (`search-forms` and `search-crowd` in
-//! `docs/performance.md`).
+//! long as by an `_update`, and a refusal takes up to a fifth longer (`search-crowd` in `docs/measurements.md`).
 
 mod change;
 mod request;

@@ -55,7 +55,7 @@ impl Pipelines<'_> {
     /// Reads the document of a key that was held a moment ago, and returns the holders if they refuse the request and
     /// the document would stay as it is. `None` if not, or if that is not known. The caller then sends the acquire.
     ///
-    /// A `find` costs the server half of a change that is refused (`held` in `docs/performance.md`).
+    /// A `find` costs the server half of a change that is refused (`held` in `docs/measurements.md`).
     async fn read_refusal(self, request: &AcquireRequest) -> Option<Held> {
         let now = self.store.clock.at(Instant::now())?;
         let locks = self.store.locks.reads();
@@ -72,7 +72,7 @@ impl Pipelines<'_> {
     }
 
     /// Asks for a lease that no earlier request was granted. The answer does not contain the server's time, because that
-    /// takes a projection, which costs the server some 5 to 10% of a cycle (`forms` in `docs/performance.md`). If the
+    /// takes a projection, which costs the server a part of each cycle. If the
     /// lease is in the document, it was granted just now, so the time of its grant is the server's time.
     ///
     /// `None` if the answer decides nothing, for example because the key is held and the server's time is not known.

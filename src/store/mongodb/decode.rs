@@ -1,7 +1,7 @@
 //! Reads documents as locks and limiters. The code does not trust them: it checks each field.
 //!
 //! The documents are read in their raw form. Building a map of each document, and of each holder in it, would cost more
-//! than everything that is done with it (`cpu` in `docs/performance.md`).
+//! than everything that is done with it.
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
