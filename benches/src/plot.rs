@@ -10,14 +10,17 @@ use crate::results::{CaseResult, Metric, Quartiles, SideResult, Variant};
 
 const SIZE: (u32, u32) = (820, 420);
 /// The space for the legend.
-const TOP: i32 = 56;
+const TOP: i32 = 72;
 const FONT: &str = "sans-serif";
 /// The colour of each side, the same in every plot. People with colour blindness can also tell them apart.
-const COLOURS: [(&str, RGBColor); 9] = [
+const COLOURS: [(&str, RGBColor); 12] = [
     ("raw", RGBColor(0, 0, 0)),
-    ("raw-ttl-index", RGBColor(130, 130, 130)),
+    ("raw-release-w1", RGBColor(90, 90, 90)),
+    ("raw-ttl-index", RGBColor(160, 160, 160)),
     ("leasehold-store", RGBColor(86, 180, 233)),
     ("leasehold", RGBColor(0, 90, 180)),
+    ("leasehold-durable", RGBColor(120, 94, 240)),
+    ("leasehold-dropped", RGBColor(160, 80, 0)),
     ("mongo-lock-async", RGBColor(230, 159, 0)),
     ("distributed-lock-mongo", RGBColor(0, 158, 115)),
     ("mongodb-lock", RGBColor(204, 80, 120)),
@@ -35,15 +38,15 @@ enum Shown {
     Value(&'static str),
     /// A line from the first metric to the second, both times, on a logarithmic scale.
     Times(&'static str, &'static str),
+    /// The same for acquires of free keys, by the bare driver and leasehold alone.
+    Acquires,
 }
-
-const ACQUIRES: Shown = Shown::Times("acquire p50, ms", "acquire p99, ms");
 
 /// The plots of a case, each with what its name has behind that of the case.
 fn shown(case: &str) -> Vec<(&'static str, Shown)> {
     let shown = match case {
         "cycle" | "cycle-existing" | "search-cycle" => {
-            return vec![("", Shown::Ratio("cycles/s")), ("-times", ACQUIRES)];
+            return vec![("", Shown::Ratio("cycles/s")), ("-times", Shown::Acquires)];
         }
         "held" | "search-held" => Shown::Ratio("attempts/s"),
         "takeover" => Shown::Ratio("takeovers/s"),
@@ -71,6 +74,10 @@ impl Shown {
                 let median = q1;
                 Some(Quartiles { q1, median, q3 })
             }
+            Self::Acquires if ["raw", "leasehold"].contains(&side.name.as_str()) => {
+                Self::Times("acquire p50, ms", "acquire p99, ms").of(side)
+            }
+            Self::Acquires => None,
         }
     }
 
@@ -79,6 +86,7 @@ impl Shown {
             Self::Ratio(name) => format!("{name}, over {base}"),
             Self::Value(name) => (*name).to_owned(),
             Self::Times(p50, _) => p50.replace("p50, ms", "p50 to p99, ms"),
+            Self::Acquires => "acquire p50 to p99, ms".into(),
         }
     }
 }
@@ -118,7 +126,7 @@ impl Scale {
         let most = all.iter().map(|at| at.q3).fold(f64::MIN_POSITIVE, f64::max);
         let least = all.iter().map(|at| at.q1).fold(most, f64::min);
         match shown {
-            Shown::Times(..) => Self {
+            Shown::Times(..) | Shown::Acquires => Self {
                 // A microsecond is less than any of these times.
                 least: (least.max(0.001) / 1.3).log10(),
                 most: (most.max(0.001) * 1.3).log10(),
@@ -277,11 +285,16 @@ fn legend(area: &Area<'_>, result: &CaseResult, sides: &[&str]) -> Drawn {
     let title = format!("{}: {}", result.case, result.engine);
     area.draw_text(&title, &TextStyle::from((FONT, 16).into_font()), (70, 8))?;
     let style = TextStyle::from((FONT, 13).into_font());
-    let mut x = 76;
+    let (mut x, mut y) = (76, 38);
     for (place, side) in sides.iter().enumerate() {
-        area.draw(&Circle::new((x, 40), 5, colour(side, place).filled()))?;
-        area.draw_text(side, &style, (x + 10, 33))?;
-        x += 30 + side.len() as i32 * 6;
+        let width = 30 + side.len() as i32 * 6;
+        // A second line has what does not fit into the first.
+        if x + width > SIZE.0 as i32 {
+            (x, y) = (76, y + 18);
+        }
+        area.draw(&Circle::new((x, y), 5, colour(side, place).filled()))?;
+        area.draw_text(side, &style, (x + 10, y - 7))?;
+        x += width;
     }
     Ok(())
 }

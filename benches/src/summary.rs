@@ -85,17 +85,17 @@ const ROWS: &[Row] = &[
         commands: Commands::Each("a cycle"),
         ..CYCLE
     },
-    cycle("the same, 8 tasks", MONGODB, "8 tasks"),
-    cycle("64 tasks", MONGODB, "64 tasks"),
-    cycle("256 tasks", MONGODB, "256 tasks"),
-    cycle("1 task, replica set", "MongoDB replica set", "1 task"),
+    cycle("… 8 tasks", MONGODB, "8 tasks"),
+    cycle("… 64 tasks", MONGODB, "64 tasks"),
+    cycle("… 256 tasks", MONGODB, "256 tasks"),
+    cycle("… 1 task, replica set", "MongoDB replica set", "1 task"),
     cycle(
-        "1 task, three members 1 ms apart",
+        "… three members 1 ms apart",
         "MongoDB three members 1 ms apart",
         "1 task",
     ),
     cycle(
-        "1 task, 10 ms apart",
+        "… 10 ms apart",
         "MongoDB three members 10 ms apart",
         "1 task",
     ),
@@ -116,7 +116,7 @@ const ROWS: &[Row] = &[
         Commands::Each("a hand-over in the process"),
     ),
     other(
-        "between 2 processes with 4 tasks each",
+        "… between 2 processes with 4 tasks each",
         "handoff-processes",
         "released at once",
         "wait ",
@@ -140,7 +140,7 @@ const ROWS: &[Row] = &[
         Commands::Each("a set of 8 keys"),
     ),
     other(
-        "32 keys",
+        "… 32 keys",
         "set",
         "32 keys",
         "",
@@ -156,7 +156,7 @@ const ROWS: &[Row] = &[
         Commands::Each("a permit"),
     ),
     other(
-        "64 tasks",
+        "… 64 tasks",
         "limiter",
         "64 tasks",
         "",
@@ -193,18 +193,18 @@ const ROWS: &[Row] = &[
     Row {
         case: "search-cycle",
         ..cycle(
-            "Elasticsearch: a free key, 8 tasks",
+            "Elasticsearch: acquire a free key, 8 tasks",
             "Elasticsearch",
             "8 tasks",
         )
     },
     Row {
         case: "search-cycle",
-        ..cycle("OpenSearch: a free key, 8 tasks", "OpenSearch", "8 tasks")
+        ..cycle("OpenSearch: the same", "OpenSearch", "8 tasks")
     },
     sqlite("SQLite: acquire and release, 1 task", "1 task"),
-    sqlite("64 tasks", "64 tasks"),
-    sqlite("8 processes with 8 tasks each", "8 processes"),
+    sqlite("… 64 tasks", "64 tasks"),
+    sqlite("… 8 processes with 8 tasks each", "8 processes"),
 ];
 
 const fn sqlite(what: &'static str, side: &'static str) -> Row {
@@ -263,7 +263,7 @@ pub fn write(path: &Path, machine: &Machine, results: &[CaseResult]) -> Result<(
 
 fn figures(machine: &Machine, results: &[CaseResult]) -> Result<String> {
     let mut text = format!("\n{machine}\n\n");
-    text.push_str("| | p50, ms | p99, ms | a second | / bare driver | commands |\n");
+    text.push_str("||p50, ms|p99, ms|a second|/ bare driver|commands|\n");
     text.push_str("|---|---:|---:|---:|---:|---:|\n");
     let find = |case: &str, engine: &str| {
         let mut results = results.iter();
@@ -294,12 +294,12 @@ fn figures(machine: &Machine, results: &[CaseResult]) -> Result<String> {
             commands,
         ];
         let cells = cells.map(Option::unwrap_or_default);
-        writeln!(text, "| {} | {} |", row.what, cells.join(" | "))?;
+        writeln!(text, "|{}|{}|", row.what, cells.join("|"))?;
     }
     for (case, name, caption) in PLOTS {
         if let Some(result) = find(case, MONGODB) {
             let file = plot::name(name, result);
-            writeln!(text, "\n![{caption}](performance/{file})\n\n{caption}.")?;
+            writeln!(text, "\n![{caption}](performance/{file})")?;
         }
     }
     Ok(text)

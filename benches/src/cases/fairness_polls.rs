@@ -87,9 +87,9 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: bool) -> Result<Sid
     }
     let (settles, time) = match held {
         // The warm-up is long enough for the pauses to reach their full length.
-        true => (8, 6),
+        true => (6, 5),
         // All handles begin at the same time, and a busy server answers the first requests of many late.
-        false if handles > 10 => (10, 10),
+        false if handles > 10 => (8, 8),
         false => (3, 6),
     };
     let mut kept = Some(guard);

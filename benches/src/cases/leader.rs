@@ -3,14 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use futures::StreamExt;
 use leasehold::{
     Fence, Leases,
     jobs::{Leader, Term},
-};
-use mongodb::{
-    bson::{Document, doc},
-    change_stream::{ChangeStream, event::ChangeStreamEvent},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -21,15 +16,13 @@ use tokio::{
 use super::sides;
 use crate::{
     engines::{Engine, Mongo},
-    locks::{LONG, Locks},
+    locks::LONG,
     ours::mongo_store,
-    raw::RawLocks,
     results::{CaseResult, Quartiles, SideResult},
     rounds::Plan,
 };
 
 const KEY: &str = "leader";
-const TOLD: &str = "told";
 const TTL: Duration = Duration::from_secs(10);
 const STOPS: usize = 10;
 /// The minimum length of a term. By its end the waiting client asks at its full pause. A random part of a second is
@@ -43,8 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub const ABOUT: &str = "Two clients campaign for one key, and a third follows. The leader resigns after 2 to 3 s. \
     The figures are the times from then until the work of the other client begins, and until the \
     follower hears of it, over 10 terms. Raw is a release and an acquire, one after the other, \
-    between two terms. `raw-told` is a release by the bare driver, and an acquire by another \
-    client, which waits for the event of a change stream of its own. On the replica set also \
+    between two terms. On the replica set also \
     with a round trip of 100 ms, beside which the time of the server is short.";
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
@@ -69,13 +61,8 @@ async fn takeovers(mongo: &Mongo) -> Result<Vec<SideResult>> {
     let follower = client(mongo, &collection).await?;
     let mut leading = follower.leader(KEY, TTL).watch();
     let raw = sides::raw(mongo);
-    let mut told = match mongo.engine == Engine::Replset {
-        true => Some(Told::new(mongo).await?),
-        false => None,
-    };
 
-    let (mut events, mut cycles, mut takeovers, mut heard) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut cycles, mut takeovers, mut heard) = (Vec::new(), Vec::new(), Vec::new());
     let mut term = next(&mut terms).await?;
     while takeovers.len() < STOPS {
         sleep(TERM + Duration::from_secs(1).mul_f64(fastrand::f64())).await;
@@ -86,9 +73,6 @@ async fn takeovers(mongo: &Mongo) -> Result<Vec<SideResult>> {
         let guard = raw.try_acquire(KEY, LONG).await?;
         cycles.push(millis(begin.elapsed()));
         guard.context("a free key is held")?.release().await?;
-        if let Some(told) = &mut told {
-            events.push(millis(told.takeover().await?));
-        }
 
         let resigned = Instant::now();
         // This fails if the term has ended by itself. Another term then begins as well.
@@ -104,61 +88,11 @@ async fn takeovers(mongo: &Mongo) -> Result<Vec<SideResult>> {
     for campaign in campaigns {
         campaign.abort();
     }
-    let mut sides = vec![side("raw", cycles)?];
-    if told.is_some() {
-        sides.push(side("raw-told", events)?);
-    }
-    sides.push(side("next leader", takeovers)?);
-    sides.push(side("follower", heard)?);
-    Ok(sides)
-}
-
-/// Another client of the bare driver, with a change stream that tells it of each grant and each release.
-struct Told {
-    first: RawLocks,
-    locks: RawLocks,
-    changes: ChangeStream<ChangeStreamEvent<Document>>,
-}
-
-impl Told {
-    async fn new(mongo: &Mongo) -> Result<Self> {
-        let (database, _) = mongo.counting().await?;
-        let first = mongo.collection("raw-told");
-        let collection = database.collection::<Document>(first.name());
-        let changes = doc! { "documentKey._id": TOLD };
-        let changes = collection.watch().pipeline([doc! { "$match": changes }]);
-        Ok(Self {
-            changes: changes.await?,
-            first: RawLocks::new("raw-told", &first),
-            locks: RawLocks::new("raw-told", &collection),
-        })
-    }
-
-    /// How long it takes from the beginning of a release until this client has the key.
-    async fn takeover(&mut self) -> Result<Duration> {
-        let guard = self.first.try_acquire(TOLD, LONG).await?;
-        let guard = guard.context("a free key is held")?;
-        self.heard().await?;
-        let begin = Instant::now();
-        let (released, next) = tokio::join!(guard.release(), async {
-            self.heard().await?;
-            self.locks.try_acquire(TOLD, LONG).await
-        });
-        let took = begin.elapsed();
-        released?;
-        self.heard().await?;
-        next?.context("a free key is held")?.release().await?;
-        self.heard().await?;
-        Ok(took)
-    }
-
-    async fn heard(&mut self) -> Result<()> {
-        let event = timeout(PATIENCE, self.changes.next()).await;
-        event
-            .context("nothing is told")?
-            .context("the stream has ended")??;
-        Ok(())
-    }
+    Ok(vec![
+        side("raw", cycles)?,
+        side("next leader", takeovers)?,
+        side("follower", heard)?,
+    ])
 }
 
 /// A term that has begun.

@@ -44,12 +44,13 @@ async fn cycles(
     Ok(())
 }
 
-pub const HELD: &str = "Attempts on a held key, by 8 tasks.";
+pub const HELD: &str =
+    "Attempts on a held key, by 8 tasks. Another handle holds the keys of `leasehold`.";
 
 pub async fn held(engine: Engine, plan: Plan) -> Result<CaseResult> {
     let mut result = CaseResult::default();
     let indices = Indices::new(engine).await?;
-    let measured = attempts(&mut result, plan, &indices.sides).await;
+    let measured = attempts(&mut result, plan, &indices.sides, &indices.holder).await;
     indices.remove().await?;
     measured.map(|()| result)
 }
@@ -59,6 +60,8 @@ struct Indices {
     client: Bare,
     names: Vec<String>,
     sides: Vec<SharedLocks>,
+    /// Another client of the index of the last side.
+    holder: SharedLocks,
 }
 
 impl Indices {
@@ -71,6 +74,7 @@ impl Indices {
         Ok(Self {
             names: vec![raw.index().to_owned(), bare_alias, whole_alias],
             client,
+            holder: ours::Bare::shared(whole.clone()),
             sides: vec![
                 Arc::new(raw),
                 ours::Bare::shared(bare),
