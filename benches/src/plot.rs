@@ -1,5 +1,5 @@
-//! Plots of the results: points, with the middle half of the rounds around them, or times, from p50 to p99. The ground is white, so that the plots
-//! are readable on a dark page too.
+//! Plots of the results: points, with the middle half of the rounds around them, or times, from p50 to p99. The ground
+//! is white, so that the plots are readable on a dark page too.
 
 use std::{ops::Range, path::Path};
 

@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub const ABOUT: &str = "Two clients campaign for one key, and a third follows. The leader resigns after 2 to 3 s. \
     The figures are the times from then until the work of the other client begins, and until the \
     follower hears of it, over 10 terms. Raw is a release and an acquire, one after the other, \
-    between two terms. On the replica set also \
-    with a round trip of 100 ms, beside which the time of the server is short.";
+    between two terms. On the replica set also with a round trip of 100 ms, beside which the time \
+    of the server is short.";
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
     let mut result = CaseResult::default();
