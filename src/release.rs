@@ -12,7 +12,6 @@ mod releaser;
 
 pub(crate) use self::{
     batch::release_all,
-    in_flight::InFlight,
     job::ReleaseJob,
     releaser::{PendingRelease, Released, Releaser},
 };

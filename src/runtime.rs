@@ -22,4 +22,4 @@ pub(crate) mod timers;
 
 #[cfg(any(feature = "mongodb", feature = "sqlite"))]
 pub(crate) use self::call::no_outcome;
-pub(crate) use self::call::{call, caught, ended, interrupted, panicked, spawn};
+pub(crate) use self::call::{call, caught, ended, interrupted, panicked, report, spawn, timed_out};

@@ -19,7 +19,7 @@ use crate::{
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest, Earlier},
     model::{Error, Key, LeaseId},
-    release::{InFlight, ReleaseJob},
+    release::ReleaseJob,
     rules,
     runtime::{
         self,
@@ -76,15 +76,8 @@ impl Keys {
         };
         let job = ReleaseJob::of_nobody(claim, maybe_in_flight);
         let done = TellOnDrop(keys, claim.key.clone(), Some(Event::Settled(claim.lease)));
-        let releaser = self.releaser.clone();
-        self.lifecycle.spawn(async move {
-            let mut calls = InFlight::default();
-            releaser
-                .release_until_confirmed(&job, None, &mut calls)
-                .await;
-            drop(done);
-            calls.finish().await;
-        });
+        self.lifecycle
+            .spawn(self.releaser.clone().settle(job, done));
     }
 
     /// Gives up a place. After an error this does not try again, because the place expires soon.

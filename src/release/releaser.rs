@@ -19,6 +19,7 @@ use crate::{
     model::{Error, Key, LeaseId},
     random,
     retry::{self, Tries},
+    runtime,
     telemetry::{self, ReleaseFields},
 };
 
@@ -112,6 +113,15 @@ pub(crate) struct Releaser {
 }
 
 impl Releaser {
+    /// Releases a lease without a caller that waits for the outcome, and then drops `done`. Calls that are still under way
+    /// after that run to their end.
+    pub(crate) async fn settle(self, job: ReleaseJob, done: impl Send) {
+        let mut calls = InFlight::default();
+        self.release_until_confirmed(&job, None, &mut calls).await;
+        drop(done);
+        calls.finish().await;
+    }
+
     /// Releases a lease. Tries again until the lease is released, its ttl is over, or an error says that a retry cannot
     /// help. If an acquire request for the lease may be [in flight](ReleaseJob::maybe_in_flight), it is released once
     /// more when no such request can arrive any more.
@@ -119,7 +129,7 @@ impl Releaser {
     /// A caller that waits for the outcome gets it after [a few tries](retry::TRIES) at the latest. The release then
     /// goes on in the background. The caller must [finish](InFlight::finish) the calls that are left in `calls`. Returns
     /// whether it was told that the release was answered.
-    pub(crate) async fn release_until_confirmed(
+    async fn release_until_confirmed(
         &self,
         job: &ReleaseJob,
         reply: Option<ReleaseReply>,
@@ -137,11 +147,17 @@ impl Releaser {
             reply,
         };
         let mut request = job.first.clone();
+        let about = (&job.first.request.key, job.first.request.lease);
         loop {
             // The caller may have dropped its future.
             progress.reply.take_if(|reply| reply.is_closed());
             let reply = progress.reply.as_mut();
-            let pause = match self.send(&mut request, reply, calls).await {
+            let mut tried = self.send(&mut request, reply, calls).await;
+            // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
+            if !progress.reply.as_ref().is_some_and(ReleaseReply::is_closed) {
+                tried = runtime::report("release", Some(about), tried).await;
+            }
+            let pause = match tried {
                 Ok((sent, answer)) => {
                     // A request that is not answered may have been carried out before this one.
                     progress.unclear |= !calls.is_empty();
@@ -197,8 +213,8 @@ impl Releaser {
             let overdue = calls.batch_sent().map(|sent| sent + retry::OVERDUE);
             if !request.is_single && overdue.is_some_and(|at| at <= now) {
                 let about = (&request.request.key, request.request.lease);
-                let late = self.timed_out(retry::OVERDUE);
-                telemetry::store_failed("release", Some(about), &late);
+                let late: Result<(), _> = Err(self.timed_out(retry::OVERDUE));
+                let _ = runtime::report("release", Some(about), late).await;
                 request.is_single = true;
                 calls.running.push(self.coalescer.release(request.clone()));
             }
@@ -216,11 +232,7 @@ impl Releaser {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        Error::TimedOut {
-            store: self.coalescer.store.name(),
-            operation: "release",
-            limit,
-        }
+        runtime::timed_out(self.coalescer.store.name(), "release", limit)
     }
 }
 
@@ -273,10 +285,6 @@ impl Progress<'_> {
 
     /// Tells of a failed try. Returns the pause before the next one; `None` if there is none.
     fn failed(&mut self, error: &Error) -> Option<Duration> {
-        // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
-        if !self.reply.as_ref().is_some_and(ReleaseReply::is_closed) {
-            telemetry::store_failed("release", Some((self.of.key, self.of.lease)), error);
-        }
         self.unclear |= error.is_ambiguous();
         let is_expired = self.expired.is_none_or(|at| Instant::now() >= at);
         let over = is_expired || !error.is_retryable();

@@ -149,15 +149,12 @@ impl RenewalTask {
                 let Some(lease) = lease.upgrade() else {
                     return;
                 };
-                let error = Error::TimedOut {
-                    store: self.store.name(),
-                    operation: "renew",
-                    limit: timing::response_timeout(lease.ttl()),
-                };
+                let limit = timing::response_timeout(lease.ttl());
+                let error = runtime::timed_out(self.store.name(), "renew", limit);
+                lease.failed(error.clone());
                 if !mem::replace(&mut is_reported, true) {
                     telemetry::store_failed("renew", None, &error);
                 }
-                lease.failed(error);
             }
             Due::Expired(lease) => match lease.upgrade() {
                 // The lease is still live, so the holder has renewed it by a call of its own, which the schedule does
@@ -259,10 +256,8 @@ async fn renew(
     let sent = SentAt::now();
     let answers = runtime::caught(store.renew(&requests)).await;
     let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
-    // A call counts once, however many of its renewals have failed.
-    if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
-        telemetry::store_failed("renew", None, error);
-    }
+    let failed = answers.iter().find_map(|answer| answer.as_ref().err());
+    let failed = failed.cloned();
     let mut answers = answers.into_iter();
     telemetry::for_each(leases, |(number, lease)| {
         let answer = answers.next().unwrap_or_else(|| Err(renewal_left_out()));
@@ -278,4 +273,8 @@ async fn renew(
         };
         report.outcomes.push((number, outcome));
     });
+    // A call counts once, however many of its renewals have failed.
+    if let Some(error) = failed {
+        telemetry::store_failed("renew", None, &error);
+    }
 }

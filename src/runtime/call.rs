@@ -3,7 +3,7 @@
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
-use futures::FutureExt;
+use futures::{FutureExt, future};
 use tokio::{
     runtime::Handle,
     task::{JoinError, JoinHandle},
@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    model::{Cause, Error},
+    model::{Cause, Error, Key, LeaseId},
     telemetry,
 };
 
@@ -30,13 +30,20 @@ pub(crate) async fn call<T: Send + 'static>(
     let task = spawn(work)?;
     let outcome = match timeout(limit, task).await {
         Ok(ended) => ended.unwrap_or_else(|error| Err(no_outcome(&error))),
-        Err(_) => Err(Error::TimedOut {
-            store: name(),
-            operation,
-            limit,
-        }),
+        Err(_) => Err(timed_out(name(), operation, limit)),
     };
-    outcome.inspect_err(|error| telemetry::store_failed(operation, None, error))
+    report(operation, None, outcome).await
+}
+
+/// Reports the outcome of a call, if it is an error. A subscriber that panics in that event ends no more than a store that
+/// [panics](caught) does: the outcome is an error all the same, and what made the call goes on.
+pub(crate) fn report<T>(
+    operation: &'static str,
+    about: Option<(&Key, LeaseId)>,
+    outcome: Result<T, Error>,
+) -> impl Future<Output = Result<T, Error>> {
+    let failed = move |error: &Error| telemetry::store_failed(operation, about, error);
+    caught(future::lazy(move |_| outcome.inspect_err(failed)))
 }
 
 pub(crate) fn spawn<T: Send + 'static>(
@@ -75,6 +82,15 @@ pub(crate) fn panicked() -> Error {
 /// The error of an operation that was under way when its runtime ended.
 pub(crate) fn ended() -> Error {
     interrupted("its runtime ended")
+}
+
+/// The error of an operation that was not answered within this time.
+pub(crate) fn timed_out(store: String, operation: &'static str, limit: Duration) -> Error {
+    Error::TimedOut {
+        store,
+        operation,
+        limit,
+    }
 }
 
 /// The error of an operation that the store may have carried out, and why that is not known.

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::call::call;
+use super::call::{call, report};
 use crate::{
     model::Error,
     random, retry,
@@ -193,8 +193,8 @@ async fn read<L: Listener>(
         let Ok(Some(item)) = timeout(SILENCE, keys.next()).await else {
             return Err(None);
         };
-        let failed = |error: &Error| telemetry::store_failed(L::OPERATION, None, error);
-        listener.receive(item.inspect_err(failed).map_err(Some)?);
+        let item = report(L::OPERATION, None, item).await;
+        listener.receive(item.map_err(Some)?);
         if is_over() {
             return Ok(());
         }

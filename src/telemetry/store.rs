@@ -1,9 +1,6 @@
 //! Telemetry of the store: calls by an operator, calls that fail, and the listeners to its streams.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tracing::{
     Span, debug,
@@ -23,8 +20,8 @@ use crate::{
 /// Reports that a call to the store failed, or was not answered in time. An error that the store did not cause is not
 /// reported.
 ///
-/// The caller goes on after this: it tries again, or gives back what it may have got. So a panic of the subscriber, which
-/// is code of the application, ends here.
+/// The subscriber, which is code of the application, may panic. So this comes last, or by `runtime::report`, in work that
+/// has to go on: that tries again, or gives back what it may have got.
 pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {
     let failed = match error.kind() {
         ErrorKind::Unavailable
@@ -44,14 +41,11 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
     let (operation, retryable) = (label(operation), error.is_retryable());
     let key = about.map(|(key, _)| key.as_str());
     let lease = about.map(|(_, lease)| field::display(lease));
-    let report = || {
-        debug!(
-            target: TARGET, operation, key, lease, %error, retryable,
-            "a call to the store failed",
-        );
-        metrics::count(metrics::STORE_ERRORS, &[("operation", operation)], 1);
-    };
-    let _ = catch_unwind(AssertUnwindSafe(report));
+    debug!(
+        target: TARGET, operation, key, lease, %error, retryable,
+        "a call to the store failed",
+    );
+    metrics::count(metrics::STORE_ERRORS, &[("operation", operation)], 1);
 }
 
 /// The name of an operation as the value of a label, which must not contain spaces.
