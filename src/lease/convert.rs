@@ -153,9 +153,9 @@ impl Lease {
         loop {
             self.ensure_live(Instant::now())?;
             let (request, is_opposite) = stored.next_conversion(wanted, opposites);
+            let (.., unanswered) = stored.mode_and_conversions();
             // A reader that is granted the key between two of these requests would be in the way of the second one.
-            let is_between =
-                is_opposite || wanted == Conversion::Downgrade && stored.may_be_upgraded();
+            let is_between = is_opposite || wanted == Conversion::Downgrade && unanswered.upgrades;
             if is_between {
                 wakes_readers.get_or_insert_with(|| WakesReaders(&self.keys, stored));
             }

@@ -66,18 +66,18 @@ impl LeaseState {
 
     /// Records that this conversion is sent.
     pub(crate) fn conversion_sent(&self, request: &ConvertRequest) {
-        self.set(|state| {
-            if request.fence == Some(state.fence) {
-                state.conversions.sent(request.conversion);
-            }
-        });
+        self.note(request, Conversions::sent);
     }
 
     /// Records that this conversion is answered, or was not carried out.
     pub(crate) fn conversion_answered(&self, request: &ConvertRequest) {
+        self.note(request, Conversions::answered);
+    }
+
+    fn note(&self, request: &ConvertRequest, note: fn(&mut Conversions, Conversion)) {
         self.set(|state| {
             if request.fence == Some(state.fence) {
-                state.conversions.answered(request.conversion);
+                note(&mut state.conversions, request.conversion);
             }
         });
     }
@@ -111,10 +111,5 @@ impl LeaseState {
             }
         });
         is_own
-    }
-
-    /// Whether an upgrade without an answer may still make the lease exclusive.
-    pub(crate) fn may_be_upgraded(&self) -> bool {
-        self.state.borrow().conversions.upgrades > 0
     }
 }
