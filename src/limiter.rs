@@ -2,12 +2,10 @@
 //!
 //! - `queue.rs` has the callers that wait in this process, and says when a request is sent for them. It is pure.
 //! - `driver.rs` has the task of one limiter, which owns its queue and sends its requests.
-//! - `permit.rs` has what a caller gets.
 //!
 //! `rules/permit.rs` decides how many permits a request gets.
 
 mod driver;
-mod permit;
 mod queue;
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
@@ -16,7 +14,7 @@ use futures::future::BoxFuture;
 
 pub(crate) use self::driver::LimiterContext;
 use self::driver::LimiterQueue;
-pub use self::permit::{Permit, PermitAttempt};
+pub use self::queue::Permit;
 use crate::model::{Error, Key, Quota};
 
 /// Limits the calls per window, over all processes that use the same key. Made by
@@ -127,8 +125,10 @@ impl Limiter {
     /// ```
     #[must_use = "it gives back the smooth limiter"]
     pub fn smooth(self, burst: u32) -> Self {
-        let queue = self.queue.and_then(|queue| queue.smooth(burst));
-        Self { queue }
+        match &self.queue {
+            Ok(of) => Self::new(&of.context, Ok(of.key.clone()), of.quota.smooth(burst)),
+            Err(_) => self,
+        }
     }
 
     /// Requests a permit once, without waiting until one is available.
@@ -178,8 +178,11 @@ impl Limiter {
     ///
     /// As for [`try_permit`](Limiter::try_permit).
     pub async fn try_permits(&self, permits: u32) -> Result<PermitAttempt, Error> {
-        let queue = self.queue.clone()?;
-        queue.take(permits, Some(Duration::ZERO)).await
+        match self.permits(permits).wait_for(Duration::ZERO).await {
+            Ok(permit) => Ok(PermitAttempt::Granted(permit)),
+            Err(Error::LimitReached { retry_in, .. }) => Ok(PermitAttempt::Full { retry_in }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits for a permit.
@@ -200,6 +203,21 @@ impl Limiter {
             wait: None,
         }
     }
+}
+
+/// The answer to [`Limiter::try_permit`](crate::Limiter::try_permit) and
+/// [`Limiter::try_permits`](crate::Limiter::try_permits).
+#[derive(Debug)]
+#[must_use = "a full limiter lets no call through"]
+pub enum PermitAttempt {
+    /// The calls may be made.
+    Granted(Permit),
+    /// The limiter does not have enough permits now, so no call may be made.
+    Full {
+        /// How long it takes until there can be enough permits, by the last answer of the server. Other callers may
+        /// take them first.
+        retry_in: Duration,
+    },
 }
 
 /// A request for permits that waits until there are enough, made by [`Limiter::permit`] and [`Limiter::permits`]. Await
@@ -263,6 +281,6 @@ impl IntoFuture for TakePermit {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.queue?.wait(self.permits, self.wait).await })
+        Box::pin(async move { self.queue?.take(self.permits, self.wait).await })
     }
 }

@@ -9,8 +9,8 @@ use crate::{model::Error, random};
 
 /// The first pause, before it doubles, and before jitter.
 const FIRST: Duration = Duration::from_millis(10);
-/// The shortest pause before a held lock is requested again, even if it expires sooner.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// The shortest pause before a held lock, or permits of a full limiter, are requested again, even if they are free sooner.
+pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest pause of a waiter that has no process ahead of it. If the store does not report a release, this waiter
 /// notices it after this time at most.
@@ -44,7 +44,7 @@ pub(crate) fn pause_from(first: Duration, pauses: u32, longest: Duration, chance
 /// store reports an expiry to waiters. It is at least 1 ms. `expires_in` is `None` if no holder is known.
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
     let pause = pause(pauses, LONGEST_PAUSE, chance);
-    expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
+    expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST_PAUSE)))
 }
 
 /// The longest wait that an `Instant` is sure to express: thirty years.
@@ -111,7 +111,10 @@ mod tests {
     fn it_never_sleeps_past_the_earliest_expiry_and_never_spins() {
         let soon = Duration::from_millis(3);
         assert_eq!(pause_until_free(7, Some(soon), 1.0), soon);
-        assert_eq!(pause_until_free(7, Some(Duration::ZERO), 1.0), SHORTEST);
+        assert_eq!(
+            pause_until_free(7, Some(Duration::ZERO), 1.0),
+            SHORTEST_PAUSE
+        );
         assert_eq!(pause_until_free(0, None, 1.0), FIRST);
     }
 

@@ -16,28 +16,18 @@ use std::{
     time::Duration,
 };
 
-use futures::{
-    FutureExt,
-    future::{OptionFuture, join_all, select_all},
-};
+use futures::{StreamExt, channel::mpsc, future::OptionFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::oneshot, time::Instant};
 use tracing::Instrument;
 
-use super::{
-    permit::{Permit, PermitAttempt},
-    queue::{PermitCaller, PermitOutcome, PermitQueue, Step},
-};
+use super::queue::{PermitCaller, PermitOutcome, PermitQueue, Step};
 use crate::{
-    model::{Error, Key, Quota},
+    model::{Error, Key, Permits, Quota},
     random, retry,
     runtime::{self, lifecycle::Lifecycle},
     store::Store,
-    telemetry::{self, PermitSpan},
+    telemetry::PermitSpan,
 };
 
 /// The task takes so many callers at once into the queue, so that one request is for all of them.
@@ -54,9 +44,9 @@ pub(crate) struct LimiterContext {
 
 /// The way to the task of one limiter.
 pub(crate) struct LimiterQueue {
-    context: Arc<LimiterContext>,
-    key: Key,
-    quota: Quota,
+    pub(super) context: Arc<LimiterContext>,
+    pub(super) key: Key,
+    pub(super) quota: Quota,
     /// Sends callers to the task, which the first caller starts.
     callers: OnceLock<mpsc::UnboundedSender<PermitCaller>>,
 }
@@ -64,41 +54,21 @@ pub(crate) struct LimiterQueue {
 impl LimiterQueue {
     pub(crate) fn of(context: &Arc<LimiterContext>, key: Key, quota: Quota) -> Arc<Self> {
         let mut queues = context.queues.lock();
-        let name = (key.clone(), quota);
-        if let Some(known) = queues.get(&name).and_then(Weak::upgrade) {
-            return known;
-        }
         if queues.len() == queues.capacity() {
             // Before the map grows, it forgets the limiters that nobody has.
             queues.retain(|_, queue| queue.strong_count() > 0);
         }
-        let this = Arc::new(Self {
-            context: context.clone(),
-            key,
-            quota,
-            callers: OnceLock::new(),
-        });
-        queues.insert(name, Arc::downgrade(&this));
-        this
-    }
-
-    /// The queue of the smooth limiter with the same limit and window.
-    pub(crate) fn smooth(&self, burst: u32) -> Result<Arc<Self>, Error> {
-        let quota = self.quota.smooth(burst)?;
-        Ok(Self::of(&self.context, self.key.clone(), quota))
-    }
-
-    /// Waits for permits. The error is `LimitReached` if there are not enough in time.
-    pub(crate) async fn wait(&self, permits: u32, wait: Option<Duration>) -> Result<Permit, Error> {
-        let start = Instant::now();
-        match self.take(permits, wait).await? {
-            PermitAttempt::Granted(permit) => Ok(permit),
-            PermitAttempt::Full { retry_in } => Err(Error::LimitReached {
-                key: self.key.clone(),
-                waited: start.elapsed(),
-                retry_in,
-            }),
-        }
+        let known = queues.entry((key.clone(), quota)).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let this = Arc::new(Self {
+                context: context.clone(),
+                key,
+                quota,
+                callers: OnceLock::new(),
+            });
+            *known = Arc::downgrade(&this);
+            this
+        })
     }
 
     /// Waits for permits, and reports the outcome to telemetry.
@@ -106,48 +76,35 @@ impl LimiterQueue {
         let span = PermitSpan::begin(&self.key, permits);
         let asking = self.ask_for(permits, wait, span.since);
         let outcome = asking.instrument(span.span.clone()).await;
-        match &outcome {
-            Ok(PermitAttempt::Granted(_)) => span.granted(),
-            Ok(PermitAttempt::Full { retry_in }) => span.full(*retry_in),
-            Err(error) => span.failed(error),
-        }
+        span.end(outcome.as_ref().err());
         outcome
     }
 
     async fn ask_for(&self, permits: u32, wait: Option<Duration>, since: Instant) -> PermitOutcome {
-        let capacity = self.quota.most_at_once();
-        if permits == 0 || permits > capacity {
-            return Err(Error::InvalidPermits {
-                permits: permits.into(),
-                capacity: capacity.into(),
-            });
-        }
+        // This fails if there are never so many at once.
+        Permits::new(permits.into(), self.quota.most_at_once().into())?;
         let lifecycle = &self.context.lifecycle;
         lifecycle.enter()?;
-        let end = wait.map(|wait| retry::wait_end(since, wait));
         let (reply, outcome) = oneshot::channel();
         let caller = PermitCaller {
             permits,
             since,
-            end,
+            end: wait.map(|wait| retry::wait_end(since, wait)),
             reply,
         };
         // If the task has ended, this drops the caller, and with it the sender of its outcome.
-        let _ = self.callers.get_or_init(|| self.start()).send(caller);
-        outcome.await.unwrap_or_else(|_| {
-            lifecycle.check()?;
-            Err(Error::RuntimeEnded)
-        })
+        let callers = self.callers.get_or_init(|| self.start());
+        let _ = callers.unbounded_send(caller);
+        let ended = |_| lifecycle.check().and(Err(Error::RuntimeEnded));
+        outcome.await.unwrap_or_else(ended)
     }
 
     /// Starts the task.
     fn start(&self) -> mpsc::UnboundedSender<PermitCaller> {
         let context = &self.context;
-        let (callers, come) = mpsc::unbounded_channel();
+        let (callers, come) = mpsc::unbounded();
         let queue = PermitQueue::new(self.key.clone(), self.quota, context.call_timeout);
-        let closing = context.lifecycle.closing.clone();
-        let task = work(queue, come, context.store.clone(), closing);
-        context.lifecycle.spawn(task);
+        context.lifecycle.spawn(work(queue, come, context.clone()));
         callers
     }
 }
@@ -164,62 +121,47 @@ impl fmt::Debug for LimiterQueue {
 /// The task of a limiter, until the client closes or nobody has the limiter any more. Then it waits for the last calls.
 async fn work(
     mut queue: PermitQueue,
-    mut come: mpsc::UnboundedReceiver<PermitCaller>,
-    store: Arc<dyn Store>,
-    closing: CancellationToken,
+    come: mpsc::UnboundedReceiver<PermitCaller>,
+    context: Arc<LimiterContext>,
 ) {
-    // There are several calls only if one had no answer for long, so all are polled each time. A call is not dropped
-    // when it is given up, because a late answer may count.
-    let mut calls = Vec::new();
-    let mut callers = Vec::new();
+    let (store, closing) = (&context.store, &context.lifecycle.closing);
+    // A call is not dropped when it is given up, because a late answer may count.
+    let mut calls = FuturesUnordered::new();
+    let mut come = come.ready_chunks(AT_ONCE);
     loop {
         let now = Instant::now();
-        let call = match queue.step(now) {
+        let (request, sent, outcome) = match queue.step(now) {
             Step::Send(request) => {
-                let store = store.clone();
-                calls.push(Box::pin(async move {
+                calls.push(async move {
                     let outcome = runtime::caught(async { store.permit(&request).await }).await;
                     (request, now, outcome)
-                }));
+                });
                 continue;
             }
             Step::GiveUp(request, sent) => {
-                let error = Error::TimedOut {
-                    store: store.name(),
-                    operation: "permit",
-                    limit: now - sent,
-                };
+                let error = runtime::timed_out(store.name(), "permit", now - sent);
                 (request, sent, Err(error))
             }
             Step::Wait(until) => {
-                let answer = (!calls.is_empty()).then(|| select_all(&mut calls));
-                let answer = answer.map(|answer| answer.map(|(call, index, _)| (call, index)));
                 let first = queue.first().map(|first| first.reply.closed());
                 tokio::select! {
                     biased;
-                    Some((call, index)) = OptionFuture::from(answer) => {
-                        drop(calls.swap_remove(index));
-                        call
-                    }
+                    Some(call) = calls.next() => call,
                     () = closing.cancelled() => break,
-                    count = come.recv_many(&mut callers, AT_ONCE) => {
-                        if count == 0 {
-                            break;
-                        }
-                        callers.drain(..).for_each(|caller| queue.enter(caller, Instant::now()));
+                    callers = come.next() => {
+                        let Some(callers) = callers else { break };
+                        callers.into_iter().for_each(|it| queue.enter(it, Instant::now()));
                         continue;
                     }
                     // When the first caller has left, the next request may be another one.
                     Some(()) = OptionFuture::from(first) => continue,
-                    Some(()) = OptionFuture::from(until.map(sleep_until)) => continue,
+                    Some(()) = OptionFuture::from(until.map(tokio::time::sleep_until)) => continue,
                 }
             }
         };
-        if let Err(error) = &call.2 {
-            telemetry::store_failed("permit", None, error);
-        }
-        queue.complete(call, Instant::now(), random::fraction());
+        let outcome = runtime::report("permit", None, outcome).await;
+        queue.complete((request, sent, outcome), Instant::now(), random::fraction());
     }
     drop((queue, come));
-    join_all(calls).await;
+    calls.collect::<Vec<_>>().await;
 }

@@ -19,15 +19,34 @@ use std::{collections::VecDeque, time::Duration};
 use chrono::{DateTime, Utc};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::permit::{Permit, PermitAttempt};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, PermitId, Quota},
-    retry::{self, TRIES},
+    retry::{self, SHORTEST_PAUSE, TRIES},
 };
 
-/// What a caller is told.
-pub(super) type PermitOutcome = Result<PermitAttempt, Error>;
+/// Allows the caller to make as many calls as [`permits`](Permit::permits) says. The permits count for the window in
+/// which they were granted, whether or not the calls are made. Dropping a `Permit` returns nothing to the limiter.
+#[derive(Debug)]
+pub struct Permit {
+    permits: u32,
+    granted_at: DateTime<Utc>,
+}
+
+impl Permit {
+    /// How many calls are allowed.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// When the permits were granted, on the server's clock. They count for the window of this instant.
+    pub fn granted_at(&self) -> DateTime<Utc> {
+        self.granted_at
+    }
+}
+
+/// What a caller is told. The error is `LimitReached` if there are not enough permits while it waits.
+pub(super) type PermitOutcome = Result<Permit, Error>;
 /// A request, when it was sent, and its outcome.
 pub(super) type Call = (PermitRequest, Instant, Result<PermitAnswer, Error>);
 
@@ -36,13 +55,9 @@ pub(super) type Call = (PermitRequest, Instant, Result<PermitAnswer, Error>);
 /// shorter wait has a cost too: if the server is only slow, a request that is repeated in a later window also takes
 /// permits of that window.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The shortest pause before the next request for a full window.
-const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// The next request for a full window is sent after this time at the latest, because the document may have been
 /// removed, or the server's clock may have been wrong.
 const RECHECK: Duration = Duration::from_secs(10 * 60);
-/// No wait is longer than this, so that a sum of times does not overflow. A window is always shorter.
-const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 /// After a full window, the next request is sent a random time after permits become available, so that not all
 /// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
 const MAX_DELAY_SHARE: f64 = 0.05;
@@ -66,6 +81,12 @@ impl PermitCaller {
     /// Whether its wait is over.
     fn is_over(&self, now: Instant) -> bool {
         self.waits() && self.end.is_some_and(|end| end <= now)
+    }
+
+    /// Whether there will not be enough permits while it waits.
+    fn waits_in_vain(&self, full: &Exhausted) -> bool {
+        let ends_before = !self.waits() || self.end.is_some_and(|end| end < full.certain);
+        ends_before && self.permits >= full.permits
     }
 }
 
@@ -104,19 +125,6 @@ struct Exhausted {
     next_request: Instant,
 }
 
-impl Exhausted {
-    /// Whether there will not be enough permits while this caller waits.
-    fn disappoints(&self, caller: &PermitCaller) -> bool {
-        let in_vain = !caller.waits() || caller.end.is_some_and(|end| end < self.certain);
-        in_vain && caller.permits >= self.permits
-    }
-
-    fn refusal(&self, now: Instant) -> PermitAttempt {
-        let retry_in = self.certain.saturating_duration_since(now).max(MIN_PAUSE);
-        PermitAttempt::Full { retry_in }
-    }
-}
-
 /// A request that is not answered yet, perhaps sent several times.
 struct Attempt {
     /// As it was last sent.
@@ -124,17 +132,11 @@ struct Attempt {
     sent: Instant,
     /// When it is given up, or sent again.
     due: Instant,
-    /// The error, while it is not under way.
+    /// The error of the last try, until the next one. `None` while a try is under way.
     error: Option<Error>,
     /// How many times it has failed, and since when.
     failures: u32,
-    since: Instant,
-}
-
-impl Attempt {
-    fn is_under_way(&self) -> bool {
-        self.error.is_none()
-    }
+    failing_since: Option<Instant>,
 }
 
 impl PermitQueue {
@@ -154,7 +156,7 @@ impl PermitQueue {
     pub(super) fn enter(&mut self, caller: PermitCaller, now: Instant) {
         if self.first().is_none() {
             // The errors belong to callers that have left, perhaps long ago.
-            self.attempt.take_if(|it| !it.is_under_way());
+            self.attempt.take_if(|it| it.error.is_some());
             self.attempt.iter_mut().for_each(|it| it.failures = 0);
         }
         self.tell_or_add(caller, now);
@@ -165,29 +167,40 @@ impl PermitQueue {
             // Otherwise callers that come and leave behind a first one that sleeps would pile up.
             self.callers.retain(|it| !it.reply.is_closed());
         }
-        if let Some(outcome) = self.known(&caller, now) {
+        if let Some(error) = self.known(&caller, now) {
             // A caller that has left needs no outcome.
-            return drop(caller.reply.send(outcome));
+            return drop(caller.reply.send(Err(error)));
         }
         let end = caller.end.filter(|_| caller.waits());
         self.next_end = self.next_end.into_iter().chain(end).min();
         self.callers.push_back(caller);
     }
 
-    /// The outcome of a caller behind those in the queue, as far as it is known.
-    fn known(&mut self, caller: &PermitCaller, now: Instant) -> Option<PermitOutcome> {
-        let attempt = self.attempt.as_ref().filter(|_| caller.is_over(now));
-        if let Some(error) = attempt.and_then(|it| it.error.clone()) {
-            return Some(Err(error));
+    /// Why a caller behind those in the queue gets no permits, if that is known.
+    fn known(&mut self, caller: &PermitCaller, now: Instant) -> Option<Error> {
+        let error = self.attempt.as_ref().and_then(|it| it.error.as_ref());
+        if let Some(error) = error.filter(|_| caller.is_over(now)) {
+            return Some(error.clone());
         }
         // The callers behind a first one that sleeps would wait longer than it does.
         let is_asleep = self.asleep_until().is_some_and(|until| now < until);
         let full = self.full?;
         let is_certain = now < full.certain.min(full.next_request);
-        let is_refused = (is_certain && full.disappoints(caller))
+        let is_refused = (is_certain && caller.waits_in_vain(&full))
             || (is_asleep && !caller.waits())
             || (is_asleep && caller.is_over(now) && now < full.certain);
-        is_refused.then(|| Ok(full.refusal(now)))
+        is_refused.then(|| self.refusal(full, caller, now))
+    }
+
+    fn refusal(&self, full: Exhausted, caller: &PermitCaller, now: Instant) -> Error {
+        Error::LimitReached {
+            key: self.key.clone(),
+            waited: now.saturating_duration_since(caller.since),
+            retry_in: full
+                .certain
+                .saturating_duration_since(now)
+                .max(SHORTEST_PAUSE),
+        }
     }
 
     /// The first caller that has not left.
@@ -200,13 +213,13 @@ impl PermitQueue {
 
     /// What the task does now.
     pub(super) fn step(&mut self, now: Instant) -> Step {
-        let is_under_way = self.attempt.as_ref().is_some_and(Attempt::is_under_way);
+        let is_under_way = self.attempt.as_ref().is_some_and(|it| it.error.is_none());
         if !is_under_way && self.next_end.is_some_and(|end| end <= now) {
-            self.tell(now, |_| None);
+            self.tell(now, |_, _| None);
         }
-        if self.first().is_none() {
+        let Some(permits) = self.first().map(|first| first.permits) else {
             return Step::Wait(None);
-        }
+        };
         let due = match &self.attempt {
             Some(it) if is_under_way && now < it.due => return Step::Wait(Some(it.due)),
             Some(it) if is_under_way => return Step::GiveUp(it.request.clone(), it.sent),
@@ -218,7 +231,7 @@ impl PermitQueue {
         if now < next {
             Step::Wait(Some(next))
         } else {
-            Step::Send(self.send(now))
+            Step::Send(self.send(permits, now))
         }
     }
 
@@ -232,8 +245,7 @@ impl PermitQueue {
 
     /// A request for the first caller and the callers directly behind it that want the same number of permits, for as
     /// many callers as can be granted permits at once.
-    fn send(&mut self, now: Instant) -> PermitRequest {
-        let permits = self.first().map_or(1, |it| it.permits);
+    fn send(&mut self, permits: u32, now: Instant) -> PermitRequest {
         let most = (self.quota.most_at_once() / permits.max(1)).max(1);
         let callers = self.callers.iter().filter(|it| !it.reply.is_closed());
         let alike = callers.take_while(|it| it.permits == permits).zip(0..most);
@@ -245,7 +257,7 @@ impl PermitQueue {
             due: now,
             error: None,
             failures: 0,
-            since: now,
+            failing_since: None,
         });
         (attempt.request.permits, attempt.request.times) = (permits, times);
         (attempt.sent, attempt.error) = (now, None);
@@ -258,15 +270,14 @@ impl PermitQueue {
     /// If a request was sent twice with one id, the first grant counts, because both are for the same one. Any other
     /// outcome of the earlier one is ignored, because the later one may still be granted. An outcome under another id is
     /// ignored, because its callers have left.
-    pub(super) fn complete(&mut self, call: Call, now: Instant, chance: f64) {
-        let (request, sent, outcome) = call;
-        let same = |it: &&Attempt| it.request.id == request.id;
-        let Some(attempt) = self.attempt.as_ref().filter(same) else {
+    pub(super) fn complete(&mut self, (request, sent, outcome): Call, now: Instant, chance: f64) {
+        let attempt = self.attempt.as_ref();
+        let Some(attempt) = attempt.filter(|it| it.request.id == request.id) else {
             return;
         };
         let is_last = attempt.sent <= sent;
         let retry_in = match outcome {
-            Ok(PermitAnswer::Full { retry_in }) if is_last => retry_in.max(MIN_PAUSE),
+            Ok(PermitAnswer::Full { retry_in }) if is_last => retry_in.max(SHORTEST_PAUSE),
             Ok(PermitAnswer::Granted {
                 permits,
                 granted_at,
@@ -276,27 +287,31 @@ impl PermitQueue {
                 retry_in
             }
             // A request that was given up has failed before.
-            Err(error) if is_last && attempt.is_under_way() => {
+            Err(error) if is_last && attempt.error.is_none() => {
                 return self.failed(&error, now, chance);
             }
             _ => return,
         };
         self.attempt = None;
-        let certain = sent + retry_in.min(MAX_WAIT);
-        let refill = self.quota.longest_refill();
-        let late = refill.mul_f64(MAX_DELAY_SHARE * chance);
+        let certain = retry::wait_end(sent, retry_in);
+        let late = self
+            .quota
+            .longest_refill()
+            .mul_f64(MAX_DELAY_SHARE * chance);
         // The next request is counted from the same instant as `certain`, because it takes about as long to arrive as
         // this one.
         let next_request = (certain + late.min(MAX_DELAY)).min(now + RECHECK);
         let full = Exhausted {
             permits: request.permits,
             certain,
-            next_request: next_request.max(now + MIN_PAUSE),
+            next_request: next_request.max(now + SHORTEST_PAUSE),
         };
         let is_full = !retry_in.is_zero();
         self.full = is_full.then_some(full);
-        let in_vain = |it: &PermitCaller| it.is_over(now) || (is_full && full.disappoints(it));
-        self.tell(now, |it| in_vain(it).then(|| Ok(full.refusal(now))));
+        let in_vain = |it: &PermitCaller| it.is_over(now) || (is_full && it.waits_in_vain(&full));
+        self.tell(now, |queue, it| {
+            in_vain(it).then(|| queue.refusal(full, it, now))
+        });
     }
 
     /// Records that the request failed. Answers the callers that have waited long enough, and plans the next try.
@@ -304,12 +319,10 @@ impl PermitQueue {
         let Some(attempt) = &mut self.attempt else {
             return;
         };
-        if attempt.failures == 0 {
-            attempt.since = now;
-        }
         attempt.failures = attempt.failures.saturating_add(1);
         attempt.error = Some(error.clone());
-        let (times, since) = (attempt.failures, attempt.since);
+        let times = attempt.failures;
+        let since = *attempt.failing_since.get_or_insert(now);
         attempt.due = now + retry::pause(times, retry::LONGEST_PAUSE, chance);
         let limit = self.call_timeout;
         let gets_error = |caller: &PermitCaller| match caller.end {
@@ -318,32 +331,30 @@ impl PermitQueue {
             Some(_) => !caller.waits(),
             None => now.saturating_duration_since(since.max(caller.since)) >= limit,
         };
-        self.tell(now, |it| gets_error(it).then(|| Err(error.clone())));
+        self.tell(now, |_, it| gets_error(it).then(|| error.clone()));
     }
 
     /// Hands out permits in the order of the callers. Permits that no caller takes are lost.
     fn hand_out(&mut self, mut left: u32, granted_at: DateTime<Utc>) {
         while self.first().is_some_and(|first| first.permits <= left)
-            && let Some(caller) = self.callers.pop_front()
+            && let Some(PermitCaller { permits, reply, .. }) = self.callers.pop_front()
         {
-            let (permits, reply) = (caller.permits, caller.reply);
             let permit = Permit {
                 permits,
                 granted_at,
             };
-            let told = reply.send(Ok(PermitAttempt::Granted(permit)));
-            if told.is_ok() {
+            if reply.send(Ok(permit)).is_ok() {
                 left -= permits;
             }
         }
     }
 
-    /// Tells its outcome to each caller for which there is one here, or for which it [is known](Self::known) now.
-    fn tell(&mut self, now: Instant, here: impl Fn(&PermitCaller) -> Option<PermitOutcome>) {
+    /// Tells each caller why it gets no permits, if there is a reason here, or [it is known](Self::known) now.
+    fn tell(&mut self, now: Instant, here: impl Fn(&Self, &PermitCaller) -> Option<Error>) {
         self.next_end = None;
         for caller in std::mem::take(&mut self.callers) {
-            match here(&caller) {
-                Some(outcome) => drop(caller.reply.send(outcome)),
+            match here(self, &caller) {
+                Some(error) => drop(caller.reply.send(Err(error))),
                 None => self.tell_or_add(caller, now),
             }
         }

@@ -41,20 +41,19 @@ impl<'a> PermitSpan<'a> {
         }
     }
 
-    pub(crate) fn granted(mut self) {
-        self.end("granted", None, None);
+    /// Reports the outcome. `None` if the permits were granted.
+    pub(crate) fn end(mut self, error: Option<&Error>) {
+        match error {
+            None => self.report("granted", None, None),
+            // The limiter does not have enough permits now, which is no failure.
+            Some(Error::LimitReached { retry_in, .. }) => {
+                self.report("full", Some(*retry_in), None);
+            }
+            Some(error) => self.report(outcome_of(error), None, Some(error)),
+        }
     }
 
-    /// Reports that the limiter does not have enough permits now. It may have them after `retry_in`.
-    pub(crate) fn full(mut self, retry_in: Duration) {
-        self.end("full", Some(retry_in), None);
-    }
-
-    pub(crate) fn failed(mut self, error: &Error) {
-        self.end(outcome_of(error), None, Some(error));
-    }
-
-    fn end(&mut self, outcome: &'static str, retry_in: Option<Duration>, error: Option<&Error>) {
+    fn report(&mut self, outcome: &'static str, retry_in: Option<Duration>, error: Option<&Error>) {
         self.ended = true;
         let waited = self.since.elapsed();
         self.span.record("outcome", outcome);
@@ -75,7 +74,7 @@ impl<'a> PermitSpan<'a> {
 impl Drop for PermitSpan<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.end("cancelled", None, None);
+            self.report("cancelled", None, None);
         }
     }
 }

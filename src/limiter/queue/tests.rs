@@ -9,7 +9,6 @@ use tokio::{
 
 use super::{PermitCaller, PermitOutcome, PermitQueue, Step};
 use crate::{
-    limiter::permit::PermitAttempt,
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error, Key, Quota},
 };
@@ -42,20 +41,17 @@ impl Caller {
     }
 
     fn permits(&mut self) -> Option<u32> {
-        match self.outcome()? {
-            Ok(PermitAttempt::Granted(permit)) => Some(permit.permits()),
-            other => panic!("{other:?}"),
-        }
+        Some(self.outcome()?.unwrap().permits())
     }
 
     fn is_refused(&mut self) -> bool {
-        matches!(self.outcome(), Some(Ok(PermitAttempt::Full { .. })))
+        matches!(self.outcome(), Some(Err(Error::LimitReached { .. })))
     }
 
     fn error(&mut self) -> Option<Error> {
-        match self.outcome()? {
-            Err(error) => Some(error),
-            Ok(attempt) => panic!("{attempt:?}"),
+        match self.outcome()?.unwrap_err() {
+            full @ Error::LimitReached { .. } => panic!("{full:?}"),
+            error => Some(error),
         }
     }
 }
@@ -377,7 +373,7 @@ fn a_long_window_is_looked_at_from_time_to_time() {
     let known = bench.enter(1, Until::Answered).outcome();
     assert!(matches!(
         known,
-        Some(Ok(PermitAttempt::Full { retry_in })) if retry_in == 10_000 * SECOND
+        Some(Err(Error::LimitReached { retry_in, .. })) if retry_in == 10_000 * SECOND
     ));
     bench.now += 600 * SECOND;
     assert!(!bench.is_known(1, Until::Answered));
@@ -435,7 +431,9 @@ fn a_wait_that_is_over_between_two_requests_ends() {
         bench.sleep_until_the_next_step();
         assert!(bench.wait() > Some(5));
         match caller.outcome().expect("no request is under way") {
-            Ok(PermitAttempt::Full { .. }) => assert!(!fails),
+            Err(Error::LimitReached { waited, .. }) => {
+                assert!(!fails && waited == Duration::from_millis(5));
+            }
             Err(Error::Interrupted { .. }) => assert!(fails),
             outcome => panic!("{outcome:?}"),
         }

@@ -208,6 +208,34 @@ async fn in_the_event_of_a_failed_call_it_keeps_the_key_from_nobody() {
     }
 }
 
+/// What tries again goes on: a limiter, and the renewals of a lease.
+#[tokio::test(start_paused = true)]
+async fn in_the_event_of_a_failed_call_it_ends_nothing_that_goes_on() {
+    let (store, leases) = setup();
+    let limiter = leases.limiter("key", 10, TTL);
+    let (_default, panics) = panic_in("retryable", 3);
+    store.next([Fate::NotSent]);
+    limiter.permit().await.unwrap();
+    assert_eq!(panics.load(Relaxed), 2);
+    let kept = leases.acquire("kept", TTL).keep_alive().await.unwrap();
+    store.next([Fate::NotSent; 2]);
+    sleep(TTL * 3).await;
+    assert!(kept.is_live());
+    assert_eq!(panics.load(Relaxed), 0);
+}
+
+/// The request of a release in the background does not reach the store.
+#[tokio::test(start_paused = true)]
+async fn in_the_event_of_a_failed_release_it_keeps_the_key_from_nobody() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    let (_default, panics) = panic_in("retryable", 1);
+    store.next([Fate::NotSent]);
+    drop(lease);
+    assert!(until_free(&store).await < TTL / 2);
+    assert_eq!(panics.load(Relaxed), 0);
+}
+
 /// A task that waits takes a place, and the event of that has this field. The task waits on.
 #[tokio::test(start_paused = true)]
 async fn in_the_event_of_a_place_it_leaves_none() {
