@@ -159,9 +159,11 @@ pub use crate::{
     acquire::{Acquire, AcquireAll, Attempt, Resume, Resumed, TryAcquire, WithError},
     client::{Leases, LeasesBuilder},
     lease::{Lease, LeaseSet, Ticket, Upgrade},
-    limiter::{Limiter, Permit, PermitAttempt, TakePermit},
+    limiter::{Limiter, PermitAttempt, TakePermit},
     messages::Filter,
-    model::{Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Place},
+    model::{
+        Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Permit, Place,
+    },
     store::{Store, memory::MemoryStore},
 };
 

@@ -14,8 +14,7 @@ use futures::future::BoxFuture;
 
 pub(crate) use self::driver::LimiterContext;
 use self::driver::LimiterQueue;
-pub use self::queue::Permit;
-use crate::model::{Error, Key, Quota};
+use crate::model::{Error, Key, Permit, Quota};
 
 /// Limits the calls per window, over all processes that use the same key. Made by
 /// [`Leases::limiter`](crate::Leases::limiter).

@@ -34,7 +34,7 @@ pub use self::{
     lock_state::{Held, LockState},
     mode::Mode,
     place::Place,
-    quota::{Quota, WindowKind},
+    quota::{Permit, Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},
     tick::{Done, LastDone, Tick, TickKind},
 };

@@ -47,6 +47,22 @@ pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST_PAUSE)))
 }
 
+/// The next request to a full limiter is sent after this time at the latest, because the document may have been removed,
+/// or the server's clock may have been wrong.
+const RECHECK: Duration = Duration::from_secs(10 * 60);
+/// The next request to a full limiter is sent a random time after permits become available, so that not all processes
+/// send theirs at once. That time is at most this share of the time in which they come back, and at most [`MAX_DELAY`].
+const MAX_DELAY_SHARE: f64 = 0.05;
+const MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// When the next request is sent to a limiter that is full until `free`, at this instant or later. `refill` is how long
+/// its permits take to come back.
+pub(crate) fn after_refill(free: Instant, refill: Duration, now: Instant, chance: f64) -> Instant {
+    let late = refill.mul_f64(MAX_DELAY_SHARE * chance).min(MAX_DELAY);
+    let next = (free + late).min(now + RECHECK);
+    next.max(now + SHORTEST_PAUSE)
+}
+
 /// The longest wait that an `Instant` is sure to express: thirty years.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 

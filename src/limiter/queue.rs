@@ -7,8 +7,8 @@
 //! - A request is for the first caller and for the callers directly behind it that want as many permits. One request is
 //!   under way at a time.
 //! - A request that is sent again keeps its id, so that the store grants it only once in a window.
-//! - While it is certain that there are not enough permits for the first caller, no request is sent, except one after
-//!   each [`RECHECK`].
+//! - While it is certain that there are not enough permits for the first caller, no request is sent, except one
+//!   [every ten minutes](retry::after_refill).
 //! - A caller whose receiver is gone has left, and is removed when it is looked at.
 
 #[cfg(test)]
@@ -21,29 +21,9 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{Error, Key, PermitId, Quota},
+    model::{Error, Key, Permit, PermitId, Quota},
     retry::{self, SHORTEST_PAUSE, TRIES},
 };
-
-/// Allows the caller to make as many calls as [`permits`](Permit::permits) says. The permits count for the window in
-/// which they were granted, whether or not the calls are made. Dropping a `Permit` returns nothing to the limiter.
-#[derive(Debug)]
-pub struct Permit {
-    permits: u32,
-    granted_at: DateTime<Utc>,
-}
-
-impl Permit {
-    /// How many calls are allowed.
-    pub fn permits(&self) -> u32 {
-        self.permits
-    }
-
-    /// When the permits were granted, on the server's clock. They count for the window of this instant.
-    pub fn granted_at(&self) -> DateTime<Utc> {
-        self.granted_at
-    }
-}
 
 /// What a caller is told. The error is `LimitReached` if there are not enough permits while it waits.
 pub(super) type PermitOutcome = Result<Permit, Error>;
@@ -55,13 +35,6 @@ pub(super) type Call = (PermitRequest, Instant, Result<PermitAnswer, Error>);
 /// shorter wait has a cost too: if the server is only slow, a request that is repeated in a later window also takes
 /// permits of that window.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The next request for a full window is sent after this time at the latest, because the document may have been
-/// removed, or the server's clock may have been wrong.
-const RECHECK: Duration = Duration::from_secs(10 * 60);
-/// After a full window, the next request is sent a random time after permits become available, so that not all
-/// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
-const MAX_DELAY_SHARE: f64 = 0.05;
-const MAX_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct PermitCaller {
     pub(super) permits: u32,
@@ -294,17 +267,12 @@ impl PermitQueue {
         };
         self.attempt = None;
         let certain = retry::wait_end(sent, retry_in);
-        let late = self
-            .quota
-            .longest_refill()
-            .mul_f64(MAX_DELAY_SHARE * chance);
-        // The next request is counted from the same instant as `certain`, because it takes about as long to arrive as
-        // this one.
-        let next_request = (certain + late.min(MAX_DELAY)).min(now + RECHECK);
+        let refill = self.quota.longest_refill();
         let full = Exhausted {
             permits: request.permits,
             certain,
-            next_request: next_request.max(now + SHORTEST_PAUSE),
+            // It is counted from the same instant as `certain`, because it takes about as long to arrive as this one.
+            next_request: retry::after_refill(certain, refill, now, chance),
         };
         let is_full = !retry_in.is_zero();
         self.full = is_full.then_some(full);
@@ -339,10 +307,7 @@ impl PermitQueue {
         while self.first().is_some_and(|first| first.permits <= left)
             && let Some(PermitCaller { permits, reply, .. }) = self.callers.pop_front()
         {
-            let permit = Permit {
-                permits,
-                granted_at,
-            };
+            let permit = Permit::new(permits, granted_at);
             if reply.send(Ok(permit)).is_ok() {
                 left -= permits;
             }

@@ -1,6 +1,8 @@
-//! `Quota`: how many permits a limiter grants in a window.
+//! `Quota`: how many permits a limiter grants in a window, and `Permit`: those that a caller got.
 
 use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 
 use super::{error::Error, limits::MAX_WINDOW};
 
@@ -151,6 +153,33 @@ impl Quota {
             WindowKind::Fixed => self.window,
             WindowKind::Smooth { .. } => self.window / self.limit,
         }
+    }
+}
+
+/// Allows the caller to make as many calls as [`permits`](Permit::permits) says. The permits count for the window in
+/// which they were granted, whether or not the calls are made. Dropping a `Permit` returns nothing to the limiter.
+#[derive(Debug)]
+pub struct Permit {
+    permits: u32,
+    granted_at: DateTime<Utc>,
+}
+
+impl Permit {
+    pub(crate) fn new(permits: u32, granted_at: DateTime<Utc>) -> Self {
+        Self {
+            permits,
+            granted_at,
+        }
+    }
+
+    /// How many calls are allowed.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// When the permits were granted, on the server's clock. They count for the window of this instant.
+    pub fn granted_at(&self) -> DateTime<Utc> {
+        self.granted_at
     }
 }
 
