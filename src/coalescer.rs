@@ -117,6 +117,7 @@ impl Queued {
 struct Unsent {
     request: QueuedRequest,
     since: Instant,
+    is_batchable: bool,
     reply: oneshot::Sender<Dispatch>,
     sent: Arc<OnceLock<HowSent>>,
 }
@@ -187,18 +188,22 @@ impl Coalescer {
         let mut queue = self.queue.lock();
         let load = queue.update_load(now);
         let is_gathering = Arc::strong_count(&self.sets) > 1;
+        let class = class(now);
+        let is_batchable = class != Class::Alone;
         if load.waiting == 0 && !is_gathering && load.has_room(self.limits()) {
-            return Route::Now(Some(self.permit(queue.sent(1, Duration::ZERO, now))));
+            let waited = is_batchable.then_some(Duration::ZERO);
+            return Route::Now(Some(self.permit(queue.sent(1, waited, now))));
         }
         let (reply, dispatch) = oneshot::channel();
         let sent = Arc::<OnceLock<HowSent>>::default();
         let unsent = Unsent {
             request: request(),
             since: now,
+            is_batchable,
             reply,
             sent: sent.clone(),
         };
-        let number = queue.push(key.clone(), class(now), unsent);
+        let number = queue.push(key.clone(), class, unsent);
         drop(queue);
         if !is_gathering {
             self.dispatch();
@@ -244,26 +249,16 @@ impl Coalescer {
         // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
         queue.retain(|unsent| !unsent.reply.is_closed());
         let load = queue.update_load(now);
-        let mut next = load.next(limits, least);
-        let mut batch = Vec::new();
-        if let Next::Together(least) = next {
-            batch = queue.take_batch(least).unwrap_or_default();
-            if batch.is_empty() {
-                next = load.each_alone(limits);
-            }
-        }
-        let alone = match next {
-            Next::Alone(number) => queue.take_first(number),
-            Next::Together(_) | Next::Wait => queue.take_unbatchable(load.next_unbatchable(limits)),
-        };
+        let (alone, batch) = queue.take_next(load, limits, least);
         let with_permit = |unsent: Unsent| {
-            let number = queue.sent(1, now - unsent.since, now);
+            let waited = unsent.is_batchable.then(|| now - unsent.since);
+            let number = queue.sent(1, waited, now);
             (unsent, self.permit(number))
         };
         let alone: Vec<_> = alone.into_iter().map(with_permit).collect();
-        let sending = (!batch.is_empty()).then(|| {
+        let sending = batch.map(|batch| {
             let waited = batch.iter().map(|unsent| now - unsent.since).sum();
-            let permit = self.permit(queue.sent(batch.len(), waited, now));
+            let permit = self.permit(queue.sent(batch.len(), Some(waited), now));
             self.clone().send_batch(batch, permit)
         });
         drop(queue);
@@ -271,7 +266,7 @@ impl Coalescer {
             let _ = unsent.sent.set(HowSent::Alone);
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
-                permit.end(false);
+                permit.end();
             }
         }
         let Some(sending) = sending else {
@@ -296,7 +291,9 @@ impl Coalescer {
             Ok(_) => vec![Err(mismatched()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],
         };
-        let answered = answers.iter().any(Result::is_ok);
+        if answers.iter().any(Result::is_ok) {
+            permit.answered();
+        }
         for (reply, answer) in replies.into_iter().zip(answers) {
             let _ = reply.send(Dispatch::Answer(sent, answer));
         }
@@ -305,7 +302,7 @@ impl Coalescer {
         for _ in 0..YIELDS {
             yield_now().await;
         }
-        permit.end(answered);
+        permit.end();
     }
 }
 
@@ -319,7 +316,10 @@ fn send_alone<A>(
     future::lazy(|_| Instant::now()).then(move |sent| {
         request.map(move |answer| {
             if let Some(permit) = permit {
-                permit.end(answer.is_ok());
+                if answer.is_ok() {
+                    permit.answered();
+                }
+                permit.end();
             }
             (sent, answer)
         })
@@ -333,13 +333,15 @@ struct InFlightPermit {
 }
 
 impl InFlightPermit {
+    fn answered(&self) {
+        let mut queue = self.coalescer.queue.lock();
+        queue.answered(self.number, Instant::now());
+    }
+
     /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
     /// slot.
-    fn end(self, answered: bool) {
-        self.coalescer
-            .queue
-            .lock()
-            .ended(self.number, answered, Instant::now());
+    fn end(self) {
+        self.coalescer.queue.lock().ended(self.number);
         self.coalescer.dispatch();
     }
 }
@@ -348,10 +350,7 @@ impl Drop for InFlightPermit {
     fn drop(&mut self) {
         // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
         // requests look for a slot themselves.
-        self.coalescer
-            .queue
-            .lock()
-            .ended(self.number, false, Instant::now());
+        self.coalescer.queue.lock().ended(self.number);
     }
 }
 

@@ -5,7 +5,7 @@
 //! they wait for otherwise: for a processor, then they are, or for a distant server, then they are not. So both are
 //! tried from time to time, and the one with the faster answers is used.
 
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -36,34 +36,30 @@ impl Mode {
 }
 
 /// After this many answers a mode is judged. As many before them do not count, because a change of the mode disturbs them.
-const ANSWERS: u32 = 64;
-/// For how long a judgement of the mode that is not used is valid, before that mode is tried again. It is the shortest
-/// time after a trial that has changed the mode, and doubles with each trial that has not.
-const SHORTEST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(16);
+const ANSWERS: u32 = 32;
+/// For how long a judgement of the mode that is not used is valid, before that mode is tried again.
+const VALID: Duration = Duration::from_secs(8);
 
 /// The mode that is used, and what is known about both.
 pub(super) struct Choice {
     mode: Mode,
-    /// Whether the mode is only tried.
-    is_trial: bool,
+    /// How many answers did not count since the mode was changed.
+    skipped: u32,
+    /// How many answers count that came since the mode was judged, and the sum of their times.
     answers: u32,
-    /// The sum of the times of the answers that count.
     total: Duration,
-    /// The mean time of an answer in the other mode, and until when that is valid.
+    /// The mean time of an answer in the other mode, and when it was judged.
     other: Option<(Duration, Instant)>,
-    valid: Duration,
 }
 
 impl Choice {
     pub(super) fn new() -> Self {
         Self {
             mode: Mode::AtOnce,
-            is_trial: false,
+            skipped: 0,
             answers: 0,
             total: Duration::ZERO,
             other: None,
-            valid: SHORTEST,
         }
     }
 
@@ -77,46 +73,23 @@ impl Choice {
         if mode != self.mode {
             return;
         }
-        let counted = self.answers.checked_sub(ANSWERS);
-        self.answers = self.answers.saturating_add(answers);
-        let Some(counted) = counted else {
+        if self.skipped < ANSWERS {
+            self.skipped = self.skipped.saturating_add(answers);
             return;
-        };
+        }
+        self.answers = self.answers.saturating_add(answers);
         self.total += total;
-        let counted = counted.saturating_add(answers);
-        if counted >= ANSWERS {
-            self.judge(self.total / counted, now);
+        if self.answers < ANSWERS {
+            return;
         }
-    }
-
-    fn judge(&mut self, mean: Duration, now: Instant) {
-        (self.answers, self.total) = (ANSWERS, Duration::ZERO);
-        let was_trial = mem::take(&mut self.is_trial);
-        let Some((other, until)) = self.other else {
-            return self.change(mean, now, true);
-        };
-        let is_slower = self.mode.cost(mean) > self.mode.other().cost(other);
-        if was_trial {
-            self.valid = if is_slower {
-                LONGEST.min(self.valid * 2)
-            } else {
-                SHORTEST
-            };
-            self.other = Some((other, now + self.valid));
+        let mean = self.total / self.answers;
+        (self.answers, self.total) = (0, Duration::ZERO);
+        let other = self.other.filter(|(_, at)| now - *at < VALID);
+        if other.is_none_or(|(other, _)| mode.other().cost(other) < mode.cost(mean)) {
+            self.other = Some((mean, now));
+            self.mode = mode.other();
+            self.skipped = 0;
         }
-        if is_slower {
-            self.change(mean, now, false);
-        } else if !was_trial && now >= until {
-            self.change(mean, now, true);
-        }
-    }
-
-    /// Uses the other mode from now on. The mean time is that of the mode that was used.
-    fn change(&mut self, mean: Duration, now: Instant, is_trial: bool) {
-        self.other = Some((mean, now + self.valid));
-        self.mode = self.mode.other();
-        self.is_trial = is_trial;
-        self.answers = 0;
     }
 }
 
@@ -124,21 +97,31 @@ impl Choice {
 mod tests {
     use super::*;
 
-    /// The share of the answers in the mode [`Mode::Grouped`], if an answer takes this long in each mode.
-    fn grouped(at_once: Duration, grouped: Duration) -> f64 {
+    /// The share of the answers in the mode [`Mode::Grouped`], if an answer takes this long in each mode, and this many come
+    /// at once.
+    fn grouped_of(size: u32, at_once: Duration, grouped: Duration) -> f64 {
         let (mut choice, mut now, start) = (Choice::new(), Instant::now(), Instant::now());
         let mut answers = [0_u32; 2];
-        while now < start + LONGEST * 20 {
+        while now < start + VALID * 20 {
             let mode = choice.mode();
             let took = match mode {
                 Mode::AtOnce => at_once,
                 Mode::Grouped => grouped,
             };
             now += took;
-            choice.answered(mode, 8, took * 8, now);
+            choice.answered(mode, size, took * size, now);
             answers[mode as usize] += 1;
         }
         f64::from(answers[1]) / f64::from(answers[0] + answers[1])
+    }
+
+    fn grouped(at_once: Duration, grouped: Duration) -> f64 {
+        let shares = [8, 50, 100].map(|size| grouped_of(size, at_once, grouped));
+        assert!(
+            shares.iter().all(|share| (share - shares[0]).abs() < 0.05),
+            "{shares:?}"
+        );
+        shares[0]
     }
 
     #[test]

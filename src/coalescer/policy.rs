@@ -65,7 +65,7 @@ pub(super) struct LoadSnapshot {
     pub(super) recent_batches: usize,
     /// How many requests that were sent alone are under way.
     pub(super) singles: usize,
-    /// How many requests and batches were sent so recently that they are likely to end soon.
+    /// How many requests and batches of a crowd were sent so recently that they are likely to end soon.
     pub(super) recent: usize,
     /// The greatest recent number of requests, under way and waiting together.
     pub(super) peak: usize,
@@ -85,7 +85,10 @@ impl LoadSnapshot {
             true => (2, 2 * LEAST_BATCH),
             false => (least, least),
         };
-        let is_next = self.batches == 0 && !(is_grouped && self.recent > 0);
+        let is_next = match is_grouped {
+            true => self.recent == 0 && self.batches < limits.batches,
+            false => self.batches == 0,
+        };
         let has_slot = is_next || self.batches < limits.batches && are_enough && batchable >= many;
         if batchable >= least && (has_slot || self.is_stalled()) {
             return Next::Together(least);

@@ -9,8 +9,12 @@
 //!   batch, and in another one those that must not.
 //! - A batch has at most one request for each key: the first one that waits.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, HashSet},
+    mem,
     time::Duration,
 };
 
@@ -18,7 +22,7 @@ use tokio::time::Instant;
 
 use super::{
     choice::{Choice, Mode},
-    policy::{HANGS, LoadSnapshot, is_crowd},
+    policy::{HANGS, Limits, LoadSnapshot, Next, is_crowd},
 };
 use crate::model::Key;
 
@@ -51,7 +55,7 @@ struct InFlightSend {
     requests: usize,
     /// How long its requests have waited before, in sum.
     waited: Duration,
-    /// How it was sent, if that was one of two ways.
+    /// How it was sent; `None` if it was not of a crowd, or must not go in a batch.
     mode: Option<Mode>,
     /// Whether a request or a batch that was sent later has been answered.
     is_overtaken: bool,
@@ -93,8 +97,7 @@ impl<W> SendQueue<W> {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
         let waiting = self.waiting();
-        let requests = self.under_way.iter().map(|it| it.requests);
-        self.peak = self.peak.max(waiting + requests.sum::<usize>());
+        self.peak = self.peak.max(self.at_once());
         let batches = || self.under_way.iter().filter(|it| it.requests != 1);
         LoadSnapshot {
             waiting,
@@ -105,7 +108,7 @@ impl<W> SendQueue<W> {
             recent: self
                 .under_way
                 .iter()
-                .filter(|it| now - it.since < RECENT)
+                .filter(|it| it.mode.is_some() && now - it.since < RECENT)
                 .count(),
             peak: self.peak,
             mode: self.choice.mode(),
@@ -116,6 +119,12 @@ impl<W> SendQueue<W> {
     /// How many requests wait.
     pub(super) fn waiting(&self) -> usize {
         self.batchable.len() + self.unbatchable.len()
+    }
+
+    /// How many requests wait or are under way.
+    fn at_once(&self) -> usize {
+        let under_way = self.under_way.iter().map(|it| it.requests);
+        self.waiting() + under_way.sum::<usize>()
     }
 
     /// Adds a request at the end of the queue, and returns its number.
@@ -146,8 +155,36 @@ impl<W> SendQueue<W> {
         }
     }
 
+    /// Takes the requests out of the queue that are sent now: those that go alone, and those of a batch. `least` are enough
+    /// for a batch.
+    pub(super) fn take_next(
+        &mut self,
+        load: LoadSnapshot,
+        limits: Limits,
+        least: usize,
+    ) -> (Vec<W>, Option<Vec<W>>) {
+        let mut next = load.next(limits, least);
+        let (mut batch, mut enough) = (None, usize::MAX);
+        if let Next::Together(least) = next {
+            batch = self.take_batch(least);
+            if batch.is_none() {
+                (next, enough) = (load.each_alone(limits), least);
+            }
+        }
+        let number = match next {
+            Next::Alone(number) => number,
+            Next::Together(_) | Next::Wait => 0,
+        };
+        let mut alone = self.take_first(number);
+        let unbatchable = load.next_unbatchable(limits).saturating_sub(number);
+        alone.extend(self.take_unbatchable(unbatchable));
+        // The first request may be the only one of its class, and those behind it enough for a batch.
+        let batch = batch.or_else(|| self.take_batch(enough));
+        (alone, batch)
+    }
+
     /// Takes the first waiting requests out of the queue, at most `most` of them.
-    pub(super) fn take_first(&mut self, most: usize) -> Vec<W> {
+    fn take_first(&mut self, most: usize) -> Vec<W> {
         let (batchable, unbatchable) = (self.batchable.keys(), self.unbatchable.keys());
         let first = batchable.take(most).chain(unbatchable.take(most));
         let mut first: Vec<_> = first.copied().collect();
@@ -157,7 +194,7 @@ impl<W> SendQueue<W> {
     }
 
     /// Takes the first of the waiting requests that must not go in a batch out of the queue, at most `most` of them.
-    pub(super) fn take_unbatchable(&mut self, most: usize) -> Vec<W> {
+    fn take_unbatchable(&mut self, most: usize) -> Vec<W> {
         let first: Vec<_> = self.unbatchable.keys().take(most).copied().collect();
         self.take(&first)
     }
@@ -166,7 +203,7 @@ impl<W> SendQueue<W> {
     /// the same class as the very first, one for each key.
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
-    pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
+    fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
         let (_, first) = self.batchable.first_key_value()?;
         let mut keys = HashSet::new();
         let scanned = self.batchable.iter().take(MAX_SCANNED);
@@ -189,146 +226,52 @@ impl<W> SendQueue<W> {
     }
 
     /// Counts a single request, or a batch of this many, as sent now, and returns its number. The requests have waited
-    /// for this long before, in sum.
-    pub(super) fn sent(&mut self, requests: usize, waited: Duration, now: Instant) -> u64 {
+    /// for this long before, in sum; `None` if they must not go in a batch, so that nothing waits for them.
+    pub(super) fn sent(&mut self, requests: usize, waited: Option<Duration>, now: Instant) -> u64 {
         let number = self.assign_number();
         self.sent = Some(now);
-        let mode = is_crowd(self.peak).then(|| self.choice.mode());
+        self.peak = self.peak.max(self.at_once() + requests);
+        let mode = waited
+            .filter(|_| is_crowd(self.peak))
+            .map(|_| self.choice.mode());
         // There may be fewer requests by now. So this number shrinks with each send, and `update_load` raises it again.
         self.peak = self.peak.saturating_sub(1 + self.peak / 8);
         self.under_way.push(InFlightSend {
             number,
             since: now,
             requests,
-            waited,
+            waited: waited.unwrap_or_default(),
             mode,
             is_overtaken: false,
         });
         number
     }
 
-    /// Records that the request or batch with this number has ended, with an answer or an error.
-    pub(super) fn ended(&mut self, number: u64, answered: bool, now: Instant) {
-        let Some(at) = self.under_way.iter().position(|it| it.number == number) else {
+    /// Records that the request or batch with this number was answered. It has its slot until it has [ended](Self::ended).
+    pub(super) fn answered(&mut self, number: u64, now: Instant) {
+        let mut under_way = self.under_way.iter_mut();
+        let Some(answered) = under_way.find(|it| it.number == number) else {
             return;
         };
-        let ended = self.under_way.swap_remove(at);
-        if let Some(mode) = ended.mode.filter(|_| answered) {
-            let requests = u32::try_from(ended.requests).unwrap_or(u32::MAX);
-            let took = ended.waited + (now - ended.since) * requests;
+        // Its tasks may have further requests already, and are not counted twice.
+        let requests = u32::try_from(mem::take(&mut answered.requests)).unwrap_or(u32::MAX);
+        let since = answered.since;
+        if let Some(mode) = answered.mode {
+            let took = answered.waited + (now - since) * requests;
             self.choice.answered(mode, requests, took, now);
         }
         for it in &mut self.under_way {
-            it.is_overtaken |= answered && it.since < ended.since;
+            it.is_overtaken |= it.since < since;
         }
+    }
+
+    /// Records that the request or batch with this number has ended. It may have failed.
+    pub(super) fn ended(&mut self, number: u64) {
+        self.under_way.retain(|it| it.number != number);
     }
 
     fn assign_number(&mut self) -> u64 {
         self.next += 1;
         self.next
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::policy::LEAST_BATCH, *};
-
-    fn key(number: usize) -> Key {
-        Key::new(format!("key {number}")).unwrap()
-    }
-
-    #[test]
-    fn only_what_is_overtaken_loses_its_place() {
-        let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
-        let first = queue.sent(1, Duration::ZERO, start);
-        let second = queue.sent(1, Duration::ZERO, start + RECENT);
-        let alone = |queue: &mut SendQueue<()>, at| queue.update_load(at).singles;
-        assert_eq!(alone(&mut queue, start + HANGS * 100), 2, "it is slow");
-        // The first was sent before the second.
-        queue.ended(first, true, start + HANGS);
-        assert_eq!(alone(&mut queue, start + HANGS * 100), 1);
-        let third = queue.sent(1, Duration::ZERO, start + RECENT * 2);
-        queue.ended(third, true, start + HANGS);
-        assert_eq!(alone(&mut queue, start + HANGS), 1, "not at once");
-        assert_eq!(alone(&mut queue, start + RECENT + HANGS), 0);
-        // The second ends after all.
-        queue.ended(second, true, start + HANGS);
-    }
-
-    #[test]
-    fn a_refusal_overtakes_nothing() {
-        let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
-        queue.sent(1, Duration::ZERO, start);
-        let refused = queue.sent(1, Duration::ZERO, start + RECENT);
-        queue.ended(refused, false, start + HANGS);
-        assert_eq!(queue.update_load(start + HANGS * 100).singles, 1);
-    }
-
-    #[test]
-    fn the_time_without_a_send_begins_with_the_last_one() {
-        let (mut queue, start) = (SendQueue::<()>::new(), Instant::now());
-        let not_sent_for = |queue: &mut SendQueue<()>, at| queue.update_load(at).not_sent_for;
-        assert_eq!(
-            not_sent_for(&mut queue, start),
-            Duration::ZERO,
-            "nobody came"
-        );
-        queue.sent(20, Duration::ZERO, start);
-        let load = queue.update_load(start + RECENT);
-        let seen = (load.batches, load.recent_batches, load.not_sent_for);
-        assert_eq!(seen, (1, 0, RECENT));
-        queue.sent(1, Duration::ZERO, start + HANGS);
-        assert_eq!(not_sent_for(&mut queue, start + HANGS), Duration::ZERO);
-    }
-
-    #[test]
-    fn what_goes_together_is_of_many_keys() {
-        let mut queue = SendQueue::new();
-        for number in 0..LEAST_BATCH {
-            queue.push(key(number), Class::Durable, number);
-        }
-        queue.push(key(0), Class::Durable, 100);
-        queue.push(key(101), Class::Alone, 101);
-        let batch: Vec<_> = (0..LEAST_BATCH).collect();
-        assert_eq!(queue.take_batch(LEAST_BATCH), Some(batch));
-        assert_eq!(queue.take_batch(LEAST_BATCH), None, "they are few");
-        assert_eq!(queue.take_first(9), [100, 101], "in their order");
-    }
-
-    #[test]
-    fn what_must_go_alone_is_taken_past_what_may_go_in_a_batch() {
-        let mut queue = SendQueue::new();
-        for number in 0..6 {
-            let class = [Class::Durable, Class::Alone][number % 2];
-            queue.push(key(number), class, number);
-        }
-        let load = queue.update_load(Instant::now());
-        assert_eq!((load.waiting, load.unbatchable), (6, 3));
-        assert_eq!(queue.take_unbatchable(2), [1, 3]);
-        assert_eq!(queue.take_first(2), [0, 2]);
-        assert_eq!(queue.take_unbatchable(2), [5]);
-        assert_eq!(queue.take_first(2), [4]);
-    }
-
-    #[test]
-    fn each_class_has_batches_of_its_own_and_the_oldest_goes_first() {
-        let mut queue = SendQueue::new();
-        for number in 0..LEAST_BATCH * 2 {
-            let class = [Class::Undoable, Class::Durable][number % 2];
-            queue.push(key(number), class, number);
-        }
-        let every_second = |first: usize| (first..LEAST_BATCH * 2).step_by(2).collect::<Vec<_>>();
-        assert_eq!(queue.take_batch(LEAST_BATCH), Some(every_second(0)));
-        assert_eq!(queue.take_batch(LEAST_BATCH), Some(every_second(1)));
-        assert!(queue.take_first(9).is_empty());
-    }
-
-    #[test]
-    fn what_is_withdrawn_is_never_sent() {
-        let mut queue = SendQueue::new();
-        let [first, second] = [1, 2].map(|it| queue.push(key(it), Class::Durable, it));
-        assert!(queue.withdraw(first) && !queue.withdraw(first));
-        assert_eq!(queue.take_first(9), [2]);
-        assert!(!queue.withdraw(second), "it was sent");
     }
 }

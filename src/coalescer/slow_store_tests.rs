@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    policy::{LEAST_BATCH, Limits, Next},
+    policy::{LEAST_BATCH, Limits},
     queue::{Class, SendQueue},
 };
 use crate::model::Key;
@@ -30,7 +30,8 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
         let (ended, left) = in_store.into_iter().partition(|(end, _)| *end <= now);
         in_store = left;
         for (_, number) in ended {
-            queue.ended(number, true, now);
+            queue.answered(number, now);
+            queue.ended(number);
         }
         let mut load = queue.update_load(now);
         while load.waiting < waiting {
@@ -39,17 +40,12 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
             queue.push(key, Class::Durable, ());
             load = queue.update_load(now);
         }
-        match load.next(limits, LEAST_BATCH) {
-            Next::Wait => {}
-            Next::Alone(number) => {
-                for () in queue.take_first(number) {
-                    in_driver.push(queue.sent(1, STEP, now));
-                }
-            }
-            Next::Together(least) => {
-                let batch = queue.take_batch(least).unwrap();
-                in_driver.push(queue.sent(batch.len(), STEP, now));
-            }
+        let (alone, batch) = queue.take_next(load, limits, LEAST_BATCH);
+        for () in alone {
+            in_driver.push(queue.sent(1, Some(STEP), now));
+        }
+        if let Some(batch) = batch {
+            in_driver.push(queue.sent(batch.len(), Some(STEP), now));
         }
         most = most.max(in_driver.len() + in_store.len());
         let free = CONNECTIONS
