@@ -293,6 +293,23 @@ async fn what_the_one_statement_does_not_grant_is_asked_for_by_itself() {
     assert!(answers[3].is_err(), "{answers:?}");
 }
 
+/// Each key was asked for alone before.
+#[tokio::test]
+async fn keys_that_were_acquired_alone_are_known_too() {
+    let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
+    let store = MongoStore::new(&collection);
+    let alone: Vec<_> = (0..8).map(|number| exclusive(&ask(number).key)).collect();
+    for request in &alone {
+        store.acquire(request).await.unwrap();
+    }
+    release(&store, &alone).await;
+    commands.take();
+    let again: Vec<_> = alone.iter().map(|it| exclusive(&it.key)).collect();
+    let answers = acquired(&store, &again).await;
+    assert!(answers.iter().all(is_granted), "{answers:?}");
+    assert_eq!(statements(&commands), (1, 1));
+}
+
 /// The server has removed documents that this process has seen. The requests for them go together once more.
 #[tokio::test]
 async fn keys_whose_documents_were_removed_are_asked_for_together() {
@@ -325,9 +342,9 @@ async fn keys_whose_documents_were_removed_are_asked_for_together() {
     }
 }
 
-/// The second command for removed documents fails. What the first one has granted is not called refused.
+/// The second command for removed documents fails. The other keys are granted, and each of these is asked for by itself.
 #[tokio::test]
-async fn a_failure_to_ask_for_removed_documents_leaves_the_others_unclear() {
+async fn a_failure_to_ask_for_removed_documents_concerns_no_others() {
     let _turn = FAIL_POINT.lock().await;
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let mut options = fixture.options().await;
@@ -347,12 +364,17 @@ async fn a_failure_to_ask_for_removed_documents_leaves_the_others_unclear() {
     let asked: Vec<_> = keys.iter().map(exclusive).collect();
     let batch = asked.iter().cloned().map(Arc::new);
     let batch: Vec<_> = batch.map(BatchRequest::Acquire).collect();
-    let error = store.batch(&batch).await.unwrap_err();
+    let answers = store.batch(&batch).await.unwrap();
     let mend = doc! { "configureFailPoint": "failCommand", "mode": "off" };
     admin.run_command(mend).await.unwrap();
-    assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
-    let state = store.inspect(&keys[3]).await.unwrap().unwrap();
-    assert_eq!(state.holders[0].lease, asked[3].lease, "the control");
+    for (answer, request) in answers.into_iter().zip(&asked) {
+        assert!(
+            matches!(answer, Ok(BatchAnswer::Acquire(AcquireAnswer::Granted(_)))),
+            "{answer:?}"
+        );
+        let state = store.inspect(&request.key).await.unwrap().unwrap();
+        assert_eq!(state.holders[0].lease, request.lease);
+    }
 }
 
 /// The batch is answered by a read. It shows the grant of a request that was repeated meanwhile, which a majority may not

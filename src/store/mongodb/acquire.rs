@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl Pipelines<'_> {
-    /// Asks for a lease. Its key has a document afterwards.
+    /// Asks for a lease. If that is answered, its key is likely to have a document.
     pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let answer = self.acquire_alone(request).await?;
         self.store

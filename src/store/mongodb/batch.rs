@@ -5,7 +5,7 @@ use mongodb::bson::Document;
 
 use super::{
     acquire::answered,
-    bulk::{BulkResult, statement, unread},
+    bulk::{BulkResult, statement},
     concern::Deployment,
     decode::{self, timed},
     error::{is_statement_race, statement_code, statement_failed},
@@ -51,7 +51,7 @@ impl Pipelines<'_> {
         let shown = keys.clone().map(Key::as_str).collect();
         let mut result = self.change_many(statements, shown).await?;
         self.insert_missing(requests, (&mut own, sent), &mut result)
-            .await?;
+            .await;
         self.store.known_keys.lock().extend(keys);
         // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().zip(own).map(async |(request, own)| {
@@ -69,13 +69,14 @@ impl Pipelines<'_> {
     }
 
     /// Sends the acquires once more whose keys were likely to have a document, and have none, because it was removed: each
-    /// now has a statement of its own, after those that were `sent`. One is sent by itself later.
+    /// now has a statement of its own, after those that were `sent`. One is sent by itself later, and so are all if this
+    /// fails, because the other requests have been carried out.
     async fn insert_missing(
         self,
         requests: &[BatchRequest],
         (own, sent): (&mut [Option<usize>], usize),
         result: &mut BulkResult,
-    ) -> Result<(), Error> {
+    ) {
         let is_missing = |key: &Key| !result.documents.contains_key(key.as_str());
         let asked = requests.iter().zip(own);
         let missing = asked.filter_map(|(request, own)| match request {
@@ -84,12 +85,13 @@ impl Pipelines<'_> {
         });
         let missing: Vec<_> = missing.collect();
         if missing.len() < 2 {
-            return Ok(());
+            return;
         }
         let keys = missing.iter().map(|(it, _)| it.key.as_str()).collect();
         let statements = missing.iter().map(|(it, _)| self.acquire_one(it)).collect();
-        // The other requests have been carried out, whatever becomes of these.
-        let inserted = self.change_many(statements, keys).await.map_err(unread)?;
+        let Ok(inserted) = self.change_many(statements, keys).await else {
+            return;
+        };
         for (at, (_, own)) in missing.into_iter().enumerate() {
             *own = Some(sent + at);
         }
@@ -98,7 +100,6 @@ impl Pipelines<'_> {
             .failed
             .extend(failed.map(|(at, error)| (sent + at, error)));
         result.documents.extend(inserted.documents);
-        Ok(())
     }
 
     /// The statement of an acquire that has one of its own.

@@ -1,4 +1,4 @@
-//! `KnownKeys`: the keys for which this process lately sent an upsert, so that they are likely to have a document.
+//! `KnownKeys`: the keys that this process has lately asked for, so that they are likely to have a document.
 
 use std::{collections::HashSet, mem};
 
