@@ -17,7 +17,7 @@ use super::{
 use crate::{
     model::{Error, Held, Key, LossReason},
     retry::OVERDUE,
-    runtime::{suspension, timers::Look},
+    runtime::{self, suspension, timers::Look},
     telemetry::{self, Waiting},
 };
 
@@ -68,9 +68,10 @@ impl Keys {
         inserts: bool,
         change: impl FnOnce(&mut KeyState, Instant, &mut Effects) -> T,
     ) -> Option<(T, Effects)> {
-        let (now, suspended) = (Instant::now(), suspension::total());
         let mut map = self.map.lock();
         let map = &mut *map;
+        // The steps of a key get later and later times.
+        let (now, suspended) = (Instant::now(), suspension::total());
         let facts = Facts {
             reports_freed: self.streams.freed.is_open(),
             is_closing: self.lifecycle.is_closing(),
@@ -187,10 +188,6 @@ impl Keys {
     }
 
     pub(super) fn timed_out(&self, limit: Duration) -> Error {
-        Error::TimedOut {
-            store: self.store.name(),
-            operation: "acquire",
-            limit,
-        }
+        runtime::timed_out(self.store.name(), "acquire", limit)
     }
 }

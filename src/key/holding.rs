@@ -259,6 +259,8 @@ impl Holding {
         };
         let of_lease = self.stays().then_some(self.deadline);
         let of_guards = self.guards.iter().map(|guard| guard.own_end(now));
+        // One that is over must not hide the others.
+        let of_guards = of_guards.filter(|at| *at > now);
         [of_serving, of_lease, of_guards.min()]
     }
 }
