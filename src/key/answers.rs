@@ -44,10 +44,8 @@ impl KeyState {
         }
         let is_grant = matches!(answer, Answer::Granted(..));
         let is_awaited = claim.sent.under_way.iter().any(|it| it.is_awaited);
-        // A newer request is awaited, and a refusal or an error of this one says nothing about it. A grant that came too
-        // late does not end the wait for the other request either.
-        let is_late = matches!(answer, Answer::GrantedLate(..));
-        let is_old = claim.asks() && (!was_awaited || is_late) && is_awaited;
+        // A newer request is awaited, and a refusal or an error of this one says nothing about it.
+        let is_old = claim.asks() && !was_awaited && is_awaited;
         let counts = !is_old || is_grant || matches!(answer, Answer::Done(_));
         if counts {
             let left = claim.sent.under_way.iter_mut();
