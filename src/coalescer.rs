@@ -41,10 +41,7 @@ mod request;
 mod slow_store_tests;
 mod submit;
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use futures::{
     FutureExt,
@@ -60,7 +57,7 @@ use tokio::{
 pub(crate) use self::request::{HowSent, PlannedRelease, TimedAnswer};
 use self::{
     policy::{HANGS, LEAST_BATCH, Limits, Next},
-    queue::{Class, RECENT, SendQueue},
+    queue::{Class, RECENT, SendQueue, Sends},
     request::QueuedRequest,
 };
 use crate::{
@@ -71,7 +68,7 @@ use crate::{
 };
 
 /// How often the end of a batch gives way to other tasks. With fewer times, those on another thread of the runtime come too
-/// late for the next batch (`cycle-existing` in `docs/measurements.md`).
+/// late for the next batch.
 const YIELDS: usize = 8;
 
 pub(crate) struct Coalescer {
@@ -116,8 +113,6 @@ impl Queued {
 /// A request that waits for a slot.
 struct Unsent {
     request: QueuedRequest,
-    since: Instant,
-    is_batchable: bool,
     reply: oneshot::Sender<Dispatch>,
     sent: Arc<OnceLock<HowSent>>,
 }
@@ -189,21 +184,17 @@ impl Coalescer {
         let load = queue.update_load(now);
         let is_gathering = Arc::strong_count(&self.sets) > 1;
         let class = class(now);
-        let is_batchable = class != Class::Alone;
         if load.waiting == 0 && !is_gathering && load.has_room(self.limits()) {
-            let waited = is_batchable.then_some(Duration::ZERO);
-            return Route::Now(Some(self.permit(queue.sent(1, waited, now))));
+            return Route::Now(Some(self.permit(queue.send_at_once(class, now))));
         }
         let (reply, dispatch) = oneshot::channel();
         let sent = Arc::<OnceLock<HowSent>>::default();
         let unsent = Unsent {
             request: request(),
-            since: now,
-            is_batchable,
             reply,
             sent: sent.clone(),
         };
-        let number = queue.push(key.clone(), class, unsent);
+        let number = queue.push(key.clone(), class, now, unsent);
         drop(queue);
         if !is_gathering {
             self.dispatch();
@@ -248,32 +239,22 @@ impl Coalescer {
         }
         // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
         queue.retain(|unsent| !unsent.reply.is_closed());
-        let load = queue.update_load(now);
-        let (alone, batch) = queue.take_next(load, limits, least);
-        let with_permit = |unsent: Unsent| {
-            let waited = unsent.is_batchable.then(|| now - unsent.since);
-            let number = queue.sent(1, waited, now);
-            (unsent, self.permit(number))
-        };
-        let alone: Vec<_> = alone.into_iter().map(with_permit).collect();
-        let sending = batch.map(|batch| {
-            let waited = batch.iter().map(|unsent| now - unsent.since).sum();
-            let permit = self.permit(queue.sent(batch.len(), Some(waited), now));
-            self.clone().send_batch(batch, permit)
-        });
+        let Sends { alone, batch } = queue.send_next(limits, least, now);
         drop(queue);
-        for (unsent, permit) in alone {
+        for (number, unsent) in alone {
             let _ = unsent.sent.set(HowSent::Alone);
+            let permit = self.permit(number);
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
                 permit.end();
             }
         }
-        let Some(sending) = sending else {
+        let Some((number, batch)) = batch else {
             return false;
         };
+        let permit = self.permit(number);
         if let Some(home) = self.lifecycle.home() {
-            home.spawn(sending);
+            home.spawn(self.clone().send_batch(batch, permit));
         }
         true
     }

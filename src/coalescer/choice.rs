@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 /// How the requests of a crowd are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum SendMode {
     /// Each as soon as there is a slot.
     AtOnce,
     /// Together when what was sent before is answered: a group commit.
     Grouped,
 }
 
-impl Mode {
+impl SendMode {
     fn other(self) -> Self {
         match self {
             Self::AtOnce => Self::Grouped,
@@ -42,7 +42,7 @@ const VALID: Duration = Duration::from_secs(8);
 
 /// The mode that is used, and what is known about both.
 pub(super) struct Choice {
-    mode: Mode,
+    mode: SendMode,
     /// How many answers did not count since the mode was changed.
     skipped: u32,
     /// How many answers count that came since the mode was judged, and the sum of their times.
@@ -55,7 +55,7 @@ pub(super) struct Choice {
 impl Choice {
     pub(super) fn new() -> Self {
         Self {
-            mode: Mode::AtOnce,
+            mode: SendMode::AtOnce,
             skipped: 0,
             answers: 0,
             total: Duration::ZERO,
@@ -63,13 +63,13 @@ impl Choice {
         }
     }
 
-    pub(super) fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> SendMode {
         self.mode
     }
 
     /// Records that requests which were sent in this mode were answered, and how long that took in sum, from the moment
     /// when they were submitted.
-    pub(super) fn answered(&mut self, mode: Mode, answers: u32, total: Duration, now: Instant) {
+    pub(super) fn answered(&mut self, mode: SendMode, answers: u32, total: Duration, now: Instant) {
         if mode != self.mode {
             return;
         }
@@ -97,7 +97,7 @@ impl Choice {
 mod tests {
     use super::*;
 
-    /// The share of the answers in the mode [`Mode::Grouped`], if an answer takes this long in each mode, and this many come
+    /// The share of the answers in the mode [`SendMode::Grouped`], if an answer takes this long in each mode, and this many come
     /// at once.
     fn grouped_of(size: u32, at_once: Duration, grouped: Duration) -> f64 {
         let (mut choice, mut now, start) = (Choice::new(), Instant::now(), Instant::now());
@@ -105,8 +105,8 @@ mod tests {
         while now < start + VALID * 20 {
             let mode = choice.mode();
             let took = match mode {
-                Mode::AtOnce => at_once,
-                Mode::Grouped => grouped,
+                SendMode::AtOnce => at_once,
+                SendMode::Grouped => grouped,
             };
             now += took;
             choice.answered(mode, size, took * size, now);
@@ -144,10 +144,10 @@ mod tests {
     fn an_answer_to_what_was_sent_in_the_other_mode_does_not_count() {
         let (mut choice, now) = (Choice::new(), Instant::now());
         let all = 2 * ANSWERS;
-        choice.answered(Mode::Grouped, all, Duration::from_secs(9), now);
-        choice.answered(Mode::AtOnce, ANSWERS, Duration::from_secs(9), now);
-        assert_eq!(choice.mode(), Mode::AtOnce);
-        choice.answered(Mode::AtOnce, ANSWERS, Duration::from_secs(9), now);
-        assert_eq!(choice.mode(), Mode::Grouped);
+        choice.answered(SendMode::Grouped, all, Duration::from_secs(9), now);
+        choice.answered(SendMode::AtOnce, ANSWERS, Duration::from_secs(9), now);
+        assert_eq!(choice.mode(), SendMode::AtOnce);
+        choice.answered(SendMode::AtOnce, ANSWERS, Duration::from_secs(9), now);
+        assert_eq!(choice.mode(), SendMode::Grouped);
     }
 }

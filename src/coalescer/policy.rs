@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::choice::Mode;
+use super::choice::SendMode;
 
 /// How long a request keeps its slot although a later one was answered first. It is also the time without a send after
 /// which the first request or batch is sent that has no slot.
@@ -70,7 +70,7 @@ pub(super) struct LoadSnapshot {
     /// The greatest recent number of requests, under way and waiting together.
     pub(super) peak: usize,
     /// How the requests are sent if they are a crowd.
-    pub(super) mode: Mode,
+    pub(super) mode: SendMode,
     /// For how long nothing was sent; zero if nothing ever was.
     pub(super) not_sent_for: Duration,
 }
@@ -98,7 +98,7 @@ impl LoadSnapshot {
 
     /// Whether requests wait until what was sent before is answered, and are then sent together.
     fn is_grouped(self) -> bool {
-        self.mode == Mode::Grouped && is_crowd(self.peak)
+        self.mode == SendMode::Grouped && is_crowd(self.peak)
     }
 
     /// Whether a request may be sent alone. While a batch is recent, requests wait for the next batch instead.
@@ -150,20 +150,30 @@ pub(super) fn is_crowd(peak: usize) -> bool {
 mod tests {
     use super::*;
 
+    const IDLE: LoadSnapshot = LoadSnapshot {
+        waiting: 0,
+        unbatchable: 0,
+        batches: 0,
+        recent_batches: 0,
+        recent: 0,
+        singles: 0,
+        peak: 0,
+        mode: SendMode::AtOnce,
+        not_sent_for: Duration::ZERO,
+    };
+
     #[test]
     fn few_go_alone_and_many_together() {
         let limits = Limits::of(8);
         let next = |waiting, batches, singles, peak| {
             let load = LoadSnapshot {
                 waiting,
-                unbatchable: 0,
                 batches,
                 recent_batches: batches,
                 recent: batches + singles,
                 singles,
                 peak,
-                mode: Mode::AtOnce,
-                not_sent_for: Duration::ZERO,
+                ..IDLE
             };
             load.next(limits, LEAST_BATCH)
         };
@@ -184,14 +194,8 @@ mod tests {
         // While renewals are late, one request and one batch are sent at a time.
         let few = LoadSnapshot {
             waiting: 100,
-            unbatchable: 0,
-            batches: 0,
-            recent_batches: 0,
-            recent: 0,
-            mode: Mode::AtOnce,
-            singles: 0,
             peak: 100,
-            not_sent_for: Duration::ZERO,
+            ..IDLE
         };
         assert_eq!(
             few.next(Limits::WHILE_RENEWALS_LATE, LEAST_BATCH),
@@ -211,28 +215,17 @@ mod tests {
         // A set is sent in one batch, however small it is.
         let set = LoadSnapshot {
             waiting: 2,
-            unbatchable: 0,
-            batches: 0,
-            recent_batches: 0,
-            recent: 0,
-            mode: Mode::AtOnce,
-            singles: 0,
             peak: 2,
-            not_sent_for: Duration::ZERO,
+            ..IDLE
         };
         assert_eq!(set.next(limits, 2), Next::Together(2));
         assert_eq!(set.next(limits, LEAST_BATCH), Next::Alone(2), "the control");
         // A batch that takes long delays no other requests.
         let load = LoadSnapshot {
             waiting: 2,
-            unbatchable: 0,
             batches: 1,
-            recent_batches: 0,
-            recent: 0,
-            mode: Mode::AtOnce,
-            singles: 0,
             peak: 20,
-            not_sent_for: Duration::ZERO,
+            ..IDLE
         };
         assert_eq!(load.next(limits, LEAST_BATCH), Next::Alone(2));
     }
@@ -242,14 +235,9 @@ mod tests {
         let limits = Limits::of(16);
         let idle = LoadSnapshot {
             waiting: 3,
-            unbatchable: 0,
-            batches: 0,
-            recent_batches: 0,
-            recent: 0,
-            singles: 0,
             peak: CROWD,
-            mode: Mode::Grouped,
-            not_sent_for: Duration::ZERO,
+            mode: SendMode::Grouped,
+            ..IDLE
         };
         let next = |load: LoadSnapshot| load.next(limits, LEAST_BATCH);
         assert_eq!(next(idle), Next::Together(2));
@@ -268,11 +256,11 @@ mod tests {
         };
         assert_eq!(next(few), Next::Alone(3), "they are no crowd");
         let at_once = LoadSnapshot {
-            mode: Mode::AtOnce,
+            mode: SendMode::AtOnce,
             ..busy
         };
         assert_eq!(next(at_once), Next::Alone(3), "the control");
-        // What hangs keeps nobody waiting.
+        // A request that hangs keeps no other one waiting.
         assert_eq!(next(LoadSnapshot { recent: 0, ..busy }), Next::Together(2));
         // Two large batches overlap.
         let large = LoadSnapshot {
@@ -291,14 +279,10 @@ mod tests {
         let limits = Limits::of(8);
         let full = LoadSnapshot {
             waiting: 100,
-            unbatchable: 0,
             batches: BATCHES,
-            recent_batches: 0,
-            recent: 0,
-            mode: Mode::AtOnce,
             singles: 8,
             peak: 400,
-            not_sent_for: Duration::ZERO,
+            ..IDLE
         };
         assert_eq!(full.next(limits, LEAST_BATCH), Next::Wait);
         let stalled = LoadSnapshot {
@@ -344,10 +328,8 @@ mod tests {
             batches: 2,
             recent_batches: 2,
             recent: 2,
-            mode: Mode::AtOnce,
-            singles: 0,
             peak: 100,
-            not_sent_for: Duration::ZERO,
+            ..IDLE
         };
         assert_eq!(load.next(limits, LEAST_BATCH), Next::Together(LEAST_BATCH));
         assert_eq!(load.next_unbatchable(limits), 3);

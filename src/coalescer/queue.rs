@@ -21,7 +21,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    choice::{Choice, Mode},
+    choice::{Choice, SendMode},
     policy::{HANGS, Limits, LoadSnapshot, Next, is_crowd},
 };
 use crate::model::Key;
@@ -52,11 +52,13 @@ pub(super) struct SendQueue<W> {
 struct InFlightSend {
     number: u64,
     since: Instant,
+    is_batch: bool,
+    /// How many requests have no answer yet.
     requests: usize,
     /// How long its requests have waited before, in sum.
     waited: Duration,
-    /// How it was sent; `None` if it was not of a crowd, or must not go in a batch.
-    mode: Option<Mode>,
+    /// How it was sent; `None` if its requests were no crowd, or must not go in a batch.
+    mode: Option<SendMode>,
     /// Whether a request or a batch that was sent later has been answered.
     is_overtaken: bool,
 }
@@ -76,7 +78,14 @@ pub(super) enum Class {
 struct Waiting<W> {
     key: Key,
     class: Class,
+    since: Instant,
     to_send: W,
+}
+
+/// What is sent now: each with the number of its slot.
+pub(super) struct Sends<W> {
+    pub(super) alone: Vec<(u64, W)>,
+    pub(super) batch: Option<(u64, Vec<W>)>,
 }
 
 impl<W> SendQueue<W> {
@@ -98,17 +107,19 @@ impl<W> SendQueue<W> {
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
         let waiting = self.waiting();
         self.peak = self.peak.max(self.at_once());
-        let batches = || self.under_way.iter().filter(|it| it.requests != 1);
+        let batches = || self.under_way.iter().filter(|it| it.is_batch);
+        let recent = |it: &&InFlightSend| now - it.since < RECENT;
         LoadSnapshot {
             waiting,
             unbatchable: self.unbatchable.len(),
             batches: batches().count(),
-            recent_batches: batches().filter(|it| now - it.since < RECENT).count(),
+            recent_batches: batches().filter(recent).count(),
             singles: self.under_way.len() - batches().count(),
             recent: self
                 .under_way
                 .iter()
-                .filter(|it| it.mode.is_some() && now - it.since < RECENT)
+                .filter(recent)
+                .filter(|it| it.mode.is_some())
                 .count(),
             peak: self.peak,
             mode: self.choice.mode(),
@@ -117,7 +128,7 @@ impl<W> SendQueue<W> {
     }
 
     /// How many requests wait.
-    pub(super) fn waiting(&self) -> usize {
+    fn waiting(&self) -> usize {
         self.batchable.len() + self.unbatchable.len()
     }
 
@@ -128,7 +139,7 @@ impl<W> SendQueue<W> {
     }
 
     /// Adds a request at the end of the queue, and returns its number.
-    pub(super) fn push(&mut self, key: Key, class: Class, to_send: W) -> u64 {
+    pub(super) fn push(&mut self, key: Key, class: Class, now: Instant, to_send: W) -> u64 {
         let number = self.assign_number();
         let waiting = match class {
             Class::Alone => &mut self.unbatchable,
@@ -137,6 +148,7 @@ impl<W> SendQueue<W> {
         let request = Waiting {
             key,
             class,
+            since: now,
             to_send,
         };
         waiting.insert(number, request);
@@ -155,14 +167,9 @@ impl<W> SendQueue<W> {
         }
     }
 
-    /// Takes the requests out of the queue that are sent now: those that go alone, and those of a batch. `least` are enough
-    /// for a batch.
-    pub(super) fn take_next(
-        &mut self,
-        load: LoadSnapshot,
-        limits: Limits,
-        least: usize,
-    ) -> (Vec<W>, Option<Vec<W>>) {
+    /// Takes the requests out of the queue that are sent now, and counts them as sent. `least` are enough for a batch.
+    pub(super) fn send_next(&mut self, limits: Limits, least: usize, now: Instant) -> Sends<W> {
+        let load = self.update_load(now);
         let mut next = load.next(limits, least);
         let (mut batch, mut enough) = (None, usize::MAX);
         if let Next::Together(least) = next {
@@ -180,11 +187,24 @@ impl<W> SendQueue<W> {
         alone.extend(self.take_unbatchable(unbatchable));
         // The first request may be the only one of its class, and those behind it enough for a batch.
         let batch = batch.or_else(|| self.take_batch(enough));
-        (alone, batch)
+        let send_alone =
+            |it: Waiting<W>| (self.sent(false, &[(it.class, it.since)], now), it.to_send);
+        let alone = alone.into_iter().map(send_alone).collect();
+        let batch = batch.map(|batch| {
+            let all: Vec<_> = batch.iter().map(|it| (it.class, it.since)).collect();
+            let to_send = batch.into_iter().map(|it| it.to_send);
+            (self.sent(true, &all, now), to_send.collect())
+        });
+        Sends { alone, batch }
+    }
+
+    /// Counts a request as sent now that did not wait, and returns the number of its slot.
+    pub(super) fn send_at_once(&mut self, class: Class, now: Instant) -> u64 {
+        self.sent(false, &[(class, now)], now)
     }
 
     /// Takes the first waiting requests out of the queue, at most `most` of them.
-    fn take_first(&mut self, most: usize) -> Vec<W> {
+    fn take_first(&mut self, most: usize) -> Vec<Waiting<W>> {
         let (batchable, unbatchable) = (self.batchable.keys(), self.unbatchable.keys());
         let first = batchable.take(most).chain(unbatchable.take(most));
         let mut first: Vec<_> = first.copied().collect();
@@ -194,7 +214,7 @@ impl<W> SendQueue<W> {
     }
 
     /// Takes the first of the waiting requests that must not go in a batch out of the queue, at most `most` of them.
-    fn take_unbatchable(&mut self, most: usize) -> Vec<W> {
+    fn take_unbatchable(&mut self, most: usize) -> Vec<Waiting<W>> {
         let first: Vec<_> = self.unbatchable.keys().take(most).copied().collect();
         self.take(&first)
     }
@@ -203,7 +223,7 @@ impl<W> SendQueue<W> {
     /// the same class as the very first, one for each key.
     ///
     /// `None` if there are fewer than `least`. The queue is then unchanged.
-    fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
+    fn take_batch(&mut self, least: usize) -> Option<Vec<Waiting<W>>> {
         let (_, first) = self.batchable.first_key_value()?;
         let mut keys = HashSet::new();
         let scanned = self.batchable.iter().take(MAX_SCANNED);
@@ -216,32 +236,32 @@ impl<W> SendQueue<W> {
     }
 
     /// Takes those of these requests that wait out of the queue.
-    fn take(&mut self, numbers: &[u64]) -> Vec<W> {
+    fn take(&mut self, numbers: &[u64]) -> Vec<Waiting<W>> {
         let remove = |number: &u64| {
             let batchable = self.batchable.remove(number);
             batchable.or_else(|| self.unbatchable.remove(number))
         };
-        let taken = numbers.iter().filter_map(remove);
-        taken.map(|waiting| waiting.to_send).collect()
+        numbers.iter().filter_map(remove).collect()
     }
 
-    /// Counts a single request, or a batch of this many, as sent now, and returns its number. The requests have waited
-    /// for this long before, in sum; `None` if they must not go in a batch, so that nothing waits for them.
-    pub(super) fn sent(&mut self, requests: usize, waited: Option<Duration>, now: Instant) -> u64 {
+    /// Counts a single request or a batch as sent now, and returns the number of its slot. `requests` are the classes of its
+    /// requests, and when they came.
+    fn sent(&mut self, is_batch: bool, requests: &[(Class, Instant)], now: Instant) -> u64 {
         let number = self.assign_number();
         self.sent = Some(now);
-        self.peak = self.peak.max(self.at_once() + requests);
-        let mode = waited
-            .filter(|_| is_crowd(self.peak))
-            .map(|_| self.choice.mode());
+        self.peak = self.peak.max(self.at_once() + requests.len());
+        // What must go alone is sent in the same way in either mode.
+        let is_alone = requests.iter().any(|(class, _)| *class == Class::Alone);
+        let is_of_crowd = is_crowd(self.peak) && !is_alone;
         // There may be fewer requests by now. So this number shrinks with each send, and `update_load` raises it again.
         self.peak = self.peak.saturating_sub(1 + self.peak / 8);
         self.under_way.push(InFlightSend {
             number,
             since: now,
-            requests,
-            waited: waited.unwrap_or_default(),
-            mode,
+            is_batch,
+            requests: requests.len(),
+            waited: requests.iter().map(|(_, since)| now - *since).sum(),
+            mode: is_of_crowd.then(|| self.choice.mode()),
             is_overtaken: false,
         });
         number

@@ -37,16 +37,12 @@ fn most_under_way(waiting: usize, least: Duration) -> usize {
         while load.waiting < waiting {
             keys += 1;
             let key = Key::new(format!("key {keys}")).unwrap();
-            queue.push(key, Class::Durable, ());
+            queue.push(key, Class::Durable, now, ());
             load = queue.update_load(now);
         }
-        let (alone, batch) = queue.take_next(load, limits, LEAST_BATCH);
-        for () in alone {
-            in_driver.push(queue.sent(1, Some(STEP), now));
-        }
-        if let Some(batch) = batch {
-            in_driver.push(queue.sent(batch.len(), Some(STEP), now));
-        }
+        let sends = queue.send_next(limits, LEAST_BATCH, now);
+        in_driver.extend(sends.alone.into_iter().map(|(number, ())| number));
+        in_driver.extend(sends.batch.map(|(number, _)| number));
         most = most.max(in_driver.len() + in_store.len());
         let free = CONNECTIONS
             .saturating_sub(in_store.len())

@@ -52,6 +52,32 @@ async fn many_go_together() {
     assert!(all_free(&store).await);
 }
 
+/// Eight tasks that go on asking are a crowd, so they wait for each other, until each batch has a request of each. Five are
+/// none.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_waits_for_each_other() {
+    for tasks in [8, 5] {
+        let (store, leases) = at_once(16);
+        let work = (0..tasks).map(|task| {
+            let leases = leases.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    cycle(&leases, task).await;
+                }
+            })
+        });
+        for ended in join_all(work).await {
+            ended.unwrap();
+        }
+        let batched = store.batched.lock().clone();
+        match tasks {
+            // The first ones go at once, so some tasks end before others.
+            8 => assert_eq!(batched[batched.len() - 110..][..100], [8; 100]),
+            _ => assert_eq!(batched, [0; 0]),
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_batch_has_a_bound() {
     let (store, leases) = at_once(1);

@@ -1,7 +1,5 @@
 //! Acquires, each by one command.
 
-use std::iter;
-
 use chrono::{DateTime, Utc};
 use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
@@ -23,10 +21,7 @@ impl Pipelines<'_> {
     /// Asks for a lease. If that is answered, its key is likely to have a document.
     pub(super) async fn acquire(self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let answer = self.acquire_alone(request).await?;
-        self.store
-            .known_keys
-            .lock()
-            .extend(iter::once(&request.key));
+        self.store.known_keys.lock().insert(&request.key);
         Ok(answer)
     }
 

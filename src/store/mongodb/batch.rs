@@ -52,7 +52,7 @@ impl Pipelines<'_> {
         let mut result = self.change_many(statements, shown).await?;
         self.insert_missing(requests, (&mut own, sent), &mut result)
             .await;
-        self.store.known_keys.lock().extend(keys);
+        keys.for_each(|key| self.store.known_keys.lock().insert(key));
         // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().zip(own).map(async |(request, own)| {
             Ok(match request {
@@ -164,10 +164,8 @@ impl Pipelines<'_> {
 
     /// The answer to an acquire of the batch. The lease is granted if it is in its document.
     ///
-    /// A majority has what was there before the changes of the batch, and the changes. The document may also show what a
-    /// later request with the same lease was granted, which no majority may have yet ([`Store::batch`]).
-    ///
-    /// [`Store::batch`]: crate::store::Store::batch
+    /// A majority has the changes of the batch, and what was there before. If the batch took so long that its client has
+    /// sent the request again by itself, the document may also show the grant of that one, which no majority may have yet.
     async fn acquired(
         self,
         result: &BulkResult,

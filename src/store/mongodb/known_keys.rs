@@ -15,16 +15,14 @@ pub(super) struct KnownKeys {
 }
 
 impl KnownKeys {
-    pub(super) fn extend<'a>(&mut self, keys: impl Iterator<Item = &'a Key>) {
-        for key in keys {
-            if self.newer.contains(key) {
-                continue;
-            }
-            if self.newer.len() == MOST {
-                self.older = mem::take(&mut self.newer);
-            }
-            self.newer.insert(key.clone());
+    pub(super) fn insert(&mut self, key: &Key) {
+        if self.newer.contains(key) {
+            return;
         }
+        if self.newer.len() == MOST {
+            self.older = mem::take(&mut self.newer);
+        }
+        self.newer.insert(key.clone());
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
@@ -41,7 +39,8 @@ mod tests {
         let mut keys = KnownKeys::default();
         let key = |number: usize| Key::new(format!("k{number}")).unwrap();
         for number in 0..3 * MOST {
-            keys.extend([&key(number), &key(number)].into_iter());
+            keys.insert(&key(number));
+            keys.insert(&key(number));
             assert!(keys.newer.len() + keys.older.len() <= 2 * MOST);
         }
         assert!((2 * MOST..3 * MOST).all(|number| keys.contains(&key(number))));
