@@ -54,6 +54,9 @@ impl Job {
     }
 }
 
+/// How many keys each task has that acquires the same keys again and again.
+const KEYS_OF_TASK: u64 = 16;
+
 pub struct Loops {
     name: &'static str,
     metric: &'static str,
@@ -83,11 +86,10 @@ impl Loops {
         Self::cycles(locks, tasks, |_, _| Uuid::new_v4().to_string())
     }
 
-    /// Acquires and releases the same thousand keys. Each task has its own part of them.
+    /// Acquires and releases the same few keys, so that all of them exist after the first round.
     pub fn existing(locks: &SharedLocks, tasks: usize) -> Self {
-        let each = (1_000 / tasks) as u64;
-        Self::cycles(locks, tasks, move |task, turn| {
-            format!("key-{task}-{}", turn % each)
+        Self::cycles(locks, tasks, |task, turn| {
+            format!("key-{task}-{}", turn % KEYS_OF_TASK)
         })
     }
 

@@ -23,9 +23,8 @@ pub async fn fresh(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     measure(mongo, plan, Loops::fresh).await
 }
 
-pub const EXISTING: &str = "Acquires of a free key, each with its release, on the same 1,000 keys again and again. Each \
-    task has keys of its own. With 256 tasks, tasks wait for one of the client's 100 \
-    connections.";
+pub const EXISTING: &str = "Acquires of a free key, each with its release. Each task has 16 keys, which it acquires \
+    again and again. With 256 tasks, tasks wait for one of the client's 100 connections.";
 
 pub async fn existing(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     measure(mongo, plan, Loops::existing).await
