@@ -83,12 +83,7 @@ macro_rules! search {
 
 pub const CASES: &[Case] = &[
     mongo!("cycle", BOTH_AND_THREE, cycle::fresh, cycle::FRESH),
-    mongo!(
-        "cycle-existing",
-        STANDALONE,
-        cycle::existing,
-        cycle::EXISTING
-    ),
+    mongo!("cycle-existing", BOTH, cycle::existing, cycle::EXISTING),
     mongo!("dialects", STANDALONE, dialects::measure, dialects::ABOUT),
     mongo!("held", STANDALONE, held::measure, held::ABOUT),
     mongo!("takeover", STANDALONE, takeover::measure, takeover::ABOUT),
