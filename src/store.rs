@@ -274,6 +274,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// not stop the others. After an error of the whole call, each of the requests may or may not have been carried
     /// out. There are at most [`MAX_BATCH`](MAX_BATCH) requests, each for another key.
     ///
+    /// If another request for the same lease is sent while the batch is under way, the batch may be answered with the
+    /// grant of that request, before it is durable. The client then leaves the grant to the answer to that request.
+    ///
     /// The provided method makes a call for each request, all at the same time.
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
         let single = async |request: &BatchRequest| match request {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     cell::{Refusal, WaiterNo},
-    claim::{Claim, Phase},
+    claim::{Claim, Left, Phase},
     effect::{Answer, Effect, Effects, Report},
     holding::{Holding, Serving},
     place::Wakes,
@@ -44,8 +44,10 @@ impl KeyState {
         }
         let is_grant = matches!(answer, Answer::Granted(..));
         let is_awaited = claim.sent.under_way.iter().any(|it| it.is_awaited);
-        // A newer request is awaited, and a refusal or an error of this one says nothing about it.
-        let is_old = claim.asks() && !was_awaited && is_awaited;
+        // A newer request is awaited, and a refusal or an error of this one says nothing about it. A grant that came too
+        // late does not end the wait for the other request either.
+        let is_late = matches!(answer, Answer::GrantedLate(..));
+        let is_old = claim.asks() && (!was_awaited || is_late) && is_awaited;
         let counts = !is_old || is_grant || matches!(answer, Answer::Done(_));
         if counts {
             let left = claim.sent.under_way.iter_mut();
@@ -270,19 +272,25 @@ impl Claim {
     /// Records what a request with this answer may have left.
     fn note(&mut self, answer: &Answer, is_in_turn: bool) {
         let doubt = answer.leaves_doubt();
-        let (became, is_unclear, may_have_place) = match answer {
-            Answer::Failed(_) => (Earlier::Unclear, doubt, doubt),
+        let (became, left, may_have_place) = match answer {
+            Answer::Failed(_) if doubt => (Earlier::Unclear, Left::Request, true),
+            Answer::Failed(_) => (Earlier::Unclear, Left::Nothing, false),
             // Its answer may still come.
-            Answer::Overdue(_) => (Earlier::Unclear, false, doubt),
-            Answer::GrantedLate(..) => (Earlier::Unclear, true, false),
-            Answer::Granted(..) => (Earlier::Unclear, false, false),
-            Answer::Held(held) => (Earlier::Refused, false, held.ahead() < MAX_PLACES),
-            Answer::Done(_) => (Earlier::Refused, false, false),
+            Answer::Overdue(_) => (Earlier::Unclear, Left::Nothing, doubt),
+            Answer::GrantedLate(..) if self.asks() => (Earlier::Unclear, Left::Grant, false),
+            // The release of the lease is the release of this grant too.
+            Answer::GrantedLate(..) => (Earlier::Unclear, Left::Nothing, false),
+            Answer::Granted(..) => (Earlier::Unclear, Left::Nothing, false),
+            Answer::Held(held) => (Earlier::Refused, Left::Nothing, held.ahead() < MAX_PLACES),
+            Answer::Done(_) => (Earlier::Refused, Left::Nothing, false),
         };
         // A request that is answered after the grant was refused before it, and the grant has ended the place.
         let takes_place = is_in_turn && self.holding().is_none();
         self.sent.ended = self.sent.ended.max(became);
-        self.sent.is_unclear |= is_unclear;
+        self.sent.left = match (self.sent.left, answer) {
+            (Left::Grant, Answer::Granted(..)) => Left::Nothing,
+            (before, _) => before.max(left),
+        };
         self.sent.has_place |= may_have_place && takes_place;
     }
 }

@@ -48,8 +48,8 @@ pub(super) struct Claim {
 /// The requests of a claim.
 pub(super) struct Sent {
     pub(super) under_way: Vec<UnderWay>,
-    /// Whether a request may have been granted, or may still be on its way, although it has ended.
-    pub(super) is_unclear: bool,
+    /// What those that have ended may have left at the store.
+    pub(super) left: Left,
     /// Whether a request was refused because of other processes, which use the key too.
     pub(super) is_contended: bool,
     /// What became of the requests that have ended.
@@ -59,6 +59,16 @@ pub(super) struct Sent {
     pub(super) has_place: bool,
     /// When the first request was sent that may have been granted.
     pub(super) since: Option<Instant>,
+}
+
+/// What the requests of a claim that have ended may have left at the store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Left {
+    Nothing,
+    /// A grant that its holder cannot count on. If another request of the claim is granted, that is the same lease.
+    Grant,
+    /// A request that may have been granted, or may be carried out later.
+    Request,
 }
 
 /// A request without an answer.
@@ -136,7 +146,7 @@ impl Claim {
             memory: FromMemory::Never,
             sent: Sent {
                 under_way: Vec::new(),
-                is_unclear: false,
+                left: Left::Nothing,
                 is_contended: false,
                 ended: Earlier::None,
                 has_place: false,
@@ -206,7 +216,8 @@ impl Claim {
 
     /// Notes for the release of the lease whether a request may be carried out after it. It is repeated then.
     pub(super) fn note_unclear(&self) {
-        if let Some(holding) = self.holding().filter(|_| self.sent.is_unclear) {
+        let is_unclear = self.sent.left == Left::Request;
+        if let Some(holding) = self.holding().filter(|_| is_unclear) {
             let lease = &holding.lease;
             lease.set_release_terms(|terms| terms.maybe_in_flight = true);
         }
@@ -214,7 +225,7 @@ impl Claim {
 
     /// Whether its terms may change: each request was answered by a refusal.
     pub(super) fn may_change(&self) -> bool {
-        self.sent.under_way.is_empty() && !self.sent.is_unclear
+        self.sent.under_way.is_empty() && self.sent.left == Left::Nothing
     }
 }
 

@@ -51,7 +51,8 @@ pub(crate) enum Event {
 pub(crate) enum Answer {
     /// A grant, and whether other processes wait.
     Granted(Arc<LeaseState>, bool),
-    /// A grant, at this time of the server, that was answered so late that its holder cannot count on it.
+    /// A grant, at this time of the server, that was answered so late that its holder cannot count on it: its ttl is
+    /// over, or it is that of a batch, and the request was repeated meanwhile.
     GrantedLate(DateTime<Utc>, Error),
     Held(Held),
     /// What the task wanted the key for is done.

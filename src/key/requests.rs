@@ -15,6 +15,7 @@ use super::{
     state::KeyState,
 };
 use crate::{
+    coalescer::HowSent,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest, Earlier},
     model::{Error, Key, LeaseId},
@@ -107,7 +108,7 @@ impl Sent {
             // Otherwise it was withdrawn, and this is no answer.
             let counts = state.is_under_way(&call);
             if counts {
-                let answer = self.answer(state, at, answered);
+                let answer = self.answer(state, &call, at, answered);
                 state.step(Event::Answered(call.clone(), answer), now, out);
             }
             counts
@@ -122,7 +123,13 @@ impl Sent {
     }
 
     /// What this answer means.
-    fn answer(&self, state: &KeyState, at: Instant, reply: Result<AcquireAnswer, Error>) -> Answer {
+    fn answer(
+        &self,
+        state: &KeyState,
+        call: &Arc<Call>,
+        at: Instant,
+        reply: Result<AcquireAnswer, Error>,
+    ) -> Answer {
         let message = &self.message;
         let grant = match reply {
             Ok(AcquireAnswer::Granted(grant)) => grant,
@@ -135,6 +142,12 @@ impl Sent {
             }
             Err(error) => return Answer::Failed(error),
         };
+        // The store may have read the grant of the other request, which a failover can still undo.
+        let is_in_batch = matches!(call.how_sent(), HowSent::InBatch(_));
+        if is_in_batch && state.may_be_granted_by_other(message.lease, call) {
+            let error = runtime::interrupted("a batch was answered after its request was repeated");
+            return Answer::GrantedLate(grant.acquired_at, error);
+        }
         let terms = GrantTerms {
             request: message.clone(),
             clock_margin: self.keys.clock_margin,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     cell::{Granted, WaitEnd, WaiterNo},
-    claim::{Claim, Phase},
+    claim::{Claim, Left, Phase},
     effect::{Departed, Departure, Effect, Effects, Report},
     holding::{AtEnd, Conversion, Holding, Serving},
     state::KeyState,
@@ -161,7 +161,7 @@ impl KeyState {
             return self.wake(now);
         }
         // The release knows of what was unclear before it, and is repeated.
-        claim.sent.is_unclear = false;
+        claim.sent.left = Left::Nothing;
         claim.phase = Phase::Releasing {
             lease: state.clone(),
             since: now,

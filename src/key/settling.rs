@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     call::PolledCall,
-    claim::{Claim, Phase, Settlement},
+    claim::{Claim, Left, Phase, Settlement},
     effect::{Effect, Effects},
     place::OwnPlace,
     state::KeyState,
@@ -28,12 +28,13 @@ impl KeyState {
         };
         claim.at_work = Some(at_work);
         // A request that may still be carried out may take a place.
-        claim.sent.has_place |= claim.is_in_turn() && claim.sent.is_unclear;
+        let (left, is_unclear) = (claim.sent.left, claim.sent.left == Left::Request);
+        claim.sent.has_place |= claim.is_in_turn() && is_unclear;
         claim.phase = Phase::Settling(Settlement::begin(call_timeout, claim.request.ttl, now));
         claim.sent.withdraw(out);
         claim.sent.spawn(now, out);
-        if claim.sent.is_unclear {
-            self.release_settling(lease, true, out);
+        if left != Left::Nothing {
+            self.release_settling(lease, is_unclear, out);
         }
     }
 

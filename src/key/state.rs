@@ -20,13 +20,14 @@ use tokio_util::task::TaskTracker;
 use super::{
     call::Call,
     cell::WaiterNo,
-    claim::{Claim, Phase, SILENT},
+    claim::{Claim, Left, Phase, SILENT, UnderWay},
     effect::{Effect, Effects, Event, Report},
     holding::{Holding, Serving},
     line::{Line, NextRequest},
     waiters::Waiters,
 };
 use crate::{
+    coalescer::HowSent,
     lease_state::LeaseState,
     model::{LeaseId, Mode},
     retry,
@@ -166,7 +167,17 @@ impl KeyState {
     /// Whether one request of a claim is under way, and no other may have been granted.
     pub(super) fn has_asked_once(&self, claim: LeaseId) -> bool {
         let sent = self.claim(claim).map(|claim| &claim.sent);
-        sent.is_some_and(|sent| !sent.is_unclear && sent.under_way.len() <= 1)
+        sent.is_some_and(|sent| sent.left == Left::Nothing && sent.under_way.len() <= 1)
+    }
+
+    /// Whether a request of a claim, other than this one, may have been granted. One that was not sent yet has not.
+    pub(super) fn may_be_granted_by_other(&self, claim: LeaseId, request: &Arc<Call>) -> bool {
+        let is_sent = |it: &UnderWay| it.call.how_sent() != HowSent::NotYet;
+        let is_other = |it: &UnderWay| !Arc::ptr_eq(&it.call, request) && is_sent(it);
+        let sent = self.claim(claim).map(|claim| &claim.sent);
+        sent.is_some_and(|sent| {
+            sent.left != Left::Nothing || sent.under_way.iter().any(is_other)
+        })
     }
 
     pub(super) fn add(&mut self, claim: Claim) {

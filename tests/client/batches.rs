@@ -187,6 +187,43 @@ async fn an_overdue_request_is_sent_again_for_who_waits() {
     }
 }
 
+/// A batch hangs, and its requests are repeated, one after the other. The store reads what it answers, so its answer may
+/// show the grant of a repetition, which a failover can still undo. So it counts only for those that were not repeated.
+#[tokio::test(start_paused = true)]
+async fn what_a_repetition_may_have_been_granted_counts_when_that_is_answered() {
+    let second = Duration::from_secs(1);
+    for (late, repetitions) in [(second + MOMENT * 5, 1), (second * 3 / 2, 3)] {
+        let (store, leases) = at_once(1);
+        store.fates_now([Fate::AnswerLate(MOMENT), Fate::AnswerLate(late)]);
+        store.next([Fate::AnswerLate(second); 8]);
+        let start = Instant::now();
+        let first = tokio::spawn(leases.acquire("the first", TTL).into_future());
+        sleep(MOMENT / 2).await;
+        let ask = async |number| {
+            let lease = leases.acquire(format!("key {number}"), TTL).await.unwrap();
+            (lease, start.elapsed())
+        };
+        let granted = join_all((0..8).map(ask)).await;
+        assert_eq!(*store.batched.lock(), [8]);
+        let mut calls = vec!["acquire"; 2 + repetitions];
+        calls[1] = "batch";
+        assert_eq!(store.calls(), calls);
+        let (by_batch, alone): (Vec<_>, Vec<_>) =
+            granted.iter().partition(|(_, took)| *took < second * 2);
+        assert_eq!(
+            (by_batch.len(), alone.len()),
+            (8 - repetitions, repetitions)
+        );
+        assert!(alone.iter().all(|(_, took)| *took < second * 3));
+        drop((first.await.unwrap().unwrap(), granted));
+        // Nothing is unclear after the grant. So each lease is released once, and the close waits for no second release.
+        let closing = Instant::now();
+        leases.close().await;
+        assert!(closing.elapsed() < second, "{:?}", closing.elapsed());
+        assert!(all_free(&store).await);
+    }
+}
+
 /// The answer to a batch of releases is late, so each of them is sent again, and finds no lease any more.
 #[tokio::test(start_paused = true)]
 async fn a_repeat_that_finds_the_lease_released_reports_no_loss() {

@@ -1,8 +1,9 @@
 //! The commands of a batch, and what happens when one of the two fails.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use leasehold::{
     Attempt, Error, Key, Leases, MongoStore, Store,
     jobs::Tick,
@@ -11,8 +12,9 @@ use leasehold::{
         ReleaseRequest, Turn,
     },
 };
-use leasehold_tests::{disguise::Disguise, engine::Engine};
+use leasehold_tests::{disguise::Disguise, engine::Engine, proxy::Proxy};
 use mongodb::{bson::doc, options::ClientOptions};
+use tokio::time::timeout;
 
 use super::{Commands, Fixture, LONG, faults::FAIL_POINT, soon_mended};
 
@@ -373,6 +375,40 @@ async fn a_failure_to_ask_for_removed_documents_concerns_no_others() {
         let state = store.inspect(&request.key).await.unwrap().unwrap();
         assert_eq!(state.holders[0].lease, request.lease);
     }
+}
+
+/// The batch is answered by a read. It shows the grant of a request that was repeated meanwhile, which a majority may not
+/// have yet.
+#[tokio::test]
+async fn a_grant_that_may_not_be_confirmed_yet_is_not_given_to_its_caller() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
+    let options = fixture.options_at(proxy.address, "").await;
+    let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
+    let (other, held) = (fixture.store().await, ask(23));
+    other.acquire(&held).await.unwrap();
+    // Only the read of a batch has this option.
+    let read = proxy.hold_the_request("batchSize");
+    // The first sixteen go alone, and the others together.
+    let acquire = |number| leases.acquire(format!("key {number}"), LONG).into_future();
+    let before = tokio::spawn(join_all((0..23).map(acquire)));
+    let mut asked = tokio::spawn(acquire(23));
+    read.reached().await;
+    let release = ReleaseRequest::new(held.key.clone(), held.lease);
+    other.release(&release).await.unwrap();
+    // It is answered when a majority has what it has changed.
+    let repeated = proxy.hold_the_answer_to("key 23");
+    repeated.reached().await;
+    let state = other.inspect(&held.key).await.unwrap().unwrap();
+    assert!(!state.is_free(), "the control");
+    read.open();
+    let early = timeout(Duration::from_secs(2), &mut asked).await;
+    assert!(early.is_err(), "{early:?}");
+    repeated.open();
+    let lease = asked.await.unwrap().unwrap();
+    assert_eq!(lease.id(), state.holders[0].lease);
+    let others = before.await.unwrap();
+    assert!(others.iter().all(Result::is_ok), "{others:?}");
 }
 
 /// An upsert under a clock that has no fence leaves a document with nothing but its key.
