@@ -11,7 +11,7 @@ mod give_up;
 mod guard;
 mod set;
 mod ticket;
-#[cfg(feature = "mongodb")]
+#[cfg(all(feature = "mongodb", feature = "fencing"))]
 mod transaction;
 
 pub use self::{convert::Upgrade, guard::Lease, set::LeaseSet, ticket::Ticket};

@@ -101,6 +101,8 @@
 //!
 //! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, each with the official client.
 //! - `sqlite`: the store in a file. It compiles SQLite in.
+//! - `fencing`: writes to the application's own documents that a newer fence stops: [`mongodb::GuardedCollection`],
+//!   [`elasticsearch::GuardedIndex`], [`Lease::enforce`]. It adds no dependency.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
 //! - `testing`: a store for the tests of an application, which fails when a test says so. It adds no dependency.
 
@@ -114,6 +116,7 @@
 #![cfg_attr(
     not(all(
         feature = "elasticsearch",
+        feature = "fencing",
         feature = "metrics",
         feature = "mongodb",
         feature = "opensearch",
@@ -195,29 +198,31 @@ pub mod limits {
     };
 }
 
-/// Features that only MongoDB has: fenced writes to an application's own collection, and the locks of the Java class
-/// `MongoDistributedLock`.
+/// Features that only MongoDB has: the locks of the Java class `MongoDistributedLock`, and, with the feature `fencing`,
+/// fenced writes to an application's own collection.
 ///
-/// Three more methods need this feature: [`Lease::enforce`] makes a lease part of a transaction, and [`Fence::guard`]
+/// Three more methods need both features: [`Lease::enforce`] makes a lease part of a transaction, and [`Fence::guard`]
 /// and [`Fence::stamp`] add the fence to statements of your own. The store is [`MongoStore`].
 #[cfg(feature = "mongodb")]
 pub mod mongodb {
-    pub use crate::store::mongodb::{
-        distributed_lock::{DistributedLockGrant, MongoDistributedLock},
-        guarded::{
-            GuardedCollection,
-            actions::{GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate},
-        },
+    pub use crate::store::mongodb::distributed_lock::{DistributedLockGrant, MongoDistributedLock};
+    #[cfg(feature = "fencing")]
+    pub use crate::store::mongodb::guarded::{
+        GuardedCollection,
+        actions::{GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate},
     };
 }
 
-/// Features that only Elasticsearch and OpenSearch have: fenced writes to an application's own index.
+/// Features that only Elasticsearch and OpenSearch have: with the feature `fencing`, fenced writes to an application's own
+/// index.
 ///
 /// The stores are [`ElasticsearchStore`] and [`OpenSearchStore`]. Both are an
 /// [`IndexStore`](elasticsearch::IndexStore), each with its own client.
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub mod elasticsearch {
-    pub use crate::store::elasticsearch::{GuardedIndex, IndexStore};
+    #[cfg(feature = "fencing")]
+    pub use crate::store::elasticsearch::GuardedIndex;
+    pub use crate::store::elasticsearch::IndexStore;
 }
 
 /// Makes `cargo test --doc` compile the examples of these documents.
@@ -232,7 +237,7 @@ mod documents {
     #[doc = include_str!("../docs/limiter.md")]
     struct Limiter;
 
-    #[cfg(all(feature = "mongodb", feature = "elasticsearch"))]
+    #[cfg(all(feature = "mongodb", feature = "elasticsearch", feature = "fencing"))]
     #[doc = include_str!("../docs/fencing.md")]
     struct Fencing;
 }

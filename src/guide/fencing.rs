@@ -3,7 +3,7 @@
 //! A resource that is written under a lease should store the greatest [`Fence`](crate::Fence) that it was shown, and
 //! refuse a write with a smaller one. A holder shows its fence before it reads. Otherwise the write of an earlier
 //! holder may come between this read and the write that follows from it. For documents in these databases the library
-//! does both, and returns [`Error::Fenced`](crate::Error::Fenced) for a write that is refused:
+//! does both with the feature `fencing`, and returns [`Error::Fenced`](crate::Error::Fenced) for a write that is refused:
 //!
 //! - MongoDB, any deployment: [`GuardedCollection`](crate::mongodb::GuardedCollection), for the application's own
 //!   collection. For statements that `GuardedCollection` does not have:

@@ -14,7 +14,7 @@ use crate::{
 
 impl Lease {
     /// Makes the lease part of a MongoDB transaction of the application: the transaction is committed under the live
-    /// lease, or not at all. Needs the feature `mongodb`.
+    /// lease, or not at all. Needs the features `mongodb` and `fencing`.
     ///
     /// This call checks the lease on the server's clock and writes the lock's document within the transaction. From
     /// then on a takeover, an eviction, a renewal or a release waits for the end of the transaction. If a takeover, an

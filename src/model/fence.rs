@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// serde writes a fence as a plain 64-bit integer, which can be stored beside the data or sent with a request.
 /// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. For documents in MongoDB, Elasticsearch and
-/// OpenSearch this crate has the check: `GuardedCollection`, `Lease::enforce`, `GuardedIndex`.
+/// OpenSearch this crate has the check, with the feature `fencing`: `GuardedCollection`, `Lease::enforce`,
+/// `GuardedIndex`.
 ///
 /// ```
 /// use leasehold::Fence;

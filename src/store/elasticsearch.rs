@@ -22,6 +22,7 @@ mod bulk;
 mod error;
 mod fitness;
 mod found;
+#[cfg(feature = "fencing")]
 mod guarded;
 mod index_store;
 mod permit;
@@ -54,7 +55,9 @@ use self::{
     server::Server,
     statements::HttpRequest,
 };
-pub use self::{guarded::GuardedIndex, index_store::IndexStore, transport::Transport};
+#[cfg(feature = "fencing")]
+pub use self::guarded::GuardedIndex;
+pub use self::{index_store::IndexStore, transport::Transport};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,

@@ -33,8 +33,10 @@ mod dialect;
 pub(crate) mod distributed_lock;
 mod engine;
 mod error;
+#[cfg(feature = "fencing")]
 mod fence_filter;
 mod fitness;
+#[cfg(feature = "fencing")]
 pub(crate) mod guarded;
 mod known_keys;
 mod look;
@@ -51,6 +53,7 @@ mod router_checks;
 mod routers;
 mod statement_clock;
 mod statements;
+#[cfg(feature = "fencing")]
 pub(crate) mod transaction;
 
 use std::{fmt, sync::Arc, time::Duration};

@@ -12,7 +12,8 @@ use mongodb::{
 use crate::model::Fence;
 
 /// Writes on MongoDB that a newer fence stops, without [`GuardedCollection`](crate::mongodb::GuardedCollection): for
-/// bulk writes, for options that it does not have, and for a process that was given only the fence. Feature `mongodb`.
+/// bulk writes, for options that it does not have, and for a process that was given only the fence. Features `mongodb` and
+/// `fencing`.
 ///
 /// Use [`guard`](Fence::guard) and [`stamp`](Fence::stamp) together. A write that is guarded and not stamped leaves no
 /// fence for the next write to compare with. A write that is stamped and not guarded is never stopped, and may set the
