@@ -242,7 +242,7 @@ impl Coalescer {
         let Sends { alone, batch } = queue.send_next(limits, least, now);
         drop(queue);
         for (number, unsent) in alone {
-            let _ = unsent.sent.set(HowSent::Alone);
+            let _ = unsent.sent.set(HowSent::Alone(now));
             let permit = self.permit(number);
             // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {

@@ -17,7 +17,10 @@ pub(crate) type TimedAnswer<T> = (Instant, Result<T, Error>);
 pub(crate) enum HowSent {
     /// It still waits, or was withdrawn.
     NotYet,
-    Alone,
+    /// Alone, without a wait before.
+    AtOnce,
+    /// Alone, at this instant.
+    Alone(Instant),
     /// In a batch, at this instant.
     InBatch(Instant),
 }

@@ -82,10 +82,8 @@ impl KeyState {
             Phase::AsksForLine => self.apply_to_line(lease, answer, now, out),
             Phase::AsksFor(no, _) => self.apply_beside(lease, no, answer, now, out),
             Phase::Settling(_) | Phase::GivenAway(_) => self.apply_late(lease, &answer, now, out),
-            Phase::Releasing {
-                ref mut is_granted_again,
-                ..
-            } => *is_granted_again |= answer.granted_at().is_some(),
+            // What it may have left is released after the release.
+            Phase::Releasing { .. } => {}
             // The lease is held already, and another request for it changes nothing else.
             Phase::Held(_) => claim.note_unclear(),
         }
@@ -99,7 +97,6 @@ impl KeyState {
             // not tell them apart, because an upgrade gives the lease another one.
             if granted_at.is_some_and(|at| at > known.acquired_at()) {
                 self.settle(lease, now, out);
-                self.release_settling(lease, false, out);
             }
         } else if granted_at.is_some() || leaves_doubt {
             self.release_settling(lease, leaves_doubt, out);
@@ -277,20 +274,14 @@ impl Claim {
             Answer::Failed(_) => (Earlier::Unclear, Left::Nothing, false),
             // Its answer may still come.
             Answer::Overdue(_) => (Earlier::Unclear, Left::Nothing, doubt),
-            Answer::GrantedLate(..) if self.asks() => (Earlier::Unclear, Left::Grant, false),
-            // The release of the lease is the release of this grant too.
-            Answer::GrantedLate(..) => (Earlier::Unclear, Left::Nothing, false),
-            Answer::Granted(..) => (Earlier::Unclear, Left::Nothing, false),
+            Answer::Granted(..) | Answer::GrantedLate(..) => (Earlier::Unclear, Left::Grant, false),
             Answer::Held(held) => (Earlier::Refused, Left::Nothing, held.ahead() < MAX_PLACES),
             Answer::Done(_) => (Earlier::Refused, Left::Nothing, false),
         };
         // A request that is answered after the grant was refused before it, and the grant has ended the place.
         let takes_place = is_in_turn && self.holding().is_none();
         self.sent.ended = self.sent.ended.max(became);
-        self.sent.left = match (self.sent.left, answer) {
-            (Left::Grant, Answer::Granted(..)) => Left::Nothing,
-            (before, _) => before.max(left),
-        };
+        self.sent.left = self.sent.left.max(left);
         self.sent.has_place |= may_have_place && takes_place;
     }
 }

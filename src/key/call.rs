@@ -148,7 +148,7 @@ impl Call {
         match (&state.queued, &state.work) {
             (Some(queued), _) => queued.how_sent(),
             (None, Work::Not) => HowSent::NotYet,
-            (None, _) => HowSent::Alone,
+            (None, _) => HowSent::AtOnce,
         }
     }
 }

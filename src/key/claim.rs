@@ -65,7 +65,7 @@ pub(super) struct Sent {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Left {
     Nothing,
-    /// A grant that its holder cannot count on. If another request of the claim is granted, that is the same lease.
+    /// A grant. A later one is the same lease, and one release ends both.
     Grant,
     /// A request that may have been granted, or may be carried out later.
     Request,
@@ -78,8 +78,8 @@ pub(super) struct UnderWay {
     /// The waiter for which it was sent.
     pub(super) of: WaiterNo,
     pub(super) at: Instant,
-    /// Whether its answer is waited for: no other request of the claim was answered since, and it has not taken longer
-    /// than a call may take.
+    /// Whether its answer is waited for: no answer to another request of the claim that counts has come since, and it has
+    /// not taken longer than a call may take.
     pub(super) is_awaited: bool,
     /// Whether only the task that waits for the answer polls it.
     pub(super) is_inline: bool,
@@ -98,8 +98,6 @@ pub(super) enum Phase {
     Releasing {
         lease: Arc<LeaseState>,
         since: Instant,
-        /// Whether a request was answered by a grant meanwhile, which may have come after the release.
-        is_granted_again: bool,
     },
     /// The lease goes on without this process. Later grants than its own are released.
     GivenAway(Arc<LeaseState>),
@@ -243,7 +241,9 @@ impl Sent {
     /// repeated once: see [`UnderWay::is_slow`].
     pub(super) fn waits(&self, others_wait: bool, now: Instant) -> bool {
         let is_repeated = self.under_way.len() > 1;
-        let waits = |it: &UnderWay| it.is_awaited && (is_repeated || !it.is_slow(others_wait, now));
+        // Its lease may be granted already, and nobody may use it.
+        let is_needed = others_wait || self.left == Left::Grant;
+        let waits = |it: &UnderWay| it.is_awaited && (is_repeated || !it.is_slow(is_needed, now));
         self.under_way.iter().any(waits)
     }
 
@@ -291,7 +291,8 @@ impl UnderWay {
         match self.call.how_sent() {
             HowSent::NotYet => false,
             HowSent::InBatch(sent) => now >= sent + OVERDUE,
-            HowSent::Alone => others_wait,
+            HowSent::AtOnce => others_wait,
+            HowSent::Alone(sent) => others_wait && now >= sent + OVERDUE,
         }
     }
 
@@ -306,7 +307,8 @@ impl UnderWay {
             _ if is_repeated || !self.is_awaited => None,
             HowSent::NotYet => Some(passed + OVERDUE),
             HowSent::InBatch(sent) => Some(sent + OVERDUE),
-            HowSent::Alone => None,
+            HowSent::AtOnce => None,
+            HowSent::Alone(sent) => Some(sent + OVERDUE).filter(|at| *at > passed),
         }
     }
 }

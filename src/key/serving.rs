@@ -165,7 +165,6 @@ impl KeyState {
         claim.phase = Phase::Releasing {
             lease: state.clone(),
             since: now,
-            is_granted_again: false,
         };
         // A close waits for it from now on, also before it has begun.
         claim.at_work = Some(at_work);

@@ -87,18 +87,12 @@ impl KeyState {
     pub(super) fn released(&mut self, lease: LeaseId, now: Instant, out: &mut Effects) {
         // The release for a settlement frees the key too.
         self.wake(now);
-        let phase = self.claim(lease).map(|claim| &claim.phase);
-        let Some(&Phase::Releasing {
-            is_granted_again, ..
-        }) = phase
-        else {
+        let claim = self.claim(lease);
+        if !claim.is_some_and(|it| matches!(it.phase, Phase::Releasing { .. })) {
             return;
-        };
+        }
         // If nothing else is left of it, the next step of the settlement forgets it.
         self.settle(lease, now, out);
-        if is_granted_again {
-            self.release_settling(lease, false, out);
-        }
         self.attempt_after(lease, now, out);
     }
 

@@ -175,9 +175,7 @@ impl KeyState {
         let is_sent = |it: &UnderWay| it.call.how_sent() != HowSent::NotYet;
         let is_other = |it: &UnderWay| !Arc::ptr_eq(&it.call, request) && is_sent(it);
         let sent = self.claim(claim).map(|claim| &claim.sent);
-        sent.is_some_and(|sent| {
-            sent.left != Left::Nothing || sent.under_way.iter().any(is_other)
-        })
+        sent.is_some_and(|sent| sent.left != Left::Nothing || sent.under_way.iter().any(is_other))
     }
 
     pub(super) fn add(&mut self, claim: Claim) {

@@ -47,7 +47,7 @@ impl InFlight {
         };
         match call.queued.as_ref()?.how_sent() {
             HowSent::InBatch(sent) => Some(sent),
-            HowSent::NotYet | HowSent::Alone => None,
+            HowSent::NotYet | HowSent::AtOnce | HowSent::Alone(_) => None,
         }
     }
 

@@ -195,7 +195,7 @@ async fn what_a_repetition_may_have_been_granted_counts_when_that_is_answered() 
     for (late, repetitions) in [(second + MOMENT * 5, 1), (second * 3 / 2, 3)] {
         let (store, leases) = at_once(1);
         store.fates_now([Fate::AnswerLate(MOMENT), Fate::AnswerLate(late)]);
-        store.next([Fate::AnswerLate(second); 8]);
+        store.next([Fate::AnswerLate(second - MOMENT); 8]);
         let start = Instant::now();
         let first = tokio::spawn(leases.acquire("the first", TTL).into_future());
         sleep(MOMENT / 2).await;
@@ -209,19 +209,44 @@ async fn what_a_repetition_may_have_been_granted_counts_when_that_is_answered() 
         calls[1] = "batch";
         assert_eq!(store.calls(), calls);
         let (by_batch, alone): (Vec<_>, Vec<_>) =
-            granted.iter().partition(|(_, took)| *took < second * 2);
+            granted.iter().partition(|(_, took)| *took < second * 9 / 5);
         assert_eq!(
             (by_batch.len(), alone.len()),
             (8 - repetitions, repetitions)
         );
         assert!(alone.iter().all(|(_, took)| *took < second * 3));
         drop((first.await.unwrap().unwrap(), granted));
-        // Nothing is unclear after the grant. So each lease is released once, and the close waits for no second release.
+        // Nothing is unclear after the grant. So each lease is released once, which takes a second here, and the close waits
+        // for no second release.
         let closing = Instant::now();
         leases.close().await;
-        assert!(closing.elapsed() < second, "{:?}", closing.elapsed());
+        assert!(closing.elapsed() <= second, "{:?}", closing.elapsed());
         assert!(all_free(&store).await);
     }
+}
+
+/// The repetition of a request of a batch is lost. When the batch has shown a grant, the lease may be held for nobody, so
+/// the request is sent once more after a second, and not only when the repetition counts as failed.
+#[tokio::test(start_paused = true)]
+async fn a_repetition_that_is_lost_is_repeated_if_the_batch_shows_a_grant() {
+    let second = Duration::from_secs(1);
+    let (store, leases) = at_once(1);
+    let late = second + MOMENT * 5;
+    store.fates_now([Fate::AnswerLate(MOMENT), Fate::AnswerLate(late)]);
+    store.next([Fate::Late(TTL * 100)]);
+    let first = tokio::spawn(leases.acquire("the first", TTL).into_future());
+    sleep(MOMENT / 2).await;
+    let start = Instant::now();
+    let ask = |number| leases.acquire(format!("key {number}"), TTL).into_future();
+    let granted = join_all((0..8).map(ask)).await;
+    assert!(granted.iter().all(Result::is_ok));
+    assert!(
+        start.elapsed() <= second * 2 + MOMENT * 3,
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(store.calls(), ["acquire", "batch", "acquire", "acquire"]);
+    drop(first.await.unwrap().unwrap());
 }
 
 /// The answer to a batch of releases is late, so each of them is sent again, and finds no lease any more.
