@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold::{
     Error, Fence, Key, Leases, MongoStore, Store, Upgrade,
     mongodb::{GuardedCollection, MongoDistributedLock},
-    store::{AcquireRequest, BatchRequest, LeaseId, ReleaseRequest},
+    store::{AcquireAnswer, AcquireRequest, BatchRequest, LeaseId, ReleaseRequest},
 };
 use leasehold_tests::{
     every,
@@ -211,6 +211,27 @@ async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
             writes += 1;
         }
         assert_eq!(writes, 7);
+    }
+}
+
+/// A repetition of a request may be granted the lease before the request itself reads the document. A failover may still
+/// undo that grant, so the answer waits for a majority. A refusal does not.
+#[tokio::test]
+async fn the_classic_dialect_tells_of_a_grant_when_a_majority_has_it() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (collection, commands) = fixture.watched().await;
+    let store = MongoStore::new(&collection).without_pipelines();
+    let key = Key::new("key").unwrap();
+    let ask = || AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
+    let (own, other) = (ask(), ask());
+    store.acquire(&own).await.unwrap();
+    for (request, is_own) in [(&own, true), (&other, false)] {
+        commands.take();
+        let answer = store.acquire(request).await.unwrap();
+        assert_eq!(matches!(answer, AcquireAnswer::Granted(_)), is_own);
+        let sent = commands.take();
+        let concern = sent.last().unwrap().get_document("writeConcern").unwrap();
+        assert_eq!(concern.get_str("w").is_ok(), is_own, "{sent:?}");
     }
 }
 

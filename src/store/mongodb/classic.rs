@@ -57,8 +57,8 @@ pub(super) struct Classic<'a>(pub(super) &'a MongoStore);
 enum ReadLevel {
     /// A majority: the answer may be that the lease was granted or released, or the tick done, before.
     Majority,
-    /// The primary: if the request has nothing to write, its answer is a refusal. If it writes, the write is confirmed
-    /// together with everything that was there before.
+    /// The primary: a refusal need not be confirmed. If the request writes, the write is confirmed together with everything
+    /// that was there before.
     Primary,
 }
 

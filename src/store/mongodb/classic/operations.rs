@@ -1,6 +1,9 @@
 //! The operations on one key.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
 use mongodb::{bson::Bson, options::ReturnDocument};
@@ -34,15 +37,29 @@ impl Classic<'_> {
         {
             return Ok(AcquireAnswer::Granted(grant));
         }
-        let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
+        let writes = AtomicBool::new(false);
+        let rule = |record: Option<&LockRecord>, now| {
+            let decision = rules::acquire(record, request, now);
+            writes.store(!matches!(decision.write, Write::Keep), Ordering::Relaxed);
+            decision
+        };
         // If no earlier request was granted, the majority need not tell of a grant.
         let level = if request.earlier != Earlier::Unclear && request.tick.is_none() {
             ReadLevel::Primary
         } else {
             ReadLevel::Majority
         };
-        let id = request.key.as_str().into();
-        self.decide(level, id, &request.key, true, rule).await?
+        let id = || request.key.as_str().into();
+        let answer = self
+            .decide(level, id(), &request.key, true, &rule)
+            .await??;
+        let is_granted = matches!(answer, AcquireAnswer::Granted(_));
+        if !is_granted || level == ReadLevel::Majority || writes.load(Ordering::Relaxed) {
+            return Ok(answer);
+        }
+        // The lease was granted by a repetition of the request, which a failover may still undo.
+        let level = ReadLevel::Majority;
+        self.decide(level, id(), &request.key, true, &rule).await?
     }
 
     /// Takes a free key in one step. `None` if it is not free, or if its document is new.
