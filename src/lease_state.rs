@@ -164,7 +164,7 @@ impl LeaseState {
     /// Whether a grant with this fence is the grant of this lease. After a takeover, a late acquire request may have
     /// been granted the same lease id again, with another fence. While an upgrade is unanswered, another fence may be
     /// the fence of the upgrade.
-    #[cfg(feature = "mongodb")]
+    #[cfg(all(feature = "mongodb", feature = "fencing"))]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
         fence == state.fence || state.conversions.upgrades > 0

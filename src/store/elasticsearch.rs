@@ -48,6 +48,8 @@ use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use tokio::time::Instant;
 
+#[cfg(feature = "fencing")]
+pub use self::guarded::GuardedIndex;
 use self::{
     answer::{ChangeOutcome, Effect},
     found::Hit,
@@ -55,8 +57,6 @@ use self::{
     server::Server,
     statements::HttpRequest,
 };
-#[cfg(feature = "fencing")]
-pub use self::guarded::GuardedIndex;
 pub use self::{index_store::IndexStore, transport::Transport};
 use crate::{
     messages::{

@@ -21,6 +21,7 @@
 mod acquire;
 mod admin;
 mod batch;
+#[cfg(feature = "fencing")]
 mod bson_compat;
 mod bulk;
 mod by_dialect;

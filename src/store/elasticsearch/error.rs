@@ -5,7 +5,7 @@ use std::{error::Error as StdError, fmt};
 use serde_json::Value;
 
 use super::server::{Server, name, short};
-use crate::model::{Cause, Error, Fence, Key};
+use crate::model::{Cause, Error, Key};
 
 /// The error with which a cluster refuses a request, or an item of a bulk.
 #[derive(Debug)]
@@ -172,13 +172,16 @@ impl ErrorResponse {
 }
 
 /// Errors about the application's documents, whose index `prepare` does not create.
+#[cfg(feature = "fencing")]
 impl ErrorResponse {
     pub(crate) fn classify_for_a_document(self, id: &Key) -> Error {
         let advice = match self.kind.as_str() {
             "index_not_found_exception" => {
                 "create the index with its mapping first, what is guarded creates none"
             }
-            "strict_dynamic_mapping_exception" if self.reason.contains(Fence::FIELD) => {
+            "strict_dynamic_mapping_exception"
+                if self.reason.contains(crate::model::Fence::FIELD) =>
+            {
                 "map leasehold_fence as a long"
             }
             _ => "",
@@ -345,7 +348,10 @@ mod tests {
             };
             let text = source.to_string();
             assert!(text.contains(reason) && text.contains(advice), "{text}");
-            assert_eq!(text.contains("as a long"), reason.contains(Fence::FIELD));
+            assert_eq!(
+                text.contains("as a long"),
+                reason.contains(crate::model::Fence::FIELD)
+            );
         }
         let forbidden = "cannot execute [inline] scripts";
         let scripts = [

@@ -5,7 +5,7 @@
 
 use mongodb::bson::{Bson, Document};
 
-use super::error::{failed, not_prepared, unique_index, view};
+use super::error::{not_prepared, unique_index, view};
 use crate::model::{Error, quoted};
 
 /// What the server tells of a collection.
@@ -132,10 +132,11 @@ impl Requirements {
 
 /// Fails for a collection in which an id can be there twice. An insert that comes late then meets no document of a later
 /// holder.
+#[cfg(feature = "fencing")]
 pub(super) fn ensure_ids_are_unique(facts: &CollectionFacts) -> Result<(), Error> {
     let kind = facts.listed.as_ref().map(|listed| listed.get_str("type"));
     if matches!(kind, Some(Ok("timeseries"))) {
-        return Err(failed(
+        return Err(super::error::failed(
             "the collection is a time series, in which an id can be there twice, so no late insert can be refused",
         ));
     }

@@ -21,7 +21,7 @@ mod turn;
 
 use std::time::Duration;
 
-use mongodb::bson::{Document, doc, oid::ObjectId};
+use mongodb::bson::{Document, doc};
 
 use self::expressions::{
     MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
@@ -133,7 +133,8 @@ fn removable(retention: Duration) -> Document {
 
 /// Writes a mark to the document of a lock. Nothing depends on the mark, and other changes keep or drop it. Each mark
 /// is a new one, because writing the same mark again would change nothing.
-pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
+#[cfg(any(test, feature = "fencing"))]
+pub(crate) fn touch(mark: mongodb::bson::oid::ObjectId) -> Vec<Document> {
     let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
     replace_if(is_known(), touched)
 }

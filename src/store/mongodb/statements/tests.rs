@@ -76,7 +76,7 @@ fn changes() -> Vec<Vec<Document>> {
         release_or_fail(&release.clone().likely_sole(), TTL),
         self::release(&release.min_hold(TTL, LeaseId::random()), TTL),
         evict(TTL),
-        touch(ObjectId::new()),
+        touch(mongodb::bson::oid::ObjectId::new()),
         leave(LeaseId::random()),
     ]);
     changes.extend(permits("k").iter().map(permit));
