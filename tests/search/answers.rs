@@ -1,4 +1,4 @@
-//! Answers of proxies and of wrong servers, to every operation on both engines. None of them is taken for an answer of
+//! Answers of proxies and of wrong servers, to every operation. None of them is taken for an answer of
 //! the cluster: not for a grant, and not for "nothing is held".
 
 use futures::{StreamExt, stream};
@@ -135,7 +135,7 @@ fn of_something_else() -> Vec<(String, Lie)> {
 async fn an_answer_of_something_else_is_an_error_of_every_operation() {
     let fails = async |(what, lie): (String, Lie)| {
         let told = all_fail(&what, lie).await;
-        assert!(told.len() > 100, "{}", told.len());
+        assert!(told.len() > 50, "{}", told.len());
         for Told { name, error, .. } in told {
             let is_foreign = !matches!(error, leasehold::Error::NotALock { .. });
             assert!(is_foreign, "{name}, {what}: {error:?}");

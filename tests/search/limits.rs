@@ -10,7 +10,7 @@ use leasehold::{
 };
 use leasehold_tests::{
     hostile::{limiters, with_times},
-    permits,
+    long, permits,
     proxy::Proxy,
 };
 use serde_json::{Value, json};
@@ -329,6 +329,11 @@ async fn a_lock_with_the_name_of_a_limiters_document_spoils_nothing() {
 #[tokio::test]
 async fn hostile_limiters_are_judged_alike() {
     for engine in BOTH {
+        // The scripts are the same on both engines, so a short run tries a part of the documents on the second.
+        let every = match engine {
+            Engine::OpenSearch if !long() => 7,
+            _ => 1,
+        };
         let fixture = Fixture::prepared(engine).await;
         let store: Arc<dyn Store> = Arc::new(fixture.store());
         for kind in limiters::kinds() {
@@ -355,8 +360,14 @@ async fn hostile_limiters_are_judged_alike() {
             let mut other = kind.used(3);
             other["key"] = json!("other");
             shapes.push((limiters::Verdict::NoLimiter, other));
+            let shapes: Vec<_> = shapes.into_iter().step_by(every).collect();
             let taken = limiters::are_judged_alike(&store, kind, &shapes, put, get).await;
-            assert!(taken >= 40, "the mapping took {taken} of {}", shapes.len());
+            let least = 40 / every;
+            assert!(
+                taken >= least,
+                "the mapping took {taken} of {}",
+                shapes.len()
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Answers with documents that a server makes up: other documents than the request was for, and locks that make no
-//! sense. Stores on both engines get them.
+//! sense.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ macro_rules! compared {
         fn $name() {
             let runtime = Runtime::new().unwrap();
             let store: Arc<dyn Store> = runtime.block_on(Fixture::prepared($engine)).store();
-            let cases = if long() { 20 * $cases } else { $cases };
+            let cases = if long() { 40 * $cases } else { $cases };
             $compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
         }
     )*};
@@ -24,9 +24,9 @@ macro_rules! compared {
 
 compared! {
     elasticsearch_answers_as_memory_does: model::compare, Engine::Elasticsearch, 20;
-    elasticsearch_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::Elasticsearch, 40;
+    elasticsearch_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::Elasticsearch, 20;
     elasticsearch_grants_permits_as_memory_does: permits::compare, Engine::Elasticsearch, 20;
     opensearch_answers_as_memory_does: model::compare, Engine::OpenSearch, 20;
-    opensearch_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::OpenSearch, 40;
+    opensearch_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::OpenSearch, 10;
     opensearch_grants_permits_as_memory_does: permits::compare, Engine::OpenSearch, 20;
 }

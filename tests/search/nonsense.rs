@@ -1,6 +1,6 @@
 //! Servers that answer nonsense, as HTTP and as JSON, to both stores.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use leasehold::{
@@ -11,10 +11,13 @@ use leasehold::{
 use leasehold_tests::{
     every,
     liar::{Liar, Lie, Reply, always},
+    long,
 };
 use serde_json::{Value, json};
 
-use super::{builder, elasticsearch, leases, least_mapping, opensearch, told::is_told};
+use super::{
+    BOTH, Engine, builder, elasticsearch, leases, least_mapping, opensearch, told::is_told,
+};
 
 /// The time limit of a call of the handle, where no answer comes.
 const CALL: Duration = Duration::from_millis(300);
@@ -45,19 +48,37 @@ pub fn located(lie: Lie) -> Lie {
     })
 }
 
-/// A store for each engine. It finds its index, and gets this lie in answer to all its other requests.
-pub async fn stores(lie: Lie) -> [Arc<dyn Store>; 2] {
-    let url = url(&Liar::saying(located(lie)).await);
-    [
-        Arc::new(ElasticsearchStore::new(elasticsearch(&url), "locks")),
-        Arc::new(OpenSearchStore::new(opensearch(&url), "locks")),
-    ]
+/// The engines whose stores get the next lie: in a short run one of the two, in turn for each thread. Their stores differ
+/// in the client alone.
+fn engines() -> Vec<Engine> {
+    thread_local! {
+        static TURN: Cell<usize> = const { Cell::new(0) };
+    }
+    let turn = TURN.replace(TURN.get() + 1);
+    match long() {
+        true => BOTH.to_vec(),
+        false => vec![BOTH[turn % BOTH.len()]],
+    }
 }
 
-/// The store for Elasticsearch among these [`stores`].
+fn store_at(url: &str, engine: Engine) -> Arc<dyn Store> {
+    match engine {
+        Engine::OpenSearch => Arc::new(OpenSearchStore::new(opensearch(url), "locks")),
+        _ => Arc::new(ElasticsearchStore::new(elasticsearch(url), "locks")),
+    }
+}
+
+/// A store for each of these [`engines`]. It finds its index, and gets this lie in answer to all its other requests.
+pub async fn stores(lie: Lie) -> Vec<Arc<dyn Store>> {
+    let url = url(&Liar::saying(located(lie)).await);
+    let engines = engines().into_iter();
+    engines.map(|engine| store_at(&url, engine)).collect()
+}
+
+/// As [`stores`], on Elasticsearch.
 pub async fn store(lie: Lie) -> Arc<dyn Store> {
-    let [store, _] = stores(lie).await;
-    store
+    let url = url(&Liar::saying(located(lie)).await);
+    store_at(&url, Engine::Elasticsearch)
 }
 
 fn url(liar: &Liar) -> String {
@@ -131,10 +152,10 @@ pub struct Told {
 }
 
 /// Checks that everything fails, with a message that is one short sentence: the operations of a handle, those of a
-/// holder, `prepare`, `check` and guarded documents. Each is asked of stores on both engines: of stores that have found
-/// their index before, and of stores that get the lie also in answer to where their index is.
+/// holder, `prepare`, `check` and guarded documents. Each is asked of stores on these [`engines`]: of stores that have
+/// found their index before, and of stores that get the lie also in answer to where their index is.
 pub async fn all_fail(what: &str, lie: Lie) -> Vec<Told> {
-    let mut all = Vec::new();
+    let (mut all, engines) = (Vec::new(), engines());
     for is_located in [true, false] {
         let lie = if is_located {
             located(lie.clone())
@@ -162,7 +183,11 @@ pub async fn all_fail(what: &str, lie: Lie) -> Vec<Told> {
                 (store.name(), outcomes)
             }};
         }
-        for (store, outcomes) in [outcomes!(elasticsearch), outcomes!(opensearch)] {
+        for engine in &engines {
+            let (store, outcomes) = match engine {
+                Engine::OpenSearch => outcomes!(opensearch),
+                _ => outcomes!(elasticsearch),
+            };
             for (name, outcome) in outcomes {
                 let Err(error) = outcome else {
                     panic!("{store}: {name} takes {what} for an answer");
