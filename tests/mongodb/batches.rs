@@ -401,9 +401,12 @@ async fn a_grant_that_may_not_be_confirmed_yet_is_not_given_to_its_caller() {
     repeated.reached().await;
     let state = other.inspect(&held.key).await.unwrap().unwrap();
     assert!(!state.is_free(), "the control");
+    // The request is sent once more, a second after the first repetition.
+    let again = proxy.hold_the_answer_to("key 23");
     read.open();
     let early = timeout(Duration::from_secs(2), &mut asked).await;
     assert!(early.is_err(), "{early:?}");
+    again.open();
     repeated.open();
     let lease = asked.await.unwrap().unwrap();
     assert_eq!(lease.id(), state.holders[0].lease);

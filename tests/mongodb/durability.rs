@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold::{
     Error, Fence, Key, Leases, MongoStore, Store, Upgrade,
     mongodb::{GuardedCollection, MongoDistributedLock},
-    store::{AcquireAnswer, AcquireRequest, BatchRequest, LeaseId, ReleaseRequest},
+    store::{AcquireAnswer, AcquireRequest, BatchRequest, Earlier, LeaseId, ReleaseRequest},
 };
 use leasehold_tests::{
     every,
@@ -222,7 +222,12 @@ async fn the_classic_dialect_tells_of_a_grant_when_a_majority_has_it() {
     let (collection, commands) = fixture.watched().await;
     let store = MongoStore::new(&collection).without_pipelines();
     let key = Key::new("key").unwrap();
-    let ask = || AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
+    let ask = || {
+        let mut first =
+            AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
+        first.earlier = Earlier::None;
+        first
+    };
     let (own, other) = (ask(), ask());
     store.acquire(&own).await.unwrap();
     for (request, is_own) in [(&own, true), (&other, false)] {
