@@ -14,6 +14,10 @@
 //!
 //! Documents have a schema of their own: the other dialect refuses them, and this one refuses those of the other
 //! dialect.
+//!
+//! What the rest of the store knows of this dialect: `dialect.rs` and `engine.rs` say when it is used, which a sharded
+//! cluster may need without being told, so no feature switches it off. `by_dialect.rs` sends the operations here. With it
+//! there are no change streams and no TTL index ([`MongoStore::has_pipelines`]).
 
 mod form;
 mod operations;
