@@ -241,7 +241,7 @@ impl Sent {
     /// repeated once: see [`UnderWay::is_slow`].
     pub(super) fn waits(&self, others_wait: bool, now: Instant) -> bool {
         let is_repeated = self.under_way.len() > 1;
-        // Its lease may be granted already, and nobody may use it.
+        // After a late grant the store may keep the lease for this claim, and no task can use it.
         let is_needed = others_wait || self.left == Left::Grant;
         let waits = |it: &UnderWay| it.is_awaited && (is_repeated || !it.is_slow(is_needed, now));
         self.under_way.iter().any(waits)

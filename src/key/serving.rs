@@ -160,7 +160,7 @@ impl KeyState {
             // The first waiter may not listen to the store yet.
             return self.wake(now);
         }
-        // The release knows of what was unclear before it, and is repeated.
+        // This release ends what was granted before. It is repeated if a request is unclear.
         claim.sent.left = Left::Nothing;
         claim.phase = Phase::Releasing {
             lease: state.clone(),

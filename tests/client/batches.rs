@@ -225,8 +225,8 @@ async fn what_a_repetition_may_have_been_granted_counts_when_that_is_answered() 
     }
 }
 
-/// The repetition of a request of a batch is lost. When the batch has shown a grant, the lease may be held for nobody, so
-/// the request is sent once more after a second, and not only when the repetition counts as failed.
+/// The repetition of a request of a batch is lost. When the batch shows a grant, the store may keep the lease although no
+/// task can use it. So the request is sent once more after a second, and not only when the repetition counts as failed.
 #[tokio::test(start_paused = true)]
 async fn a_repetition_that_is_lost_is_repeated_if_the_batch_shows_a_grant() {
     let second = Duration::from_secs(1);
