@@ -91,7 +91,7 @@
 //! | which errors a retry can fix, and what a dropped future leaves behind | [`guide::errors`] |
 //! | spans, events and metrics | [`guide::observability`] |
 //! | look at locks and remove them | [`Leases::inspect`], [`Leases::list`], [`Leases::evict`], and the command `leasehold` of the crate `leasehold-cli` |
-//! | features that only one kind of database has | [`mongodb`], [`elasticsearch`] |
+//! | share locks with Java services that run the class `MongoDistributedLock` | [`MongoDistributedLock`] |
 //! | test code that takes leases | [`testing`] (feature `testing`), and `docs/testing.md` |
 //! | write a store | [`store`], and `leasehold-conformance`, the test suite that each store must pass |
 //!
@@ -101,8 +101,7 @@
 //!
 //! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, each with the official client.
 //! - `sqlite`: the store in a file. It compiles SQLite in.
-//! - `fencing`: writes to the application's own documents that a newer fence stops: [`mongodb::GuardedCollection`],
-//!   [`elasticsearch::GuardedIndex`], [`Lease::enforce`]. It adds no dependency.
+//! - `fencing`: writes to the application's own documents that a newer fence stops: [`fencing`]. It adds no dependency.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
 //! - `testing`: a store for the tests of an application, which fails when a test says so. It adds no dependency.
 
@@ -150,10 +149,15 @@ pub mod testing;
 
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub use crate::store::elasticsearch::IndexStore;
 #[cfg(feature = "opensearch")]
 pub use crate::store::elasticsearch::OpenSearchStore;
 #[cfg(feature = "mongodb")]
-pub use crate::store::mongodb::MongoStore;
+pub use crate::store::mongodb::{
+    MongoStore,
+    distributed_lock::{DistributedLockGrant, MongoDistributedLock},
+};
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "metrics")]
@@ -198,31 +202,25 @@ pub mod limits {
     };
 }
 
-/// Features that only MongoDB has: the locks of the Java class `MongoDistributedLock`, and, with the feature `fencing`,
-/// fenced writes to an application's own collection.
+/// Fenced writes to an application's own documents.
 ///
-/// Three more methods need both features: [`Lease::enforce`] makes a lease part of a transaction, and [`Fence::guard`]
-/// and [`Fence::stamp`] add the fence to statements of your own. The store is [`MongoStore`].
-#[cfg(feature = "mongodb")]
-pub mod mongodb {
-    pub use crate::store::mongodb::distributed_lock::{DistributedLockGrant, MongoDistributedLock};
-    #[cfg(feature = "fencing")]
+/// [`GuardedCollection`](fencing::GuardedCollection) (with the feature `mongodb`) and
+/// [`GuardedIndex`](fencing::GuardedIndex) (with `elasticsearch` or `opensearch`) refuse the write of a holder whose
+/// fence is older than that of an earlier write. On MongoDB, [`Lease::enforce`] makes a lease part of a transaction, and
+/// [`Fence::guard`] and [`Fence::stamp`] add the fence to statements of your own. [`guide::fencing`] says when to use
+/// which.
+#[cfg(all(
+    feature = "fencing",
+    any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch")
+))]
+pub mod fencing {
+    #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+    pub use crate::store::elasticsearch::GuardedIndex;
+    #[cfg(feature = "mongodb")]
     pub use crate::store::mongodb::guarded::{
         GuardedCollection,
         actions::{GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate},
     };
-}
-
-/// Features that only Elasticsearch and OpenSearch have: with the feature `fencing`, fenced writes to an application's own
-/// index.
-///
-/// The stores are [`ElasticsearchStore`] and [`OpenSearchStore`]. Both are an
-/// [`IndexStore`](elasticsearch::IndexStore), each with its own client.
-#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
-pub mod elasticsearch {
-    #[cfg(feature = "fencing")]
-    pub use crate::store::elasticsearch::GuardedIndex;
-    pub use crate::store::elasticsearch::IndexStore;
 }
 
 /// Makes `cargo test --doc` compile the examples of these documents.

@@ -38,7 +38,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use leasehold::{Error, Lease, Leases, mongodb::GuardedCollection};
+use leasehold::{Error, Lease, Leases, fencing::GuardedCollection};
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},

@@ -28,7 +28,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use leasehold::{Error, Lease, Leases, mongodb::GuardedCollection};
+use leasehold::{Error, Lease, Leases, fencing::GuardedCollection};
 use leasehold_examples::timeline::Run;
 use mongodb::{
     Client, Collection,

@@ -5,11 +5,11 @@
 //! holder may come between this read and the write that follows from it. For documents in these databases the library
 //! does both with the feature `fencing`, and returns [`Error::Fenced`](crate::Error::Fenced) for a write that is refused:
 //!
-//! - MongoDB, any deployment: [`GuardedCollection`](crate::mongodb::GuardedCollection), for the application's own
+//! - MongoDB, any deployment: [`GuardedCollection`](crate::fencing::GuardedCollection), for the application's own
 //!   collection. For statements that `GuardedCollection` does not have:
 //!   [`Fence::guard`](crate::Fence::guard) and [`Fence::stamp`](crate::Fence::stamp).
 //! - MongoDB, in a transaction: [`Lease::enforce`](crate::Lease::enforce).
-//! - Elasticsearch and OpenSearch: [`GuardedIndex`](crate::elasticsearch::GuardedIndex), for the application's
+//! - Elasticsearch and OpenSearch: [`GuardedIndex`](crate::fencing::GuardedIndex), for the application's
 //!   own index.
 //!
 //! Any other resource can do the same, if it can compare two numbers in the step that writes. `docs/fencing.md` shows

@@ -10,7 +10,7 @@
 //! | [`MongoStore`](crate::MongoStore) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has the grant in its journal: the grant survives a failover, and a crash | the primary's; on a sharded cluster the shard's |
 //! | [`ElasticsearchStore`](crate::ElasticsearchStore) | several processes that share an Elasticsearch | the grant is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |
 //! | [`OpenSearchStore`](crate::OpenSearchStore) | several processes that share an OpenSearch | the same as on Elasticsearch | the same |
-//! | [`MongoDistributedLock`](crate::mongodb::MongoDistributedLock) | sharing locks with Java services that run the class of that name | what that class guarantees; there is no fence | for leasehold the server's; for each Java service its own |
+//! | [`MongoDistributedLock`](crate::MongoDistributedLock) | sharing locks with Java services that run the class of that name | what that class guarantees; there is no fence | for leasehold the server's; for each Java service its own |
 //!
 //! The documentation of each store says more. After a failover another server's clock decides when a lease expires.
 //! So a holder on MongoDB, Elasticsearch or OpenSearch stops counting on its lease 100 ms before the expiry

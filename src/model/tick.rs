@@ -139,6 +139,13 @@ impl From<i64> for Tick {
     }
 }
 
+/// An integer literal without a type is an `i32`.
+impl From<i32> for Tick {
+    fn from(number: i32) -> Self {
+        Self::counter(number.into())
+    }
+}
+
 impl From<u32> for Tick {
     fn from(number: u32) -> Self {
         Self::counter(number.into())

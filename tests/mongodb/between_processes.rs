@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::{Error, Fence, MongoStore, mongodb::GuardedCollection};
+use leasehold::{Error, Fence, MongoStore, fencing::GuardedCollection};
 use leasehold_tests::{
     late_conversions,
     processes::{self, Place, fencing, limits},

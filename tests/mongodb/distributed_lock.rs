@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Error, mongodb::MongoDistributedLock};
+use leasehold::{Error, MongoDistributedLock};
 use mongodb::{
     Collection,
     bson::{Bson, Document, doc},

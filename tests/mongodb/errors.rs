@@ -5,7 +5,7 @@ use std::{error::Error as _, time::Duration};
 use futures::TryStreamExt;
 use leasehold::{
     Error, Fence, Filter, Key, Leases, MongoStore, Store,
-    mongodb::GuardedCollection,
+    fencing::GuardedCollection,
     store::{AcquireRequest, BatchRequest, LeaseId, ReleaseRequest, RenewRequest},
 };
 use leasehold_tests::{disguise::Disguise, sentence::sentence};

@@ -4,7 +4,7 @@ mod races;
 mod sent;
 mod unusual;
 
-use leasehold::{Error, Fence, mongodb::GuardedCollection};
+use leasehold::{Error, Fence, fencing::GuardedCollection};
 use mongodb::{
     ClientSession, Collection,
     bson::{Bson, Document, doc},

@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{
-    Error, Key, Leases, MongoStore, Store,
-    mongodb::MongoDistributedLock,
+    Error, Key, Leases, MongoDistributedLock, MongoStore, Store,
     store::{
         AcquireRequest, BatchRequest, ConvertRequest, LeaseId, PermitId, PermitRequest, Quota,
         ReleaseRequest, RenewAnswer, RenewRequest,

@@ -11,7 +11,7 @@ use elasticsearch::{
     Elasticsearch,
     http::Method::{Get, Post, Put},
 };
-use leasehold::{Error, Fence, elasticsearch::GuardedIndex};
+use leasehold::{Error, Fence, fencing::GuardedIndex};
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 use tokio::time::sleep;

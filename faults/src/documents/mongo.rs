@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use leasehold::{Error, Fence, mongodb::GuardedCollection};
+use leasehold::{Error, Fence, fencing::GuardedCollection};
 use mongodb::{
     Collection,
     bson::{Document, doc, to_document},

@@ -7,7 +7,7 @@ use elasticsearch::{
     Elasticsearch,
     http::{Method, headers::HeaderMap, transport::Transport},
 };
-use leasehold::{Error, Fence, elasticsearch::GuardedIndex};
+use leasehold::{Error, Fence, fencing::GuardedIndex};
 use opensearch::{OpenSearch, http::transport::Transport as ForOpenSearch};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
-use leasehold::{Fence, Leases, MongoStore, mongodb::GuardedCollection};
+use leasehold::{Fence, Leases, MongoStore, fencing::GuardedCollection};
 use leasehold_tests::preload;
 use mongodb::{
     Client, Collection,

@@ -38,7 +38,7 @@ use crate::model::{Cause, Error, Fence, Key};
 #[cfg_attr(feature = "elasticsearch", doc = "```no_run")]
 #[cfg_attr(not(feature = "elasticsearch"), doc = "```ignore")]
 /// use elasticsearch::Elasticsearch;
-/// use leasehold::{Error, Lease, elasticsearch::GuardedIndex};
+/// use leasehold::{Error, Lease, fencing::GuardedIndex};
 ///
 /// #[derive(serde::Serialize, serde::Deserialize)]
 /// struct Order {

@@ -79,7 +79,7 @@ use crate::store::clock::ServerClock;
 ///
 /// MongoDB with a majority write concern is the stronger store. Use this one where the search cluster is what you have.
 /// Where two holders would be a disaster, let the resource check the [`Fence`](crate::Fence):
-/// [`GuardedIndex`](crate::elasticsearch::GuardedIndex) does it for documents here.
+/// [`GuardedIndex`](crate::fencing::GuardedIndex) does it for documents here.
 ///
 /// # Example
 ///

@@ -67,7 +67,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use leasehold::mongodb::MongoDistributedLock;
+/// use leasehold::MongoDistributedLock;
 ///
 /// # async fn example(client: mongodb::Client) -> Result<(), leasehold::Error> {
 /// let collection = client.database("app").collection::<mongodb::bson::Document>("mongoLock");

@@ -11,7 +11,7 @@ use mongodb::{
 
 use crate::model::Fence;
 
-/// Writes on MongoDB that a newer fence stops, without [`GuardedCollection`](crate::mongodb::GuardedCollection): for
+/// Writes on MongoDB that a newer fence stops, without [`GuardedCollection`](crate::fencing::GuardedCollection): for
 /// bulk writes, for options that it does not have, and for a process that was given only the fence. Features `mongodb` and
 /// `fencing`.
 ///

@@ -32,7 +32,7 @@ use crate::model::{Error, Fence};
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use leasehold::{Leases, mongodb::GuardedCollection};
+/// # use leasehold::{Leases, fencing::GuardedCollection};
 /// # use mongodb::{Collection, bson::{Document, doc}};
 /// # async fn example(leases: Leases, accounts: Collection<Document>) -> Result<(), leasehold::Error> {
 /// let lease = leases.acquire("account:7", Duration::from_secs(30)).await?;
@@ -178,7 +178,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
     /// `$`: insert a document with such names by [`insert_one`](Self::insert_one).
     ///
     /// ```no_run
-    /// # use leasehold::{Error, Fence, mongodb::GuardedCollection};
+    /// # use leasehold::{Error, Fence, fencing::GuardedCollection};
     /// # use mongodb::{Collection, bson::{Document, doc}};
     /// # async fn example(accounts: Collection<Document>, fence: Fence) -> Result<(), Error> {
     /// let accounts = GuardedCollection::new(&accounts, fence);

@@ -3,7 +3,7 @@
 use std::{error::Error as _, time::Duration};
 
 use futures::FutureExt;
-use leasehold::{Error, Fence, mongodb::GuardedCollection};
+use leasehold::{Error, Fence, fencing::GuardedCollection};
 use leasehold_tests::proxy::Proxy;
 use mongodb::{
     Collection,

@@ -1,6 +1,6 @@
 //! Collections and filters with which a fence might be stored or compared in another way.
 
-use leasehold::{Error, Fence, mongodb::GuardedCollection};
+use leasehold::{Error, Fence, fencing::GuardedCollection};
 use mongodb::{
     Collection,
     bson::{Bson, Document, doc},

@@ -9,7 +9,7 @@ use std::{
 };
 
 use elasticsearch::http::Method::{Get, Put};
-use leasehold::{Error, Fence, elasticsearch::GuardedIndex};
+use leasehold::{Error, Fence, fencing::GuardedIndex};
 use leasehold_tests::{liar::Liar, proxy::Proxy};
 use serde_json::{Value, json};
 use tokio::time::timeout;

@@ -8,7 +8,7 @@ use elasticsearch::{
         headers::HeaderMap,
     },
 };
-use leasehold::{Error, Fence, elasticsearch::GuardedIndex};
+use leasehold::{Error, Fence, fencing::GuardedIndex};
 use leasehold_tests::processes::fencing;
 use opensearch::OpenSearch;
 use serde_json::{Value, json};

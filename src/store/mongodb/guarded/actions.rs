@@ -54,11 +54,11 @@ macro_rules! guarded {
     };
 }
 
-/// An update or a replacement of one document, made by [`update_one`](crate::mongodb::GuardedCollection::update_one) or
-/// [`replace_one`](crate::mongodb::GuardedCollection::replace_one). Awaiting it sends the write, and gives the driver's
+/// An update or a replacement of one document, made by [`update_one`](crate::fencing::GuardedCollection::update_one) or
+/// [`replace_one`](crate::fencing::GuardedCollection::replace_one). Awaiting it sends the write, and gives the driver's
 /// `UpdateResult`.
 ///
-/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// [`GuardedCollection`](crate::fencing::GuardedCollection) says which errors there are, and what a dropped future
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedUpdate<'a> {
@@ -79,7 +79,7 @@ impl GuardedUpdate<'_> {
     /// error of a duplicate key.
     ///
     /// ```no_run
-    /// # use leasehold::{Error, Fence, mongodb::GuardedCollection};
+    /// # use leasehold::{Error, Fence, fencing::GuardedCollection};
     /// # use mongodb::{Collection, bson::{Document, doc}};
     /// # async fn example(accounts: Collection<Document>, fence: Fence) -> Result<(), Error> {
     /// GuardedCollection::new(&accounts, fence)
@@ -130,12 +130,12 @@ impl GuardedWrite for WriteBody {
 }
 
 /// A write that updates one document, or only records the fence in it, and returns the document as it is after that.
-/// Made by [`claim`](crate::mongodb::GuardedCollection::claim),
-/// [`claim_or_insert`](crate::mongodb::GuardedCollection::claim_or_insert) or
-/// [`find_one_and_update`](crate::mongodb::GuardedCollection::find_one_and_update). Awaiting it sends the write, and
+/// Made by [`claim`](crate::fencing::GuardedCollection::claim),
+/// [`claim_or_insert`](crate::fencing::GuardedCollection::claim_or_insert) or
+/// [`find_one_and_update`](crate::fencing::GuardedCollection::find_one_and_update). Awaiting it sends the write, and
 /// gives `None` if no document was matched.
 ///
-/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// [`GuardedCollection`](crate::fencing::GuardedCollection) says which errors there are, and what a dropped future
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
@@ -192,10 +192,10 @@ impl GuardedWrite for FindAndUpdate {
     }
 }
 
-/// An insert of one document, made by [`insert_one`](crate::mongodb::GuardedCollection::insert_one). Awaiting it sends
+/// An insert of one document, made by [`insert_one`](crate::fencing::GuardedCollection::insert_one). Awaiting it sends
 /// the write, and gives the driver's `InsertOneResult`.
 ///
-/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// [`GuardedCollection`](crate::fencing::GuardedCollection) says which errors there are, and what a dropped future
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedInsert<'a> {
@@ -223,10 +223,10 @@ impl GuardedWrite for Insert {
     }
 }
 
-/// A removal of one document, made by [`delete_one`](crate::mongodb::GuardedCollection::delete_one). Awaiting it sends
+/// A removal of one document, made by [`delete_one`](crate::fencing::GuardedCollection::delete_one). Awaiting it sends
 /// the write, and gives the driver's `DeleteResult`.
 ///
-/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// [`GuardedCollection`](crate::fencing::GuardedCollection) says which errors there are, and what a dropped future
 /// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedDelete<'a> {
