@@ -4,6 +4,7 @@
 //!   they share, and the parts of a handle that all of them use.
 //! - `start.rs` waits for the guard of one key (`src/key.rs`), also while renewals are late, and renews a lease that was
 //!   granted late.
+//! - `with.rs` runs work under a lease.
 
 mod all;
 mod builder;
@@ -11,12 +12,14 @@ mod once;
 mod options;
 mod resume;
 mod start;
+mod with;
 
 pub(crate) use self::options::{AcquireContext, LeaseOptions};
 pub use self::{
     all::AcquireAll,
-    builder::{Acquire, TryAcquire, WithError},
+    builder::{Acquire, TryAcquire},
     once::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
     resume::{Resume, Resumed},
     start::Attempt,
+    with::WithError,
 };

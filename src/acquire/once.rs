@@ -8,9 +8,12 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use tokio::time::timeout;
+
 use super::{
     options::{AcquireContext, LeaseOptions},
     start::{self, Attempt},
+    with::RELEASE_WAIT,
 };
 use crate::{
     lease::Lease,
@@ -223,8 +226,8 @@ impl RunOnce {
                 Err(error) => Err(OnceError::NotConfirmed(error)),
             },
             Err(error) => {
-                // The caller gets the error of the work. A release that fails goes on in the background.
-                let _ = lease.release().await;
+                // The caller gets the error of the work. A release that fails or takes long goes on in the background.
+                let _ = timeout(RELEASE_WAIT, lease.release()).await;
                 Err(error)
             }
         }

@@ -20,12 +20,13 @@ use crate::{
     telemetry::{self, AcquireSpan},
 };
 
-/// The answer to [`Leases::try_acquire`](crate::Leases::try_acquire), which has an example.
+/// The answer to [`Leases::try_acquire`](crate::Leases::try_acquire), which has an example, and to
+/// [`TryAcquire::with`](crate::TryAcquire::with).
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
-pub enum Attempt {
-    /// The lease was granted.
-    Acquired(Lease),
+pub enum Attempt<T = Lease> {
+    /// The lease was granted. This is the lease, or what the work under it returned.
+    Acquired(T),
     /// The key was not granted. [`Held`] names the holders, and says how many processes wait.
     Held(Held),
 }

@@ -177,3 +177,11 @@ mod page {
         }
     }
 }
+
+/// An application imports everything, and uses the crates of the databases beside it.
+#[test]
+fn no_name_of_the_crate_hides_the_crate_of_a_database() {
+    use leasehold::*;
+    fn crates(_: mongodb::Client, _: elasticsearch::Elasticsearch, _: opensearch::OpenSearch) {}
+    let _ = (crates, MemoryStore::new);
+}

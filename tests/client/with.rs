@@ -4,8 +4,9 @@ use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
+use std::time::Duration;
 
-use leasehold::{Error, LossReason, WithError};
+use leasehold::{Attempt, Error, Leases, LossReason, WithError, jobs::OnceError};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, MOMENT, TTL, is_free, setup, until_free};
@@ -125,6 +126,55 @@ async fn a_release_that_does_not_get_through_is_not_the_bodys_failure() {
     assert_eq!(work.await.unwrap(), 7);
     assert!(!is_free(&store).await, "the control");
     assert!(until_free(&store).await < TTL / 2);
+}
+
+/// The work is done, and the store does not answer any more.
+#[tokio::test(start_paused = true)]
+async fn a_caller_waits_for_a_release_without_an_answer_for_two_seconds() {
+    let (store, leases) = setup();
+    let cut = store.clone();
+    let work = async |_: &leasehold::Lease| {
+        cut.next([Fate::LateWithoutAnswer(LATE); 5]);
+        Ok::<_, Error>(Instant::now())
+    };
+    const LATE: Duration = Duration::from_secs(5);
+    let longest = Duration::from_secs(2);
+    let done = leases.acquire("key", TTL).with(work).await.unwrap();
+    assert_eq!(done.elapsed(), longest);
+    leases.close().await;
+    assert!(is_free(&store).await, "the release goes on");
+
+    let (store, leases) = setup();
+    let attempt = leases.once("job", 1).run(async |_| {
+        store.next([Fate::LateWithoutAnswer(LATE); 5]);
+        Err::<(), _>(Instant::now())
+    });
+    let Err(OnceError::Work(failed)) = attempt.await else {
+        panic!("the work fails");
+    };
+    assert_eq!(failed.elapsed(), longest);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_runs_the_body_or_names_the_holder() {
+    let (store, leases) = setup();
+    let attempt = leases.try_acquire("key", TTL).with(async |lease| {
+        sleep(TTL * 3).await;
+        assert!(lease.is_live(), "it is kept alive");
+        Ok::<_, Error>(7)
+    });
+    assert!(matches!(attempt.await.unwrap(), Attempt::Acquired(7)));
+    assert!(is_free(&store).await);
+
+    let other = Leases::new(store);
+    let holder = other.acquire("key", TTL).await.unwrap();
+    let attempt = leases
+        .try_acquire("key", TTL)
+        .with(async |_| -> Result<(), Error> { panic!("it runs") });
+    let Ok(Attempt::Held(held)) = attempt.await else {
+        panic!("it is held");
+    };
+    assert_eq!(held.owner(), holder.owner());
 }
 
 #[tokio::test(start_paused = true)]
