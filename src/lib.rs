@@ -229,6 +229,9 @@ mod documents {
     #[doc = include_str!("../README.md")]
     struct Readme;
 
+    #[doc = include_str!("../docs/first-hour.md")]
+    struct FirstHour;
+
     #[doc = include_str!("../docs/leases.md")]
     struct Leases;
 

@@ -63,6 +63,17 @@ impl IntoFuture for TryAcquire {
 /// A request for a key that waits until the key is granted, made by [`Leases::acquire`](crate::Leases::acquire). Await
 /// it: it resolves to a [`Lease`].
 ///
+/// | option | |
+/// |---|---|
+/// | [`with`](Acquire::with) | does work under the lease, and releases it |
+/// | [`wait_for`](Acquire::wait_for) | bounds the wait |
+/// | [`keep_alive`](Acquire::keep_alive) | renews the lease until it is released |
+/// | [`shared`](Acquire::shared), [`permits`](Acquire::permits), [`reentrant`](Acquire::reentrant) | who else may hold the key |
+/// | [`sticky`](Acquire::sticky) | lets the key stay with this process |
+/// | [`barging`](Acquire::barging) | comes before those that wait |
+/// | [`min_hold`](Acquire::min_hold), [`max_hold`](Acquire::max_hold) | the shortest and the longest time to hold the key |
+/// | [`owner`](Acquire::owner), [`note`](Acquire::note) | what others see |
+///
 /// ```
 /// use std::time::Duration;
 /// use leasehold::{Leases, MemoryStore};

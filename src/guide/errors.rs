@@ -38,3 +38,27 @@
 //! and permits that the future has sent go on in tasks of their own until they are answered. If a request is granted
 //! a lease, its task releases the lease. Granted permits are spent.
 //! Each async method says under "Cancel safety" what a drop means for it.
+//!
+//! # How long a call takes
+//!
+//! At most, when nothing else goes wrong than that the store fails or does not answer. A request takes as long as the
+//! client of the database needs to fail (on MongoDB the `server_selection_timeout`), but not longer than the
+//! [`call_timeout`](crate::LeasesBuilder::call_timeout): 10 s, unless you set it. Pauses between requests are below a
+//! tenth of a second in all.
+//!
+//! | call | takes at most |
+//! |---|---|
+//! | [`try_acquire`](crate::Leases::try_acquire) | three requests, each no longer than the ttl. With `keep_alive` a third of the ttl more, while renewals are late |
+//! | [`acquire`](crate::Leases::acquire) with [`wait_for`](crate::Acquire::wait_for) | that time and a request |
+//! | `acquire` without | as long as the key is held; if the store fails, three requests, and the `call_timeout` since its last answer |
+//! | [`Acquire::with`](crate::Acquire::with), [`TryAcquire::with`](crate::TryAcquire::with) | the acquire, the work, and 2 s |
+//! | [`renew`](crate::Lease::renew), [`upgrade`](crate::Lease::upgrade), [`downgrade`](crate::Lease::downgrade) | three requests, and no longer than the lease is live |
+//! | [`release`](crate::Lease::release) | three requests |
+//! | [`RunOnce::run`](crate::jobs::RunOnce::run) | a `try_acquire`, the work, and a release |
+//! | [`inspect`](crate::Leases::inspect), [`evict`](crate::Leases::evict), [`last_done`](crate::Leases::last_done), a page of [`list`](crate::Leases::list) | a request |
+//! | [`permit`](crate::Limiter::permit) with [`wait_for`](crate::TakePermit::wait_for) | that time and a request, which is given up after the window, but after 5 s at least |
+//! | [`close`](crate::Leases::close) | the longest ttl and a few requests |
+//! | `is_live`, `lost`, `fence` and other answers of a [`Lease`](crate::Lease) | they send nothing |
+//!
+//! `tokio::time::timeout` bounds each of them, because each is cancel safe. For a service that must answer within two
+//! seconds, a `call_timeout` of 600 ms does it: `examples/more/axum_lock.rs`.

@@ -153,7 +153,9 @@ const MAX_SENDS: u32 = 3;
 /// use leasehold::{Leases, MongoStore};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = mongodb::Client::with_uri_str("mongodb://localhost").await?;
+/// let mut options = mongodb::options::ClientOptions::parse("mongodb://localhost").await?;
+/// options.server_selection_timeout = Some(Duration::from_secs(2)); // the default is 30 s
+/// let client = mongodb::Client::with_options(options)?;
 /// let locks = client.database("app").collection::<mongodb::bson::Document>("locks");
 /// let store = MongoStore::new(&locks);
 /// store.prepare().await?;

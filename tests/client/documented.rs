@@ -185,3 +185,24 @@ fn no_name_of_the_crate_hides_the_crate_of_a_database() {
     fn crates(_: mongodb::Client, _: elasticsearch::Elasticsearch, _: opensearch::OpenSearch) {}
     let _ = (crates, MemoryStore::new);
 }
+
+/// The test of `docs/first-hour.md`.
+#[tokio::test(start_paused = true)]
+async fn a_second_process_does_not_make_the_report() {
+    async fn report(leases: &Leases) -> Result<bool, Error> {
+        let attempt = leases.try_acquire("report:42", Duration::from_secs(30));
+        let made = attempt.with(async |_lease| Ok::<_, Error>(())); // the work
+        let made = made.await.map_err(leasehold::WithError::merge)?;
+        Ok(matches!(made, Attempt::Acquired(())))
+    }
+
+    let store = MemoryStore::new();
+    let (one, other) = (Leases::new(store.clone()), Leases::new(store));
+    let lease = other
+        .acquire("report:42", Duration::from_secs(30))
+        .await
+        .unwrap();
+    assert!(!report(&one).await.unwrap());
+    lease.release().await.unwrap();
+    assert!(report(&one).await.unwrap());
+}
