@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    Error, Fence, Key, Leases, MongoStore, Store, Upgrade,
-    mongodb::{GuardedCollection, MongoDistributedLock},
+    Error, Fence, Key, Leases, MongoDistributedLock, MongoStore, Store, Upgrade,
+    fencing::GuardedCollection,
     store::{AcquireAnswer, AcquireRequest, BatchRequest, Earlier, LeaseId, ReleaseRequest},
 };
 use leasehold_tests::{

@@ -4,8 +4,8 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use leasehold::{
-    ElasticsearchStore, Error, Fence, Key, OpenSearchStore, Store,
-    elasticsearch::{GuardedIndex, IndexStore},
+    ElasticsearchStore, Error, Fence, IndexStore, Key, OpenSearchStore, Store,
+    fencing::GuardedIndex,
     store::{LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 use leasehold_tests::{
