@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, time::Duration};
 
 use clap::{ArgGroup, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use leasehold::jobs::Tick;
+use leasehold::{Holder, jobs::Tick};
 
 use super::exit::CODES;
 
@@ -60,9 +60,19 @@ pub enum Task {
     Ls(Ls),
     /// Show the lock of one key; exits with 1 if the key is free
     Inspect(Inspect),
+    /// Acquire a lease that lasts over several commands, and print its ticket
+    ///
+    /// The ticket is one line of JSON, for `leasehold renew` and `leasehold release`. Nothing else renews the lease, so the
+    /// ttl must cover the time until the next of these commands, and this host may die meanwhile.
+    Acquire(AcquireTicket),
+    /// Renew the lease of a ticket for another ttl; exits with 76 if the lease is lost
+    Renew(OfTicket),
+    /// Release the lease of a ticket; exits with 76 if the lease was lost
+    Release(OfTicket),
     /// Take a key from its holders, at once
     ///
-    /// The holders learn of it with their next renewal, and may work until then.
+    /// The holders learn of it with their next renewal, and may work until then. With --owner, --lease or --fence only
+    /// that holder loses the key, and nobody who has got it meanwhile.
     Evict(Evict),
     /// Show the locks as they come and go
     ///
@@ -248,6 +258,69 @@ pub struct Evict {
     /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
+
+    /// Only the holders with this name
+    #[arg(long, value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// Only the holder with this lease, as `inspect --json` shows it
+    #[arg(long, value_name = "ID")]
+    pub lease: Option<String>,
+
+    /// Only the holders with this fence
+    #[arg(long, value_name = "FENCE")]
+    pub fence: Option<i64>,
+}
+
+impl Evict {
+    /// Whether the command line names a holder.
+    pub fn names_a_holder(&self) -> bool {
+        self.owner.is_some() || self.lease.is_some() || self.fence.is_some()
+    }
+
+    /// Whether this holder is to be evicted.
+    pub fn names(&self, holder: &Holder) -> bool {
+        let owner = self.owner.as_deref().is_none_or(|it| it == &*holder.owner);
+        let lease = self.lease.as_deref();
+        let lease = lease.is_none_or(|it| it == holder.lease.to_string());
+        owner && lease && self.fence.is_none_or(|it| it == holder.fence.get())
+    }
+}
+
+#[derive(clap::Args)]
+pub struct AcquireTicket {
+    /// The key to lock: 1 to 512 bytes of text
+    pub key: String,
+
+    /// How long the lease lasts, unless it is renewed or released before, such as 20m; at least 1s
+    #[arg(long, value_name = "TIME", value_parser = period)]
+    pub ttl: Duration,
+
+    /// How long to wait for the key if it is held
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
+    pub wait: Duration,
+
+    /// Share the key with other holders that share it
+    #[arg(long, conflicts_with = "permits")]
+    pub shared: bool,
+
+    /// Take some of the permits of the key, such as 1/4 for one of four
+    #[arg(long, value_name = "N/OF", value_parser = permits)]
+    pub permits: Option<(u32, u32)>,
+
+    /// The name that others see as the holder; by default made of the host and the process
+    #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// A remark for people, which ls shows
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub struct OfTicket {
+    /// The line that `leasehold acquire` has printed
+    pub ticket: String,
 }
 
 #[derive(clap::Args)]
@@ -280,11 +353,11 @@ fn time(text: &str) -> Result<Duration, humantime::DurationError> {
     humantime::parse_duration(text)
 }
 
-/// Parses the length of a period.
+/// Parses the length of a period or a ttl.
 fn period(text: &str) -> Result<Duration, String> {
     let period = time(text).map_err(|error| error.to_string())?;
     if period < Duration::from_secs(1) {
-        return Err("a period is at least 1s".to_owned());
+        return Err("it is at least 1s".to_owned());
     }
     Ok(period)
 }

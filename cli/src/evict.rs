@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Leases, LockState, store::LeaseId};
+use leasehold::{
+    Leases, LockState, Store,
+    store::{ReleaseAnswer, ReleaseRequest},
+};
 
 use super::{
     args::Evict,
@@ -13,65 +16,86 @@ use super::{
     out, state, text,
 };
 
-pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
-    let key = text::visible(&evict.key).into_owned();
-    if !evict.yes {
-        let Some(lock) = leases
-            .inspect(&evict.key)
-            .await?
-            .filter(|lock| !lock.is_free())
-        else {
-            out::line(&format!("{key} is free"))?;
-            return Ok(Code::No);
-        };
-        if !io::stdin().is_terminal() {
-            let text = format!(
-                "{} is held; to evict its holders without being asked, add --yes",
-                text::name(&evict.key)
-            );
-            return Err(Failure::Usage(text));
-        }
-        let shown = leases_of(&lock);
-        let table = state::table(&[lock]);
-        let question = "They go on working until they hear of it. Evict them? [y/N] ";
-        // It removes the colours if standard error does not show them.
-        write!(anstream::stderr(), "{table}\n{question}")?;
-        let mut answer = String::new();
-        // This blocks the only thread, but nothing else runs on it now.
-        io::stdin().read_line(&mut answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            out::line("nobody was evicted")?;
-            return Ok(Code::No);
-        }
-        let now = leases.inspect(&evict.key).await?;
-        if now.is_some_and(|lock| leases_of(&lock).iter().any(|lease| !shown.contains(lease))) {
-            out::line(&format!(
-                "nobody was evicted: {key} has another holder by now; --yes evicts whoever holds it"
-            ))?;
-            return Ok(Code::No);
+pub async fn evict(evict: Evict, leases: &Leases, store: &dyn Store) -> Result<Code, Failure> {
+    if evict.yes && !evict.names_a_holder() {
+        return evict_all(&evict.key, leases).await;
+    }
+    let Some(mut lock) = held(&evict.key, leases).await? else {
+        return free(&evict.key);
+    };
+    lock.holders.retain(|holder| evict.names(holder));
+    if lock.holders.is_empty() {
+        return nobody(&evict.key, "has another holder");
+    }
+    if !evict.yes && !is_confirmed(&evict.key, &lock)? {
+        out::line("nobody was evicted")?;
+        return Ok(Code::No);
+    }
+    // A release names its lease. So whoever has got the key meanwhile keeps it.
+    let mut owners = Vec::new();
+    for holder in &lock.holders {
+        let request = ReleaseRequest::new(lock.key.clone(), holder.lease);
+        if store.release(&request).await? == ReleaseAnswer::Released {
+            owners.push(text::visible(&holder.owner));
         }
     }
-    match leases.evict(&evict.key).await? {
+    let now = held(&evict.key, leases).await?;
+    let (key, owners) = (text::visible(&evict.key), owners.join(", "));
+    match now {
+        None if owners.is_empty() => free(&evict.key),
+        None => out::line(&format!("{key} is free: {owners} lost it")),
+        Some(_) if owners.is_empty() => nobody(&evict.key, "has another holder by now"),
+        Some(_) => out::line(&format!("{owners} lost {key}, which others hold")),
+    }
+}
+
+/// Evicts whoever holds the key.
+async fn evict_all(key: &str, leases: &Leases) -> Result<Code, Failure> {
+    match leases.evict(key).await? {
         Some(eviction) if !eviction.evicted.is_empty() => {
-            let owners: Vec<_> = eviction
-                .evicted
-                .iter()
-                .map(|it| text::visible(&it.owner))
-                .collect();
-            let (owners, fence) = (owners.join(", "), eviction.fence);
+            let owners = eviction.evicted.iter().map(|it| text::visible(&it.owner));
+            let owners = Vec::from_iter(owners).join(", ");
+            let (key, fence) = (text::visible(key), eviction.fence);
             out::line(&format!(
                 "{key} is free: {owners} lost it; the next fence is above {fence}"
             ))
         }
-        _ => {
-            out::line(&format!("{key} is free"))?;
-            Ok(Code::No)
-        }
+        _ => free(key),
     }
 }
 
-fn leases_of(lock: &LockState) -> Vec<LeaseId> {
-    lock.holders.iter().map(|holder| holder.lease).collect()
+/// Shows the holders, and asks whether to evict them.
+fn is_confirmed(key: &str, lock: &LockState) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        let key = text::name(key);
+        let text = format!("{key} is held; to evict its holders without being asked, add --yes");
+        return Err(Failure::Usage(text));
+    }
+    let table = state::table(std::slice::from_ref(lock));
+    let question = "They go on working until they hear of it. Evict them? [y/N] ";
+    // It removes the colours if standard error does not show them.
+    write!(anstream::stderr(), "{table}\n{question}")?;
+    let mut answer = String::new();
+    // This blocks the only thread, but nothing else runs on it now.
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+async fn held(key: &str, leases: &Leases) -> Result<Option<LockState>, Failure> {
+    Ok(leases.inspect(key).await?.filter(|lock| !lock.is_free()))
+}
+
+fn free(key: &str) -> Result<Code, Failure> {
+    out::line(&format!("{} is free", text::visible(key)))?;
+    Ok(Code::No)
+}
+
+fn nobody(key: &str, why: &str) -> Result<Code, Failure> {
+    let key = text::visible(key);
+    out::line(&format!(
+        "nobody was evicted: {key} {why}; --yes alone evicts whoever holds it"
+    ))?;
+    Ok(Code::No)
 }
 
 pub async fn purge(older_than: Duration, leases: &Leases) -> Result<Code, Failure> {

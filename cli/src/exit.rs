@@ -16,8 +16,8 @@ pub const CODES: &str = "Exit codes:
     69        the store cannot be reached, or does not answer
     70        the store failed
     73        the file of the locks cannot be used
-    75        the key is held (`run`; see --on-held)
-    76        the lease was lost while the command ran, so the command was ended
+    75        the key is held (`run`, see --on-held; `acquire`)
+    76        the lease was lost: the command was ended for that, or `renew` or `release` found it
     77        the store refused the credentials
     78        the store is not prepared, or has a document that this version cannot use
     126, 127  the command cannot be run, or does not exist

@@ -29,6 +29,7 @@ mod supervisor;
 mod terms;
 mod text;
 mod tick;
+mod ticket;
 mod watch;
 
 use std::{env, ffi::OsString, process::ExitCode, time::Duration};
@@ -97,7 +98,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         _ => {}
     }
     let make = match args.task {
-        Task::Run(_) | Task::Lead(_) | Task::Prepare => Make::IfMissing,
+        Task::Run(_) | Task::Lead(_) | Task::Acquire(_) | Task::Prepare => Make::IfMissing,
         _ => Make::Never,
     };
     let (address, make) = match args.store {
@@ -116,7 +117,10 @@ async fn work(args: Args) -> Result<Code, Failure> {
         Task::Lead(lead) => lead::lead(lead, &leases, opened.store.clock_margin()).await,
         Task::Ls(ls) => list::ls(ls, &leases, &opened.place).await,
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
-        Task::Evict(evict) => evict::evict(evict, &leases).await,
+        Task::Acquire(args) => ticket::acquire(args, &leases).await,
+        Task::Renew(args) => ticket::renew(args, &leases).await,
+        Task::Release(args) => ticket::release(args, &leases).await,
+        Task::Evict(evict) => evict::evict(evict, &leases, &*opened.store).await,
         Task::Watch(watch) => watch::watch(watch, &leases).await,
         Task::Purge { older_than } => {
             let leases = Leases::builder(opened.store.clone()).call_timeout(DAY);

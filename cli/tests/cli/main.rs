@@ -12,6 +12,7 @@ mod places;
 mod sessions;
 mod signals;
 mod terminal;
+mod tickets;
 mod ticks;
 mod trouble;
 mod waiters;

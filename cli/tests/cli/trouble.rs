@@ -358,7 +358,8 @@ fn a_home_that_takes_no_file_is_named() {
 #[test]
 fn completions_and_the_manual_know_every_task() {
     let tasks = [
-        "run", "ls", "inspect", "evict", "watch", "purge", "prepare", "doctor",
+        "run", "ls", "inspect", "acquire", "renew", "release", "evict", "watch", "purge",
+        "prepare", "doctor",
     ];
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let mut command = leasehold();
@@ -402,7 +403,8 @@ fn the_documentation_is_complete() {
         assert!(document.contains(&row), "{row}");
     }
     for task in [
-        "run", "ls", "inspect", "evict", "watch", "purge", "prepare", "doctor",
+        "run", "ls", "inspect", "acquire", "renew", "release", "evict", "watch", "purge",
+        "prepare", "doctor",
     ] {
         let mut command = leasehold();
         command.args([task, "--help"]);
