@@ -15,7 +15,7 @@ pub async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code
         None => Ok(RunLease::Plain(acquire_plain(run, leases).await?)),
         Some(OnceAttempt::Acquired(lease)) => Ok(RunLease::Once(lease)),
         Some(OnceAttempt::Done(done)) => {
-            out::say(&format!("{}: {done}", text::name(&run.key)));
+            run.say(&format!("{}: {done}", text::name(&run.key)));
             Err(Code::Done)
         }
         Some(OnceAttempt::Superseded { tick, done }) => {
@@ -25,10 +25,19 @@ pub async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code
         }
         Some(OnceAttempt::Held(held)) => {
             let waited = run.wait;
-            out::say(&self::held(&Error::WaitTimedOut { waited, held }));
+            run.say(&self::held(&Error::WaitTimedOut { waited, held }));
             Err(run.on_held.into())
         }
     })
+}
+
+impl Run {
+    /// Says what is no error.
+    pub fn say(&self, text: &str) {
+        if !self.quiet {
+            out::say(text);
+        }
+    }
 }
 
 async fn acquire_plain(run: &Run, leases: &Leases) -> Result<Lease, Error> {

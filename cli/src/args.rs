@@ -163,6 +163,10 @@ pub struct Run {
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
 
+    /// Say nothing but errors: not who holds the key, nor that the tick is done. For cron, which sends a mail otherwise
+    #[arg(long, short)]
+    pub quiet: bool,
+
     /// How to exit if the key is held
     #[arg(long, value_enum, default_value_t = OnHeld::Exit75, value_name = "HOW")]
     pub on_held: OnHeld,

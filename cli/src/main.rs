@@ -14,6 +14,7 @@ mod address;
 mod args;
 mod channel;
 mod clock;
+mod columns;
 mod doctor;
 mod evict;
 mod exit;
@@ -30,6 +31,7 @@ mod terms;
 mod text;
 mod tick;
 mod ticket;
+mod waiting;
 mod watch;
 
 use std::{env, ffi::OsString, process::ExitCode, time::Duration};

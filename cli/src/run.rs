@@ -33,7 +33,7 @@ use super::{
     signals::Signals,
     supervisor::{AFTER_KILL, Instruction, Report},
     terms::Terms,
-    text,
+    text, waiting,
 };
 
 /// How long the release of the lease may take.
@@ -48,12 +48,14 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let mut samples = ClockSamples::new();
     let lease = {
         let mut lease = Box::pin(acquire::acquire(&run, leases));
+        let mut telling = Box::pin(waiting::tell(&run, leases));
         let mut ticks = interval(terms.check_interval());
         loop {
             tokio::select! {
                 lease = &mut lease => break lease,
                 signal = signals.end() => return Ok(signal.into()),
                 _ = ticks.tick() => samples.sample(),
+                () = &mut telling => {}
             }
         }
     };
@@ -61,7 +63,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         Ok(Ok(lease)) => lease,
         Ok(Err(code)) => return Ok(code),
         Err(error @ (Error::WaitTimedOut { .. } | Error::TooManyHolders { .. })) => {
-            out::say(&acquire::held(&error));
+            run.say(&acquire::held(&error));
             return Ok(run.on_held.into());
         }
         Err(error) => return Err(error.into()),

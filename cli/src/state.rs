@@ -1,11 +1,12 @@
 //! Locks as rows and as JSON.
 
 use chrono::{DateTime, Datelike, SecondsFormat, Utc};
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, Table, presets};
 use leasehold::{Holder, LockState, Mode, Place, jobs::Done};
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
 
-use super::text;
+use super::{columns, text};
 
 /// A lease that ends within this time is shown in another colour: either a renewal was missed, or nobody renews it.
 const SOON: std::time::Duration = std::time::Duration::from_secs(3);
@@ -13,76 +14,130 @@ const SOON: std::time::Duration = std::time::Duration::from_secs(3);
 /// A table is fitted only to terminals with at least this many columns.
 const NARROW: u16 = 60;
 
-/// A table of locks, a row for each holder.
+/// The columns of a table.
+const HEADER: [&str; 7] = [
+    "KEY",
+    "MODE",
+    "HOLDER",
+    "SINCE",
+    "EXPIRES IN",
+    "FENCE",
+    "NOTE",
+];
+/// Which columns may be cut: a fence that is cut is of no use, and the others are short.
+const MAY_BE_CUT: [bool; 7] = [true, true, true, false, false, false, true];
+
+/// A row of a table, by its cells.
+struct Row {
+    cells: [String; 7],
+    look: Look,
+}
+
+enum Look {
+    Plain,
+    /// The lease needs attention.
+    Warned,
+    /// No lease.
+    Grey,
+}
+
+/// A table of locks, a row for each holder. Its rows are as wide as they have to be, and are cut to the width of a
+/// terminal.
 pub fn table(locks: &[LockState]) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header([
-        "KEY",
-        "MODE",
-        "HOLDER",
-        "SINCE",
-        "EXPIRES IN",
-        "FENCE",
-        "NOTE",
-    ]);
-    // If the width is unknown or small, the terminal breaks the lines better than the table does.
-    if table.width().is_some_and(|width| width >= NARROW) {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-    }
+    table.load_style(presets::NOTHING).set_header(HEADER);
     // `out::line` removes the colours if standard output does not show them.
     table.enforce_styling();
-    for lock in locks {
-        if lock.holders.is_empty() {
-            let (key, fence) = (text::visible(lock.key.as_str()), lock.fence.to_string());
-            let row = [&*key, "free", "", "", "", &fence, ""];
-            table.add_row(row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)));
-        }
-        for holder in &lock.holders {
-            table.add_row(row(lock, holder));
-        }
-        if let Some(done) = &lock.done {
-            table.add_row(done_row(lock, done));
-        }
-        for (number, place) in (1..).zip(&lock.waiters) {
-            table.add_row(waiting(lock, place, number));
-        }
+    let rows: Vec<Row> = locks.iter().flat_map(rows).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.cells.get(column));
+        let header = HEADER.get(column).map_or(0, |name| name.width());
+        cells.fold(header, |widest, cell| widest.max(cell.width()))
+    };
+    let mut widths = std::array::from_fn(width);
+    // If the width is unknown or small, the terminal breaks the lines better than the table does.
+    if let Some(columns) = table.width().filter(|columns| *columns >= NARROW) {
+        let between = HEADER.len() * usize::from(PADDING.0 + PADDING.1);
+        let available = usize::from(columns).saturating_sub(between);
+        widths = columns::fit(widths, MAY_BE_CUT, available);
+    }
+    for row in rows {
+        let cut = |(text, width): (&String, _)| columns::cut(text, width).into_owned();
+        let cells = row.cells.iter().zip(widths).map(cut).enumerate();
+        table.add_row(cells.map(|(column, text)| match row.look {
+            Look::Grey => Cell::new(text).fg(Color::DarkGrey),
+            Look::Warned if HEADER.get(column) == Some(&"EXPIRES IN") => {
+                Cell::new(text).fg(Color::Yellow)
+            }
+            Look::Warned | Look::Plain => Cell::new(text),
+        }));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding(PADDING);
     }
     table.trim_fmt()
 }
 
-fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
+/// The space before and after each cell.
+const PADDING: (u16, u16) = (0, 1);
+
+/// The rows of a lock: its holders, its newest done tick, and the processes that wait.
+fn rows(lock: &LockState) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if lock.holders.is_empty() {
+        let fence = lock.fence.to_string();
+        rows.push(grey(lock, "free".to_owned(), ["", "", &fence]));
+    }
+    rows.extend(lock.holders.iter().map(|holder| row(lock, holder)));
+    rows.extend(lock.done.as_ref().map(|done| done_row(lock, done)));
+    let waiting = (1..).zip(&lock.waiters);
+    rows.extend(waiting.map(|(number, place)| waiting_row(lock, place, number)));
+    rows
+}
+
+fn row(lock: &LockState, holder: &Holder) -> Row {
     let left = between(lock.now, holder.expires_at);
     let is_from_ahead = holder.is_from_a_clock_ahead(lock.now);
-    let expires_in = Cell::new(if is_from_ahead {
-        format!("{}, clock was ahead", text::short(left))
-    } else {
-        text::short(left)
-    });
-    vec![
-        Cell::new(text::visible(lock.key.as_str())),
-        Cell::new(mode(holder.mode, holder.permits)),
-        Cell::new(text::visible(&holder.owner)),
-        Cell::new(format!(
-            "{} ago",
-            text::short(between(holder.acquired_at, lock.now))
-        )),
-        if left < SOON || is_from_ahead {
-            expires_in.fg(Color::Yellow)
-        } else {
-            expires_in
+    let expires_in = match text::short(left) {
+        left if is_from_ahead => format!("{left}, clock was ahead"),
+        left => left,
+    };
+    Row {
+        cells: [
+            text::visible(lock.key.as_str()).into_owned(),
+            mode(holder.mode, holder.permits),
+            text::visible(&holder.owner).into_owned(),
+            ago(holder.acquired_at, lock.now),
+            expires_in,
+            holder.fence.to_string(),
+            text::visible(holder.note.as_deref().unwrap_or_default()).into_owned(),
+        ],
+        look: match left < SOON || is_from_ahead {
+            true => Look::Warned,
+            false => Look::Plain,
         },
-        Cell::new(holder.fence),
-        Cell::new(text::visible(holder.note.as_deref().unwrap_or_default())),
-    ]
+    }
 }
 
 /// The row for the newest done tick.
-fn done_row(lock: &LockState, done: &Done) -> Vec<Cell> {
-    let (key, by) = (text::visible(lock.key.as_str()), text::visible(&done.by));
+fn done_row(lock: &LockState, done: &Done) -> Row {
     let mode = format!("done: {}", done.tick);
-    let since = format!("{} ago", text::short(between(done.at, lock.now)));
-    let row = [&*key, &mode, &*by, &since, "", "", ""];
-    row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
+    grey(lock, mode, [&done.by, &ago(done.at, lock.now), ""])
+}
+
+/// A row that is about no lease, with its owner, its time and its fence.
+fn grey(lock: &LockState, mode: String, of: [&str; 3]) -> Row {
+    let [owner, since, fence] = of.map(|it| text::visible(it).into_owned());
+    let key = text::visible(lock.key.as_str()).into_owned();
+    let [expires_in, note] = [const { String::new() }; 2];
+    Row {
+        cells: [key, mode, owner, since, expires_in, fence, note],
+        look: Look::Grey,
+    }
+}
+
+fn ago(from: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    format!("{} ago", text::short(between(from, now)))
 }
 
 /// A line for each key that is held until a time that no ttl explains: what happened, and what to do.
@@ -115,16 +170,10 @@ pub fn done_line(done: &Done) -> String {
 }
 
 /// The row for the process that is at this number among those that wait for the key.
-fn waiting(lock: &LockState, place: &Place, number: usize) -> Vec<Cell> {
-    let (key, owner) = (
-        text::visible(lock.key.as_str()),
-        text::visible(&place.owner),
-    );
+fn waiting_row(lock: &LockState, place: &Place, number: usize) -> Row {
     let (all, mode) = (lock.waiters.len(), mode(place.mode, place.permits));
     let mode = format!("waits, {number} of {all}: {mode}");
-    let since = format!("{} ago", text::short(between(place.since, lock.now)));
-    let row = [&*key, &mode, &*owner, &since, "", "", ""];
-    row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
+    grey(lock, mode, [&place.owner, &ago(place.since, lock.now), ""])
 }
 
 fn mode(mode: Mode, permits: i64) -> String {

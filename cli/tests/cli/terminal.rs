@@ -6,7 +6,10 @@ use std::{
     process::{Child, Command},
 };
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 
 use super::Place;
 
@@ -27,9 +30,28 @@ impl Terminal {
         words: [&str; N],
         set: fn(&mut Command) -> &mut Command,
     ) -> Self {
+        Self::new(place, words, set, None)
+    }
+
+    /// A terminal with this many columns, or of an unknown size.
+    fn new<const N: usize>(
+        place: &Place,
+        words: [&str; N],
+        set: fn(&mut Command) -> &mut Command,
+        columns: Option<u16>,
+    ) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
+        if let Some(columns) = columns {
+            let size = Winsize {
+                ws_row: 24,
+                ws_col: columns,
+                ws_xpixel: 0,
+                ws_ypixel: 0,
+            };
+            tcsetwinsize(&screen, size).unwrap();
+        }
         let name = ptsname(&screen, Vec::new()).unwrap().into_string().unwrap();
         let line = || {
             OpenOptions::new()
@@ -65,6 +87,15 @@ impl Terminal {
                 _ => panic!("{text:?} never came: {:?}", self.seen),
             }
         }
+    }
+
+    /// Reads until the command has ended, and returns the lines on the screen.
+    fn lines(&mut self) -> Vec<String> {
+        let mut bytes = [0; 4_096];
+        while let Ok(number @ 1..) = self.screen.read(&mut bytes) {
+            self.seen += &String::from_utf8_lossy(&bytes[..number]);
+        }
+        self.seen.lines().map(str::to_owned).collect()
     }
 
     fn types(&mut self, text: &str) {
@@ -128,6 +159,42 @@ fn an_eviction_spares_who_was_not_shown() {
     terminal.sees("another holder");
     assert_eq!(terminal.code(), 1);
     assert_eq!(second.finish().0, 0);
+}
+
+/// Keys are cut so that a line fits, and a fence never is.
+#[test]
+fn a_table_fits_the_terminal() {
+    let place = Place::file();
+    let key = |end| format!("tenant-{}/{end}", "1".repeat(90));
+    let holders = ["a", "b"].map(|end| {
+        let (key, owner) = (key(end), format!("{}-{end}", "host".repeat(20)));
+        place.hold(
+            [key.as_str(), "--owner", &owner, "--note", "nightly"],
+            "cat",
+        )
+    });
+    let locks = place.json(["ls", "--json"]);
+    let mut terminal = Terminal::new(&place, ["ls"], |it| it.env("NO_COLOR", "1"), Some(80));
+    let lines = terminal.lines();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (line, (lock, end)) in lines[1..]
+        .iter()
+        .zip(locks.as_array().unwrap().iter().zip(["a", "b"]))
+    {
+        assert!(line.chars().count() <= 80, "{line}");
+        assert!(line.contains(&lock["fence"].to_string()), "{line}");
+        let (shown, _) = line.trim_start().split_once(' ').unwrap();
+        assert!(
+            shown.starts_with("ten") && shown.contains('…') && shown.ends_with(end),
+            "{line}"
+        );
+        assert_eq!(lock["key"], key(end));
+    }
+    // A line that goes to a program is not cut.
+    assert!(place.leasehold(["ls"]).with(0).contains(&key("a")));
+    for holder in holders {
+        assert_eq!(holder.finish().0, 0);
+    }
 }
 
 #[test]

@@ -105,3 +105,28 @@ async fn a_free_key_that_is_kept_for_others_is_not_called_held() {
         "{said}"
     );
 }
+
+#[tokio::test]
+async fn a_command_that_waits_says_whom_it_waits_for() {
+    let place = Place::file();
+    let store = SqliteStore::open(place.0.strip_prefix("file:").unwrap())
+        .await
+        .unwrap();
+    let key = Key::new("job").unwrap();
+    let holder = wait_for(&store, &key).await;
+    let words = ["run", "job", "--wait", "5s", "--", "true"];
+    let waits = run(place.command(words));
+    let said = "leasehold: job waits: holder holds it, and 2 processes come first";
+    assert_eq!(waits.saying(75).matches(said).count(), 1, "{}", waits.err);
+    let mut quiet = words.to_vec();
+    quiet.insert(2, "--quiet");
+    assert_eq!(run(place.command(&quiet)).saying(75), "");
+    store
+        .release(&ReleaseRequest::new(key, holder))
+        .await
+        .unwrap();
+    let tick = ["run", "other", "--quiet", "--tick", "7", "--", "true"];
+    for _ in 0..2 {
+        assert_eq!(run(place.command(tick)).saying(0), "");
+    }
+}
