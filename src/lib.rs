@@ -65,7 +65,7 @@
 //! | [`ElasticsearchStore`] | `elasticsearch` | several processes that share an Elasticsearch |
 //! | [`OpenSearchStore`] | `opensearch` | several processes that share an OpenSearch |
 //!
-//! [`guide::stores`] says what each store guarantees, and with which versions of the database's client it works.
+//! [`address::open`] makes the store that an address names. [`guide::stores`] says what each store guarantees, and with which versions of the database's client it works.
 //!
 //! # Which kind of lease
 //!
@@ -102,6 +102,8 @@
 //! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, each with the official client.
 //! - `sqlite`: the store in a file. It compiles SQLite in.
 //! - `fencing`: writes to the application's own documents that a newer fence stops: [`fencing`]. It adds no dependency.
+//! - `address`, `address-tls`: the store that an [address] names, for programs whose store is chosen when they run. With
+//!   the second, search clusters are reached by HTTPS.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
 //! - `testing`: a store for the tests of an application, which fails when a test says so. It adds no dependency.
 
@@ -114,6 +116,7 @@
 // The guide links to types that exist only with their features.
 #![cfg_attr(
     not(all(
+        feature = "address",
         feature = "elasticsearch",
         feature = "fencing",
         feature = "metrics",
@@ -127,6 +130,8 @@
 
 // CONTRIBUTING.md says what each module is for, and follows an acquire through them.
 mod acquire;
+#[cfg(feature = "address")]
+pub mod address;
 mod client;
 mod coalescer;
 pub mod guide;

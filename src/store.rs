@@ -64,6 +64,26 @@ use crate::{
 /// An application makes one of the stores of this crate, and gives it to [`Leases::new`](crate::Leases::new). It needs
 /// the methods of this trait only for tests, or for a store of its own.
 ///
+/// A store that is chosen when the program runs is an `Arc<dyn Store>`, which is a store too. Its clones are one store.
+/// (`leasehold::address::open`, with the feature `address`, makes one by an address.)
+///
+/// ```
+/// use std::sync::Arc;
+/// use leasehold::{Leases, MemoryStore, Store};
+///
+/// fn store(is_test: bool) -> Result<Arc<dyn Store>, leasehold::Error> {
+///     Ok(match is_test {
+///         true => Arc::new(MemoryStore::new()),
+///         false => todo!("a MongoStore, for example"),
+///     })
+/// }
+///
+/// let store = store(true)?;
+/// println!("the locks are in {}", store.name());
+/// let leases = Leases::new(store);
+/// # Ok::<_, leasehold::Error>(())
+/// ```
+///
 /// # What an implementation has to do
 ///
 /// - Each operation on a key is atomic, uses the clock of the server, and takes one round trip. A

@@ -136,7 +136,7 @@ async fn expiries(leases: &Leases) -> Finding {
 /// Finds out what kind of server it is, and what an acknowledged grant survives there.
 async fn server(backend: &Backend) -> Finding {
     match backend {
-        Backend::File(store) => {
+        Backend::Sqlite(store) => {
             let path = store.path().display();
             let text = format!("a file for the processes of this host ({path})");
             Finding::new("kind", Grade::Good, text).with(json!({ "kind": "sqlite" }))
@@ -149,12 +149,17 @@ async fn server(backend: &Backend) -> Finding {
                 .await;
             match hello {
                 Ok(hello) => of_mongodb(&hello),
-                Err(_) => Finding::new("kind", Grade::Mind, "it does not tell what it is"),
+                Err(_) => unknown_kind(),
             }
         }
         Backend::Elasticsearch(_, client) => of_index("elasticsearch", nodes(client).await),
         Backend::OpenSearch(_, client) => of_index("opensearch", nodes_of_opensearch(client).await),
+        _ => unknown_kind(),
     }
+}
+
+fn unknown_kind() -> Finding {
+    Finding::new("kind", Grade::Mind, "it does not tell what it is")
 }
 
 fn of_mongodb(hello: &Document) -> Finding {
@@ -220,7 +225,7 @@ fn of_index(kind: &str, health: Option<Value>) -> Finding {
 /// Checks whether the indexes that `prepare` makes are there.
 async fn indexes(backend: &Backend) -> Finding {
     match backend {
-        Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
+        Backend::Sqlite(_) => Finding::new("prepared", Grade::Good, "yes"),
         Backend::MongoDb(store, locks) => match checked(store).await {
             Ok(false) => {
                 let text =
@@ -237,6 +242,7 @@ async fn indexes(backend: &Backend) -> Finding {
         },
         Backend::Elasticsearch(store, _) => of_check(store.check().await),
         Backend::OpenSearch(store, _) => of_check(store.check().await),
+        _ => unseen(),
     }
 }
 

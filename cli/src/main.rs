@@ -41,7 +41,7 @@ use leasehold::Leases;
 use tokio::time::timeout;
 
 use self::{
-    address::{Make, Opened},
+    address::Make,
     args::{Args, Task},
     exit::{Code, Failure},
 };
@@ -108,7 +108,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         // A default address cannot be mistyped, so its file is created.
         None => (place::of_this_user()?, Make::IfMissing),
     };
-    let opened = match (Opened::at(&address, make).await, &args.task) {
+    let opened = match (address::open(&address, make).await, &args.task) {
         (Ok(opened), _) => opened,
         (Err(error), Task::Doctor { json }) => return doctor::nowhere(error, *json),
         (Err(error), _) => return Err(error.into()),
@@ -129,7 +129,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
             evict::purge(older_than, &leases.build()).await
         }
         Task::Prepare => {
-            opened.prepare().await?;
+            address::prepare(&opened).await?;
             out::line(&format!("{} is prepared", opened.place))
         }
         Task::Doctor { json } => doctor::doctor(&opened, &leases, json).await,

@@ -56,6 +56,8 @@ pub struct Leases {
 
 impl Leases {
     /// Makes a handle on this store, with the defaults of [`Leases::builder`]. It sends nothing and spawns no task.
+    ///
+    /// A store that is chosen when the program runs is an [`Arc<dyn Store>`](Store), which is a store too.
     pub fn new(store: impl Store) -> Self {
         Self::builder(store).build()
     }

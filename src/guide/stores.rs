@@ -1,7 +1,9 @@
 //! Which database keeps the locks, and what it guarantees.
 //!
 //! A store keeps each lock as one record. Each operation on a key is one atomic change of its record, on the clock
-//! that the table names. [`Leases`](crate::Leases) takes any [`Store`](crate::Store), also as `Arc<dyn Store>`.
+//! that the table names. [`Leases`](crate::Leases) takes any [`Store`](crate::Store). One that is chosen when the program
+//! runs is an `Arc<dyn Store>`: [`address::open`](crate::address::open) makes it from an address such as
+//! `mongodb://db.example/app`, and [`Store`](crate::Store) shows how else.
 //!
 //! | store | for | what an acknowledged grant means | whose clock |
 //! |---|---|---|---|
@@ -30,5 +32,5 @@
 //!   for its own dependency (`dns-resolver` for `mongodb+srv` addresses, `bson-3`, `openssl-tls`, compression) apply
 //!   to leasehold as well.
 //! - leasehold asks for `elasticsearch` and `opensearch` without TLS: choose `native-tls` or `rustls-tls` for your
-//!   own dependency.
+//!   own dependency. (For [addresses](crate::address) the feature `address-tls` chooses `rustls-tls`.)
 //! - The feature `sqlite` compiles SQLite in.

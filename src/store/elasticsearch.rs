@@ -8,6 +8,7 @@
 //!   and the question for which keys other processes wait (`places.rs`).
 //! - **The requests:** `send.rs` and `bulk.rs` send them, by either client (`transport.rs`).
 //!   `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
+//!   `about.rs` asks what the cluster is.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements of `setup.rs` and the conditions of
 //!   `fitness.rs`, and tries it out (`trial.rs`). `aliased_index.rs` knows the index behind an alias.
 
@@ -15,6 +16,8 @@
 // written to.
 #![allow(clippy::indexing_slicing)]
 
+#[cfg(feature = "address")]
+mod about;
 mod acquire;
 mod aliased_index;
 mod answer;
@@ -48,6 +51,8 @@ use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use tokio::time::Instant;
 
+#[cfg(feature = "address")]
+pub(crate) use self::about::about;
 #[cfg(feature = "fencing")]
 pub use self::guarded::GuardedIndex;
 use self::{

@@ -15,10 +15,11 @@ use graph::{Graph, Sources, Uses};
 use size::Sizes;
 
 /// The folders of `src/`, from the top.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "lib",
     "guide",
     "testing",
+    "address",
     "client",
     "acquire",
     "limiter",
