@@ -41,7 +41,7 @@ use self::{
 ///
 /// A search engine is asked whether it is Elasticsearch or OpenSearch, and may take 10 s to answer. MongoDB is not asked
 /// anything yet: what is wrong with the server is told by the first operation. Unless the address sets
-/// `serverSelectionTimeoutMS`, that operation looks for a server for 3 s.
+/// `serverSelectionTimeoutMS`, that operation looks for a server for 2 s.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ use crate::store::mongodb::MongoStore;
 
 /// How long the driver looks for a server, unless the address says it. The driver's default of 30 s is too long for a
 /// person at a terminal.
-const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many hosts of a store are named.
 const HOSTS_SHOWN: usize = 3;
 /// An address with all parts, for errors.
@@ -25,12 +25,8 @@ const FORM: &str = "mongodb://user:password@host:27017/database.collection";
 
 pub(super) async fn open(address: &str, classic: bool) -> Result<Opened, AddressError> {
     let (address, collection) = collection_of(address).ok_or_else(|| invalid("MongoDB", FORM))?;
-    let mut options = ClientOptions::parse(&address)
-        .await
-        .map_err(|error| unreadable(error, &address))?;
-    options
-        .server_selection_timeout
-        .get_or_insert(SERVER_SELECTION_TIMEOUT);
+    let options = options_of(&address).await;
+    let options = options.map_err(|error| unreadable(error, &address))?;
     let hosts = named(&options.hosts);
     let client = Client::with_options(options).map_err(|error| unreadable(error, &address))?;
     let database = client
@@ -43,6 +39,14 @@ pub(super) async fn open(address: &str, classic: bool) -> Result<Opened, Address
         store = store.without_pipelines();
     }
     Ok(Opened::new(place, Backend::MongoDb(store, locks)))
+}
+
+/// The driver's options for an address, which it knows.
+async fn options_of(address: &str) -> Result<ClientOptions, DriverError> {
+    let mut options = ClientOptions::parse(address).await?;
+    let timeout = &mut options.server_selection_timeout;
+    timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
+    Ok(options)
 }
 
 /// Splits an address with `/app.jobs` into an address with the database `app` alone, as the driver expects it, and the
@@ -122,5 +126,19 @@ fn unreadable(error: DriverError, address: &str) -> AddressError {
             Some(problem) => AddressError::Invalid(problem),
             None => invalid("MongoDB", FORM),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_is_looked_for_for_two_seconds_unless_the_address_says_otherwise() {
+        for (options, millis) in [("", 2_000), ("?serverSelectionTimeoutMS=100", 100)] {
+            let options = options_of(&format!("mongodb://127.0.0.1:1/app{options}")).await;
+            let timeout = options.unwrap().server_selection_timeout;
+            assert_eq!(timeout, Some(Duration::from_millis(millis)));
+        }
     }
 }
