@@ -7,7 +7,7 @@
 //! - **The operations:** this file has them, except acquires (`acquire.rs`), purges (`purge.rs`)
 //!   and the question for which keys other processes wait (`places.rs`).
 //! - **The requests:** `send.rs` and `bulk.rs` send them, by either client (`transport.rs`).
-//!   `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
+//!   `nodes.rs` says to which node. `answer.rs` and `found.rs` read the answers, `error.rs` sorts errors, and `server.rs` words them.
 //!   `about.rs` asks what the cluster is.
 //! - **The index:** `prepare.rs` creates or checks it, by the statements of `setup.rs` and the conditions of
 //!   `fitness.rs`, and tries it out (`trial.rs`). `aliased_index.rs` knows the index behind an alias.
@@ -28,6 +28,7 @@ mod found;
 #[cfg(feature = "fencing")]
 mod guarded;
 mod index_store;
+mod nodes;
 mod permit;
 mod places;
 mod prepare;
@@ -51,10 +52,10 @@ use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use tokio::time::Instant;
 
-#[cfg(feature = "address")]
-pub(crate) use self::about::about;
 #[cfg(feature = "fencing")]
 pub use self::guarded::GuardedIndex;
+#[cfg(feature = "address")]
+pub(crate) use self::{about::about, nodes::Nodes};
 use self::{
     answer::{ChangeOutcome, Effect},
     found::Hit,

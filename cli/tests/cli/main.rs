@@ -1,6 +1,7 @@
 //! Tests of the command `leasehold`, used as from a shell, on real stores.
 
 mod clock_ahead;
+mod clusters;
 mod doctor;
 mod kills;
 mod late;

@@ -155,13 +155,19 @@ fn set_pipeline(engine: Engine, index: &str, pipeline: &str) {
 }
 
 fn put(engine: Engine, path: &str, body: &Value) {
+    ask(engine, Method::Put, path, body);
+}
+
+/// The answer to a request, which must succeed.
+pub fn ask(engine: Engine, method: Method, path: &str, body: &Value) -> Value {
     let client = Elasticsearch::new(Transport::single_node(&engine.address()).unwrap());
     let body = body.to_string();
     let set = async {
         let transport = client.transport();
         let headers = HeaderMap::new();
-        let sent = transport.send(Method::Put, path, headers, None::<&()>, Some(body), None);
-        sent.await.unwrap().error_for_status_code().unwrap();
+        let sent = transport.send(method, path, headers, None::<&()>, Some(body), None);
+        let answer = sent.await.unwrap().error_for_status_code().unwrap();
+        answer.json().await.unwrap()
     };
-    Runtime::new().unwrap().block_on(set);
+    Runtime::new().unwrap().block_on(set)
 }

@@ -43,7 +43,7 @@ fn the_command_line_is_looked_at() {
 fn an_address_that_leads_nowhere_is_never_repeated() {
     for (address, code) in [
         ("postgres://user:secret@host/app", 2),
-        ("es+http://user:secret@host:9200/a/b", 2),
+        ("es+http://user:secret@host:9200/a?b=secret", 2),
         ("es+http://user:sec/secret@host:9200/a", 2),
         ("es+http://host:9200/a?secret@host:9200/a", 2),
         ("mongodb://user:secret@", 2),

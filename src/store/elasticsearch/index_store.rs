@@ -7,7 +7,9 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{aliased_index::AliasedIndex, statements::Statements, transport::Transport};
+use super::{
+    aliased_index::AliasedIndex, nodes::Nodes, statements::Statements, transport::Transport,
+};
 use crate::store::clock::ServerClock;
 
 /// Keeps locks in an index of Elasticsearch or OpenSearch, one document for each key.
@@ -100,6 +102,7 @@ use crate::store::clock::ServerClock;
 #[derive(Clone)]
 pub struct IndexStore<C> {
     pub(super) client: C,
+    pub(super) nodes: Nodes,
     pub(super) statements: Statements,
     pub(super) replicas: Option<u32>,
     pub(super) clock: Arc<ServerClock>,
@@ -123,6 +126,7 @@ impl<C: Transport> IndexStore<C> {
     pub(super) fn of(client: C, statements: Statements) -> Self {
         Self {
             client,
+            nodes: Nodes::default(),
             statements,
             replicas: None,
             clock: Arc::default(),
@@ -130,6 +134,13 @@ impl<C: Transport> IndexStore<C> {
             bulk_limit: Arc::new(AtomicUsize::new(usize::MAX)),
             last_host: Arc::default(),
         }
+    }
+
+    /// The nodes between which the client chooses by the number of the [current](Nodes::current) one.
+    #[cfg(feature = "address")]
+    pub(crate) fn nodes(mut self, nodes: Nodes) -> Self {
+        self.nodes = nodes;
+        self
     }
 
     /// How many replicas the index has that [`prepare`](IndexStore::prepare) creates. The default is one, as soon as

@@ -109,7 +109,10 @@ impl<C: Transport> IndexStore<C> {
             store: C::NAME,
             problem,
         })?;
-        let (host, status, body) = self.client.send(SealedRequest(request, limit)).await?;
+        let (host, status, body) = self
+            .nodes
+            .send(&self.client, SealedRequest(request, limit))
+            .await?;
         *self.last_host.lock() = Some(host.clone());
         let store = C::NAME;
         let server = Server { store, host };

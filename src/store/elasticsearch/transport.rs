@@ -29,11 +29,11 @@ pub trait Transport: Clone + Send + Sync + 'static {
 /// A request and its time limit. It hides [`HttpRequest`] from the public interface, and keeps other crates from
 /// implementing [`Transport`].
 #[doc(hidden)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct SealedRequest<'a>(pub(crate) &'a HttpRequest, pub(crate) Duration);
 
 /// A status and a body, and the host and port that sent them.
-type Response = (Arc<str>, u16, Vec<u8>);
+pub(super) type Response = (Arc<str>, u16, Vec<u8>);
 
 /// The body as it is sent.
 fn bytes(body: &Body) -> Option<Vec<u8>> {
