@@ -210,13 +210,16 @@ fn a_node_that_is_down_fails_nothing() {
 fn a_cluster_below_a_prefix() {
     for engine in SECURED {
         let [scheme, user, host, alias] = parts(&Place::on(engine));
-        let front = Front::new(&host, &[Path::new("http")]);
+        let front = Front::new(&host, &[Path::new("prefix")]);
         let place = Place(format!(
             "{scheme}http://{user}@127.0.0.1:{}/es/{alias}?scripts=stored",
             front.port
         ));
         place.leasehold(["prepare"]).with(0);
         assert_eq!(place.leasehold(RUN).with(0), "ran");
+        let above = Place(place.0.replace("/es/", "/"));
+        let ended = above.leasehold(["ls"]);
+        assert!(ended.saying(69).contains("path ends"), "{}", ended.all());
     }
 }
 
@@ -227,14 +230,14 @@ fn a_proxy_is_used_and_named_but_not_on_the_way_to_this_host() {
         let [scheme, user, host, alias] = parts(&Place::on(engine));
         let at = |server: &str| Place(format!("{scheme}{server}/{alias}?scripts=stored"));
         let remote = at(&format!("http://{user}@search.test:9200"));
-        let front = Front::new(&host, &[Path::new("http")]);
+        let front = Front::new(&host, &[Path::new("proxy")]);
         let proxy = format!("http://127.0.0.1:{}", front.port);
         with(&remote, "HTTP_PROXY", &proxy, &["prepare"]).with(0);
         assert_eq!(with(&remote, "HTTP_PROXY", &proxy, &RUN).with(0), "ran");
 
         // By CONNECT.
         let tls = Front::tls(&host, &certificates);
-        let connect = Front::new(&format!("127.0.0.1:{}", tls.port), &[Path::new("http")]);
+        let connect = Front::new(&format!("127.0.0.1:{}", tls.port), &[Path::new("proxy")]);
         let proxy = format!("http://127.0.0.1:{}", connect.port);
         let authority = certificates.authority.display();
         let secured = at(&format!("https://{user}@search.test"));

@@ -1,5 +1,5 @@
-// What stands before a search cluster in the tests: `tls KEY CERTIFICATE` ends TLS, and `http` is a proxy, also for
-// CONNECT, and takes the prefix /es away. Both pass everything to HOST:PORT. Prints its own port.
+// What stands before a search cluster in the tests: `tls KEY CERTIFICATE` ends TLS, `proxy` is one, also for CONNECT, and
+// `prefix` passes on what is below /es. Each passes everything to HOST:PORT. Prints its own port.
 
 const http = require('http')
 const net = require('net')
@@ -19,7 +19,9 @@ function join(client, before) {
 
 function pass(request, answer) {
     const url = new URL(request.url, 'http://it')
-    const path = url.pathname.replace(/^\/es(?=\/)/, '') + url.search
+    const prefix = mode === 'prefix' ? '/es' : ''
+    if (!url.pathname.startsWith(prefix + '/')) return answer.writeHead(404).end()
+    const path = url.pathname.slice(prefix.length) + url.search
     const passed = http.request({ host, port, path, method: request.method, headers: request.headers }, found => {
         answer.writeHead(found.statusCode, found.headers)
         found.pipe(answer)
