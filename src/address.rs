@@ -7,13 +7,18 @@
 //! | `file:PATH` | [`SqliteStore`](crate::SqliteStore) | `sqlite` |
 //! | `mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]`, `mongodb+srv://…` | [`MongoStore`](crate::MongoStore); without a collection `locks`, without a database `leasehold` | `mongodb`; for `mongodb+srv` also `dns-resolver` of the crate `mongodb` |
 //! | the same with `classic+` before it | the same, [without pipelines](crate::MongoStore::without_pipelines) | `mongodb` |
-//! | `es+http://HOST:PORT[/ALIAS]`, `es+https://…` | [`ElasticsearchStore`](crate::ElasticsearchStore) behind the alias, or behind `leasehold` | `elasticsearch`; for `https` also `address-tls` |
-//! | `opensearch+http://HOST:PORT[/ALIAS]`, `opensearch+https://…` | the same for [`OpenSearchStore`](crate::OpenSearchStore) | `opensearch`; for `https` also `address-tls` |
+//! | `es+http://HOST:PORT[,HOST:PORT…][/PREFIX][/ALIAS]`, `es+https://…` | [`ElasticsearchStore`](crate::ElasticsearchStore) behind the alias, or behind `leasehold` | `elasticsearch`; for `https` also `address-tls` |
+//! | `opensearch+http://…`, `opensearch+https://…` | the same for [`OpenSearchStore`](crate::OpenSearchStore) | `opensearch`; for `https` also `address-tls` |
 //! | `http://…`, `https://…` | Elasticsearch or OpenSearch, whichever answers | as above |
 //!
 //! A user and a password stand before the host, as in `mongodb://user:password@host/app`, with their special characters
-//! percent-encoded. The options of an address of MongoDB are those of its driver. If a search cluster forbids inline
-//! scripts, its address ends with `?scripts=stored`.
+//! percent-encoded. The options of an address of MongoDB are those of its driver. Those of a search cluster are
+//! `tlsCAFile=PATH` (a certificate authority, in PEM, that is trusted besides those of the system), `apiKey=TEXT` (the
+//! key that Elasticsearch calls `encoded`, instead of a user) and `scripts=stored` (for a cluster that forbids inline
+//! scripts), as in `es+https://a:9200,b:9200/locks?tlsCAFile=/etc/es/http_ca.crt`.
+//!
+//! Requests to a search cluster go to one node until it fails, and then to the next. They go by the proxy that the
+//! environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), unless all nodes are on this host.
 //!
 //! A store that needs an option that no address has, such as [`MongoStore::retention`](crate::MongoStore::retention), is
 //! made by its own type instead.

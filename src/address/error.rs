@@ -5,7 +5,7 @@ use crate::model::Error;
 /// The forms of an address.
 const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]], \
      with classic+ before it for an engine without pipelines; \
-     es+http://HOST:PORT[/ALIAS]; opensearch+https://HOST:PORT[/ALIAS]";
+     es+http://HOST:PORT[,HOST:PORT][/PREFIX][/ALIAS], also es+https and opensearch+https";
 
 /// Why no store can be opened at an address.
 ///
