@@ -15,7 +15,7 @@ use crate::store::mongodb::MongoStore;
 use crate::store::sqlite::SqliteStore;
 use crate::{model::Error, store::Store};
 
-/// A store that [`open`](super::open) has opened.
+/// A store that [`open`](super::open), which has an example, has opened. Clones are one store.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Opened {
@@ -28,6 +28,22 @@ pub struct Opened {
 }
 
 /// A store by its own type, and the client that it uses.
+///
+#[cfg_attr(feature = "sqlite", doc = "```")]
+#[cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
+/// use leasehold::address::{self, AddressError, Backend};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), AddressError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let address = format!("file:{}", folder.path().join("locks.db").display());
+/// match address::open(&address).await?.backend {
+///     Backend::Sqlite(store) => println!("for this host alone: {}", store.path().display()),
+///     _ => println!("for several hosts"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Backend {
