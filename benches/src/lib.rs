@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! scripts/with-engines mongodb,mongodb-replset,elasticsearch,opensearch -- \
-//!     cargo run --release -p leasehold-benches -- run
-//! cargo run --release -p leasehold-benches -- report
+//!     cargo run --profile bench -p leasehold-benches -- run
+//! cargo run --profile bench -p leasehold-benches -- report
 //! ```
 
 #![forbid(unsafe_code)]

@@ -33,7 +33,7 @@ fn run(case: &str) -> Result<CaseResult> {
         }
     }
     let run = command
-        .args(["run", "--quiet", "--release", "--manifest-path"])
+        .args(["run", "--quiet", "--profile", "bench", "--manifest-path"])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .args(["--bin", "leasehold-benches-memory", "--", case])
         .stderr(std::process::Stdio::inherit())
