@@ -26,6 +26,7 @@
 mod error;
 #[cfg(feature = "sqlite")]
 mod file;
+mod meant;
 #[cfg(feature = "mongodb")]
 mod mongodb;
 mod opened;
@@ -105,7 +106,7 @@ pub async fn open_existing(address: &str) -> Result<Opened, AddressError> {
 }
 
 async fn opened(address: &str, make: Make) -> Result<Opened, AddressError> {
-    let (scheme, rest) = scheme::of(address).ok_or_else(unknown)?;
+    let (scheme, rest) = scheme::of(address).ok_or_else(|| unknown(address))?;
     // Without the features of stores nothing else uses these.
     let _ = (rest, make);
     match scheme {
@@ -169,6 +170,13 @@ mod tests {
             assert_eq!(missing, is_missing.then_some(feature), "{address}: {error}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_text_that_is_no_address_is_answered_with_the_one_that_was_meant() {
+        let error = open("localhost:27017").await.unwrap_err();
+        let told = "localhost:27017 is not the address of a store: did you mean mongodb://localhost:27017?";
+        assert_eq!(error.to_string(), told);
     }
 
     #[tokio::test]

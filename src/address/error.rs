@@ -1,6 +1,7 @@
 //! `AddressError`: why no store can be opened at an address.
 
-use crate::model::Error;
+use super::meant::meant;
+use crate::model::{Error, quoted};
 
 /// The forms of an address.
 const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]], \
@@ -46,8 +47,14 @@ pub enum AddressError {
 }
 
 /// The error for a text that begins like no address.
-pub(super) fn unknown() -> AddressError {
-    AddressError::Invalid(format!("the address of a store is one of {FORMS}"))
+pub(super) fn unknown(text: &str) -> AddressError {
+    AddressError::Invalid(match meant(text) {
+        Some(address) => {
+            let text = quoted(text);
+            format!("{text} is not the address of a store: did you mean {address}?")
+        }
+        None => format!("the address of a store is one of {FORMS}"),
+    })
 }
 
 /// The error for a feature that is switched off.
