@@ -15,8 +15,6 @@
 //! process continues.
 //!
 //! Nothing removes a reused container when the processes end. This example removes it at its end.
-//!
-//! `docs/testing.md` has the same function, `mongodb`, for tests.
 
 use std::{
     path::{Path, PathBuf},
