@@ -31,6 +31,7 @@ mod terms;
 mod text;
 mod tick;
 mod ticket;
+mod verbose;
 mod waiting;
 mod watch;
 
@@ -98,6 +99,9 @@ async fn work(args: Args) -> Result<Code, Failure> {
             return out::raw(&bytes);
         }
         _ => {}
+    }
+    if args.verbose {
+        verbose::begin();
     }
     let make = match args.task {
         Task::Run(_) | Task::Lead(_) | Task::Acquire(_) | Task::Prepare => Make::IfMissing,

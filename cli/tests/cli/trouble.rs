@@ -423,3 +423,52 @@ fn the_documentation_is_complete() {
         }
     }
 }
+
+/// Each error names the host and the cause.
+#[test]
+fn a_mongodb_that_cannot_be_reached_is_named_with_the_cause() {
+    let address = Engine::MongoDbReplicaSet.address();
+    let (_, rest) = address.split_once("://").unwrap();
+    let host = rest.split(['/', '?', ',']).next().unwrap();
+    let secret = "me:hunter2@";
+    for (host, at, options, cause) in [
+        ("127.0.0.1:9", secret, "", "Connection refused"),
+        ("no-such-host.invalid", secret, "", "lookup"),
+        (host, "", "tls=true", "tls"),
+        (host, "", "replicaSet=wrong", "wrong"),
+    ] {
+        let mut command = leasehold();
+        let address = format!("mongodb://{at}{host}/app?{options}");
+        command.args(["ls", "--store", &address]);
+        let ended = run(command);
+        let said = ended.saying(69);
+        assert!(said.contains(host) && said.contains(cause), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn a_mistyped_address_is_answered_with_the_one_that_was_meant() {
+    for (address, meant) in [
+        ("localhost:27017", "mongodb://localhost:27017"),
+        ("mongo://localhost", "mongodb://localhost"),
+        ("./locks.db", "file:./locks.db"),
+    ] {
+        let mut command = leasehold();
+        command.args(["ls", "--store", address]);
+        let ended = run(command);
+        assert!(ended.saying(2).contains(&format!("did you mean {meant}?")));
+    }
+}
+
+#[test]
+fn what_the_library_does_is_shown_on_request() {
+    let place = Place::file();
+    let quiet = place.leasehold(["run", "job", "--", "true"]);
+    assert_eq!(quiet.saying(0), "");
+    let told = place.leasehold(["run", "--verbose", "job", "--", "true"]);
+    let said = told.saying(0);
+    for event in ["acquired", "released", "job"] {
+        assert!(said.contains(event), "{said}");
+    }
+}
