@@ -174,7 +174,8 @@ pub use crate::{
     limiter::{Limiter, PermitAttempt, TakePermit},
     messages::Filter,
     model::{
-        Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Permit, Place,
+        Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Permit,
+        PermitsLeft, Place,
     },
     store::{Store, memory::MemoryStore},
 };

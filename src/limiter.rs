@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 
 pub(crate) use self::driver::LimiterContext;
 use self::driver::LimiterQueue;
-use crate::model::{Error, Key, Permit, Quota};
+use crate::model::{Error, Key, Permit, PermitsLeft, Quota};
 
 /// Limits the calls per window, over all processes that use the same key. Made by
 /// [`Leases::limiter`](crate::Leases::limiter).
@@ -77,7 +77,7 @@ use crate::model::{Error, Key, Permit, Quota};
 /// }
 /// match limiter.try_permit().await? {
 ///     PermitAttempt::Granted(_) => println!("call now"),
-///     PermitAttempt::Full { retry_in } => println!("try again in {retry_in:?}"),
+///     PermitAttempt::Full { retry_in, .. } => println!("try again in {retry_in:?}"),
 /// }
 /// # Ok(())
 /// # }
@@ -145,7 +145,7 @@ impl Limiter {
     /// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(1));
     /// match limiter.try_permit().await? {
     ///     PermitAttempt::Granted(_) => println!("call now"),
-    ///     PermitAttempt::Full { retry_in } => println!("try again in {retry_in:?}"),
+    ///     PermitAttempt::Full { retry_in, .. } => println!("try again in {retry_in:?}"),
     /// }
     /// # Ok(())
     /// # }
@@ -179,7 +179,9 @@ impl Limiter {
     pub async fn try_permits(&self, permits: u32) -> Result<PermitAttempt, Error> {
         match self.permits(permits).wait_for(Duration::ZERO).await {
             Ok(permit) => Ok(PermitAttempt::Granted(permit)),
-            Err(Error::LimitReached { retry_in, .. }) => Ok(PermitAttempt::Full { retry_in }),
+            Err(Error::LimitReached { retry_in, left, .. }) => {
+                Ok(PermitAttempt::Full { retry_in, left })
+            }
             Err(error) => Err(error),
         }
     }
@@ -216,6 +218,8 @@ pub enum PermitAttempt {
         /// How long it takes until there can be enough permits, by the last answer of the server. Other callers may
         /// take them first.
         retry_in: Duration,
+        /// What is left of the limiter, by the same answer.
+        left: PermitsLeft,
     },
 }
 

@@ -34,7 +34,7 @@ pub use self::{
     lock_state::{Held, LockState},
     mode::Mode,
     place::Place,
-    quota::{Permit, Quota, WindowKind},
+    quota::{Permit, PermitsLeft, Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},
     tick::{Done, LastDone, Tick, TickKind},
 };

@@ -113,7 +113,7 @@ pub use self::{
         a_full_limiter_says_so, a_limiter_and_a_lock_may_have_one_key,
         a_limiter_with_other_terms_goes_on, a_purge_forgets_no_window_that_counts,
         a_repeated_request_takes_its_permits_once, a_smaller_burst_gives_nothing_back,
-        a_window_never_has_more_permits_than_its_limit,
+        a_window_never_has_more_permits_than_its_limit, an_answer_says_what_is_left,
         permits_that_belong_together_are_granted_together, smooth_permits_come_one_after_the_other,
         waiting_tasks_get_what_the_windows_have,
     },
@@ -228,6 +228,7 @@ macro_rules! conformance_suite {
             racing_batches_share_no_key
             a_window_never_has_more_permits_than_its_limit
             permits_that_belong_together_are_granted_together
+            an_answer_says_what_is_left
             a_repeated_request_takes_its_permits_once
             smooth_permits_come_one_after_the_other
             a_smaller_burst_gives_nothing_back

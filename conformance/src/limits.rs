@@ -137,7 +137,7 @@ async fn ask_for_windows(clients: &Clients, window: Duration) -> Result<Asked, V
                 let begin = Instant::now();
                 match store.permit(&ask(&key, quota, 1)).await? {
                     PermitAnswer::Granted { granted_at, .. } => windows.lock().count(granted_at, 1),
-                    PermitAnswer::Full { retry_in } => {
+                    PermitAnswer::Full { retry_in, .. } => {
                         // A request that is carried out after a later one may get the time of the window after its own.
                         let longest = window + begin.elapsed();
                         ensure!(
@@ -186,9 +186,35 @@ pub async fn permits_that_belong_together_are_granted_together(clients: &Clients
     ensure!(four == 4, "{four} of four that are left were granted");
     let answer = store.permit(&ask(&key, quota, 1).up_to(9)).await?;
     ensure!(
-        matches!(answer, PermitAnswer::Full { retry_in } if retry_in <= ENDLESS),
+        matches!(answer, PermitAnswer::Full { retry_in, .. } if retry_in <= ENDLESS),
         "nothing is left: {answer:?}"
     );
+    Ok(())
+}
+
+/// An answer says how many permits are left, and when all of them are back. A refusal takes none.
+pub async fn an_answer_says_what_is_left(clients: &Clients) -> Outcome {
+    let windows = fixed(LIMIT, ENDLESS)?;
+    for (quota, most) in [(windows, LIMIT), (windows.smooth(4)?, 4)] {
+        let key = fresh_key("left")?;
+        for (store, permits, remaining) in [
+            (&clients.first, 3, most - 3),
+            (&clients.second, most, most - 3),
+            (&clients.second, most - 3, 0),
+            (&clients.first, 1, 0),
+        ] {
+            let answer = store.permit(&ask(&key, quota, permits)).await?;
+            let (PermitAnswer::Granted { left, .. } | PermitAnswer::Full { left, .. }) = answer;
+            ensure!(
+                (left.limit, left.remaining) == (most, remaining),
+                "{remaining} of {most} are left: {answer:?}"
+            );
+            ensure!(
+                !left.reset_in.is_zero() && left.reset_in <= ENDLESS,
+                "all are back in {ENDLESS:?} at the latest: {answer:?}"
+            );
+        }
+    }
     Ok(())
 }
 
@@ -231,7 +257,7 @@ pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outco
                 ensure!(permits <= 2, "{permits} at once with a burst of 2");
                 granted_at.extend((0..permits).map(|_| at));
             }
-            PermitAnswer::Full { retry_in } => {
+            PermitAnswer::Full { retry_in, .. } => {
                 ensure!(
                     !retry_in.is_zero() && retry_in <= spaced,
                     "a permit comes every {spaced:?}, the next in {retry_in:?}"
@@ -399,7 +425,7 @@ pub async fn a_full_limiter_says_so(clients: &Clients) -> Outcome {
     let limiter = leases.limiter(&key, 2, ENDLESS);
     limiter.permits(2).await?;
     match limiter.try_permit().await? {
-        PermitAttempt::Full { retry_in } => ensure!(
+        PermitAttempt::Full { retry_in, .. } => ensure!(
             !retry_in.is_zero() && retry_in <= ENDLESS,
             "come back in {retry_in:?}"
         ),

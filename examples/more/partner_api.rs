@@ -112,7 +112,7 @@ async fn only_if_there_is_room(limiter: &Limiter) -> Result<()> {
             call_partner(&permit).await;
             println!("there was room for one more");
         }
-        PermitAttempt::Full { retry_in } => {
+        PermitAttempt::Full { retry_in, .. } => {
             println!("no room for one more, there is in {retry_in:.0?}");
         }
     }

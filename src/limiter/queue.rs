@@ -16,12 +16,11 @@ mod tests;
 
 use std::{collections::VecDeque, time::Duration};
 
-use chrono::{DateTime, Utc};
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{Error, Key, Permit, PermitId, Quota},
+    model::{Error, Key, Permit, PermitId, PermitsLeft, Quota},
     retry::{self, SHORTEST_PAUSE, TRIES},
 };
 
@@ -96,6 +95,9 @@ struct Exhausted {
     certain: Instant,
     /// When the next request is sent, unless the wait of a caller ends before, but not before `certain`.
     next_request: Instant,
+    left: PermitsLeft,
+    /// When all permits are back if nobody takes any, counted from the same instant as `certain`.
+    reset: Instant,
 }
 
 /// A request that is not answered yet, perhaps sent several times.
@@ -166,13 +168,15 @@ impl PermitQueue {
     }
 
     fn refusal(&self, full: Exhausted, caller: &PermitCaller, now: Instant) -> Error {
+        let until = |time: Instant| time.saturating_duration_since(now).max(SHORTEST_PAUSE);
         Error::LimitReached {
             key: self.key.clone(),
             waited: now.saturating_duration_since(caller.since),
-            retry_in: full
-                .certain
-                .saturating_duration_since(now)
-                .max(SHORTEST_PAUSE),
+            retry_in: until(full.certain),
+            left: PermitsLeft {
+                reset_in: until(full.reset),
+                ..full.left
+            },
         }
     }
 
@@ -249,15 +253,18 @@ impl PermitQueue {
             return;
         };
         let is_last = attempt.sent <= sent;
-        let retry_in = match outcome {
-            Ok(PermitAnswer::Full { retry_in }) if is_last => retry_in.max(SHORTEST_PAUSE),
+        let (retry_in, left) = match outcome {
+            Ok(PermitAnswer::Full { retry_in, left }) if is_last => {
+                (retry_in.max(SHORTEST_PAUSE), left)
+            }
             Ok(PermitAnswer::Granted {
                 permits,
                 granted_at,
                 retry_in,
+                left,
             }) => {
-                self.hand_out(permits, granted_at);
-                retry_in
+                self.hand_out(permits, |permits| Permit::new(permits, granted_at, left));
+                (retry_in, left)
             }
             // A request that was given up has failed before.
             Err(error) if is_last && attempt.error.is_none() => {
@@ -273,6 +280,8 @@ impl PermitQueue {
             certain,
             // It is counted from the same instant as `certain`, because it takes about as long to arrive as this one.
             next_request: retry::after_refill(certain, refill, now, chance),
+            left,
+            reset: retry::wait_end(sent, left.reset_in.max(retry_in)),
         };
         let is_full = !retry_in.is_zero();
         self.full = is_full.then_some(full);
@@ -303,12 +312,11 @@ impl PermitQueue {
     }
 
     /// Hands out permits in the order of the callers. Permits that no caller takes are lost.
-    fn hand_out(&mut self, mut left: u32, granted_at: DateTime<Utc>) {
+    fn hand_out(&mut self, mut left: u32, permit: impl Fn(u32) -> Permit) {
         while self.first().is_some_and(|first| first.permits <= left)
             && let Some(PermitCaller { permits, reply, .. }) = self.callers.pop_front()
         {
-            let permit = Permit::new(permits, granted_at);
-            if reply.send(Ok(permit)).is_ok() {
+            if reply.send(Ok(permit(permits))).is_ok() {
                 left -= permits;
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Key, PermitId, Quota};
+use crate::model::{Key, PermitId, PermitsLeft, Quota};
 
 /// A request of [`Store::permit`](crate::Store::permit).
 #[derive(Clone, Debug)]
@@ -54,10 +54,14 @@ pub enum PermitAnswer {
         granted_at: DateTime<Utc>,
         /// How long it takes until the permits for one more caller are back; zero if they are there already.
         retry_in: Duration,
+        /// What is left after the grant.
+        left: PermitsLeft,
     },
     /// The limiter has no room for the permits of one caller. Nothing was written.
     Full {
         /// How long it takes until they are back, counted from the time of the server when it answered.
         retry_in: Duration,
+        /// What is left: fewer permits than one caller wants.
+        left: PermitsLeft,
     },
 }

@@ -12,6 +12,7 @@ use super::{
     key::Key,
     limits::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW},
     lock_state::Held,
+    quota::PermitsLeft,
     tick::{Done, Tick},
 };
 
@@ -403,6 +404,8 @@ pub enum Error {
         waited: Duration,
         /// How long it takes until the permits can be back, by the last answer of the server.
         retry_in: Duration,
+        /// What is left of the limiter, by the same answer.
+        left: PermitsLeft,
     },
 
     /// [`Leases::close`](crate::Leases::close) was called. This handle acquires nothing any more.

@@ -151,7 +151,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::{Cause, Key};
+    use crate::model::{Cause, Key, PermitsLeft};
 
     /// The table is written out, because applications decide by it.
     #[test]
@@ -210,6 +210,11 @@ mod tests {
                     key: key(),
                     waited,
                     retry_in,
+                    left: PermitsLeft {
+                        limit: 1,
+                        remaining: 0,
+                        reset_in: retry_in,
+                    },
                 },
                 true,
                 false,

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use super::decision::Decision;
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{LimiterRecord, Quota, WindowKind, after, between},
+    model::{LimiterRecord, PermitsLeft, Quota, WindowKind, after, between},
 };
 
 /// How far a server's clock may step back. Within this bound, a limiter uses the time of its newest grant as the time
@@ -66,6 +66,7 @@ pub fn answer_permit(
             permits: u32::try_from(record.granted).unwrap_or(u32::MAX),
             granted_at: record.granted_at,
             retry_in: usage.wait(&request.quota, request.permits),
+            left: usage.left(&request.quota),
         }
     } else {
         usage.full(request)
@@ -146,8 +147,20 @@ impl QuotaUse {
     /// again. So it says at least a millisecond.
     fn full(&self, request: &PermitRequest) -> PermitAnswer {
         let retry_in = self.wait(&request.quota, request.permits);
-        PermitAnswer::Full {
-            retry_in: retry_in.max(Duration::from_millis(1)),
+        let retry_in = retry_in.max(Duration::from_millis(1));
+        let mut left = self.left(&request.quota);
+        left.remaining = left.remaining.min(request.permits.saturating_sub(1));
+        left.reset_in = left.reset_in.max(retry_in);
+        PermitAnswer::Full { retry_in, left }
+    }
+
+    /// What is left of a quota, and when all of it is free again.
+    fn left(&self, quota: &Quota) -> PermitsLeft {
+        let limit = quota.most_at_once();
+        PermitsLeft {
+            limit,
+            remaining: u32::try_from(self.room(quota)).unwrap_or(0).min(limit),
+            reset_in: self.wait(quota, limit),
         }
     }
 

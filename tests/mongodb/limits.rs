@@ -214,7 +214,7 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
             let id = id_of(second.window());
             collection.update_one(id.clone(), change).await.unwrap();
             match store.permit(&ask(second)).await.unwrap() {
-                PermitAnswer::Full { retry_in } => {
+                PermitAnswer::Full { retry_in, .. } => {
                     assert!(full && retry_in <= Duration::from_secs(6), "{retry_in:?}");
                 }
                 PermitAnswer::Granted { granted_at, .. } => {

@@ -68,6 +68,7 @@ pub enum Fault {
     PermitsNotAtomic,
     PermitsWithoutWindow,
     RepeatedPermitsCount,
+    LeftBeforeTheGrant,
     PermitsInPart,
     SmoothIsFixed,
     SmallBurstsGiveBack,

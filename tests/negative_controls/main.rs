@@ -110,6 +110,8 @@ controls! {
         a_window_never_has_more_permits_than_its_limit, waiting_tasks_get_what_the_windows_have;
     a_repeated_request_for_permits_that_counts: RepeatedPermitsCount is caught by
         a_repeated_request_takes_its_permits_once;
+    what_was_left_before_the_grant: LeftBeforeTheGrant is caught by
+        an_answer_says_what_is_left;
     permits_of_which_a_part_is_granted: PermitsInPart is caught by
         permits_that_belong_together_are_granted_together;
     a_smooth_limiter_with_windows: SmoothIsFixed is caught by

@@ -254,7 +254,7 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
         // The answer to an inspection of this lock has the server's time.
         granted(&store, &super::ask()).await;
         let (full_at, retry_in) = until_quick(async || match ask_ahead(LITTLE_MS).await {
-            (full_at, PermitAnswer::Full { retry_in }) => Some((full_at, retry_in)),
+            (full_at, PermitAnswer::Full { retry_in, .. }) => Some((full_at, retry_in)),
             (full_at, PermitAnswer::Granted { granted_at, .. }) => {
                 // In the window of that grant, and before it, no permit was left.
                 let window = |millis: i64| millis.div_euclid(WINDOW_MS);
@@ -266,7 +266,7 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
         let longest = Duration::from_millis((LITTLE_MS + WINDOW_MS) as u64);
         assert!(retry_in <= longest, "{retry_in:?} of {full_at}");
         match ask_ahead(FAR_MS).await {
-            (_, PermitAnswer::Full { retry_in }) => panic!("full for {retry_in:?}"),
+            (_, PermitAnswer::Full { retry_in, .. }) => panic!("full for {retry_in:?}"),
             (full_at, PermitAnswer::Granted { granted_at, .. }) => {
                 assert!(granted_at.timestamp_millis() < full_at);
             }

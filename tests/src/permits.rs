@@ -121,7 +121,7 @@ fn days(answer: PermitAnswer, quota: &Quota) -> (Option<u32>, u64) {
         PermitAnswer::Granted {
             permits, retry_in, ..
         } => (Some(permits), days(retry_in)),
-        PermitAnswer::Full { retry_in } => (None, days(retry_in)),
+        PermitAnswer::Full { retry_in, .. } => (None, days(retry_in)),
     }
 }
 

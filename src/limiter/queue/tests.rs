@@ -10,13 +10,22 @@ use tokio::{
 use super::{PermitCaller, PermitOutcome, PermitQueue, Step};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{Cause, Error, Key, Quota},
+    model::{Cause, Error, Key, PermitsLeft, Quota},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What an answer says of ten permits, none of which is left. All are back a second after the next one.
+fn left(retry_in: Duration) -> PermitsLeft {
+    PermitsLeft {
+        limit: 10,
+        remaining: 0,
+        reset_in: retry_in + SECOND,
+    }
+}
 
 struct Bench {
     queue: PermitQueue,
@@ -134,12 +143,14 @@ impl Bench {
             permits,
             granted_at,
             retry_in,
+            left: left(retry_in),
         };
         self.complete(request, self.now, Ok(answer));
     }
 
     fn full(&mut self, request: &PermitRequest, sent: Instant, retry_in: Duration) {
-        self.complete(request, sent, Ok(PermitAnswer::Full { retry_in }));
+        let left = left(retry_in);
+        self.complete(request, sent, Ok(PermitAnswer::Full { retry_in, left }));
     }
 
     fn fail(&mut self, request: &PermitRequest) {
@@ -360,6 +371,28 @@ fn the_turn_counts_from_the_sending() {
     bench.now += SECOND;
     bench.full(&request, sent, SECOND / 100);
     assert_eq!(bench.wait(), Some(2_501));
+}
+
+#[test]
+fn what_is_left_ages_with_the_answer_that_said_it() {
+    let mut bench = Bench::new();
+    let [mut first] = bench.waiting(1);
+    let request = bench.send();
+    bench.granted(&request, 1, 2 * SECOND);
+    let granted = first.outcome().unwrap().unwrap();
+    assert_eq!(granted.left(), left(2 * SECOND));
+    bench.now += SECOND / 2;
+    let refused = bench.enter(1, Until::Answered).outcome();
+    let Some(Err(Error::LimitReached {
+        retry_in,
+        left: then,
+        ..
+    })) = refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(retry_in, 3 * SECOND / 2);
+    assert_eq!(then, left(retry_in));
 }
 
 #[test]

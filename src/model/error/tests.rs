@@ -113,6 +113,11 @@ fn a_message_is_a_sentence_whatever_it_quotes() {
             key: key.clone(),
             waited,
             retry_in: waited,
+            left: PermitsLeft {
+                limit: 1,
+                remaining: 0,
+                reset_in: waited,
+            },
         },
         Error::Lost {
             key: key.clone(),

@@ -54,7 +54,7 @@ impl Limited {
 
     fn wait(&mut self, quota: Quota, at: i64) -> i64 {
         match self.ask(&ask(quota), at) {
-            PermitAnswer::Full { retry_in } => retry_in.as_millis() as i64,
+            PermitAnswer::Full { retry_in, .. } => retry_in.as_millis() as i64,
             granted => panic!("{granted:?}"),
         }
     }
@@ -70,6 +70,40 @@ fn a_window_has_its_permits_and_the_next_one_has_them_again() {
         [1_000, 1_500, 1_999].map(|at| limited.take(quota, 1, at)),
         [1, 1, 0]
     );
+}
+
+fn left_of(answer: &PermitAnswer) -> PermitsLeft {
+    match answer {
+        PermitAnswer::Granted { left, .. } | PermitAnswer::Full { left, .. } => *left,
+    }
+}
+
+#[test]
+fn an_answer_says_what_is_left_and_when_all_is_back() {
+    let left = |limited: &mut Limited, quota, permits, at| {
+        let mut request = ask(quota);
+        request.permits = permits;
+        let PermitsLeft {
+            limit,
+            remaining,
+            reset_in,
+        } = left_of(&limited.ask(&request, at));
+        (limit, remaining, reset_in.as_millis())
+    };
+    let (mut limited, quota) = (Limited::default(), fixed(10, SECOND));
+    assert_eq!(left(&mut limited, quota, 3, 100), (10, 7, 900));
+    // A refusal takes nothing.
+    assert_eq!(left(&mut limited, quota, 8, 200), (10, 7, 800));
+    assert_eq!(left(&mut limited, quota, 7, 300), (10, 0, 700));
+    // With a lower limit there are fewer than none.
+    assert_eq!(left(&mut limited, fixed(5, SECOND), 1, 400), (5, 0, 600));
+    assert_eq!(left(&mut limited, quota, 1, 1_000), (10, 9, 1_000));
+
+    let (mut limited, quota) = (Limited::default(), fixed(10, SECOND).smooth(3).unwrap());
+    assert_eq!(left(&mut limited, quota, 2, 0), (3, 1, 200));
+    assert_eq!(left(&mut limited, quota, 2, 50), (3, 1, 150));
+    assert_eq!(left(&mut limited, quota, 2, 100), (3, 0, 300));
+    assert_eq!(left(&mut limited, quota, 1, 1_000), (3, 2, 100));
 }
 
 #[test]
@@ -92,7 +126,17 @@ fn a_repeated_request_is_granted_once_and_only_in_its_window() {
     let (mut limited, quota) = (Limited::default(), fixed(2, SECOND));
     let request = ask(quota);
     let first = limited.ask(&request, 0);
-    assert_eq!(limited.ask(&request, 900), first);
+    let repeated = limited.ask(&request, 900);
+    assert_eq!(left_of(&repeated).reset_in, Duration::from_millis(100));
+    let has_granted = |answer: &PermitAnswer| match answer {
+        PermitAnswer::Granted {
+            permits,
+            granted_at,
+            ..
+        } => Some((*permits, *granted_at)),
+        PermitAnswer::Full { .. } => None,
+    };
+    assert_eq!(has_granted(&repeated), has_granted(&first));
     assert_eq!(limited.take(quota, 1, 950), 1);
     assert_eq!(limited.take(quota, 1, 960), 0);
     // If the window of the first grant is over, the repeated request gets a new grant.
@@ -191,7 +235,7 @@ fn another_limit_or_burst_never_blocks_for_longer_than_a_window() {
             assert_eq!(limited.take(before, all, 500), all);
             let at = match limited.ask(&ask(after), 500) {
                 PermitAnswer::Granted { .. } => continue,
-                PermitAnswer::Full { retry_in } => {
+                PermitAnswer::Full { retry_in, .. } => {
                     assert!(retry_in <= after.window(), "{before:?}, {after:?}");
                     500 + retry_in.as_millis() as i64
                 }
@@ -256,7 +300,7 @@ fn a_document_is_not_over_before_what_it_says_is() {
         limited.take(quota, all, 999);
         let mut request = ask(quota);
         request.permits = all;
-        let PermitAnswer::Full { retry_in } = limited.ask(&request, 999) else {
+        let PermitAnswer::Full { retry_in, .. } = limited.ask(&request, 999) else {
             panic!("nothing is left");
         };
         let record = limited.0.unwrap();

@@ -56,7 +56,12 @@ impl BrokenStore {
             (Fault::RepeatedPermitsCount, Some(record)) => record.last = PermitId::random(),
             _ => {}
         }
-        let decision = rules::permit(record.as_ref(), &request, now);
+        let mut decision = rules::permit(record.as_ref(), &request, now);
+        if self.is(Fault::LeftBeforeTheGrant)
+            && let PermitAnswer::Granted { permits, left, .. } = &mut decision.answer
+        {
+            left.remaining += *permits;
+        }
         if let Write::Put(record) = decision.write {
             self.limiters.lock().insert(series, record);
         }

@@ -254,7 +254,7 @@ async fn asked_for(
 ) -> Told {
     match store.permit(&kind.named(id, permits).up_to(times)).await {
         Ok(PermitAnswer::Granted { permits, .. }) => Told::Granted(permits),
-        Ok(PermitAnswer::Full { retry_in }) if retry_in > Duration::ZERO => Told::Full,
+        Ok(PermitAnswer::Full { retry_in, .. }) if retry_in > Duration::ZERO => Told::Full,
         Err(Error::NotALimiter { .. }) => Told::NoLimiter,
         Err(Error::UnsupportedSchema { .. }) => Told::OtherVersion,
         other => Told::Failed(format!("{other:?}")),
