@@ -11,6 +11,7 @@ mod key;
 mod limits;
 mod lock_state;
 mod mode;
+mod permit;
 mod place;
 mod quota;
 mod record;
@@ -33,8 +34,9 @@ pub use self::{
     },
     lock_state::{Held, LockState},
     mode::Mode,
+    permit::{Permit, PermitsLeft},
     place::Place,
-    quota::{Permit, PermitsLeft, Quota, WindowKind},
+    quota::{Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},
     tick::{Done, LastDone, Tick, TickKind},
 };

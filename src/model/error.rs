@@ -12,7 +12,7 @@ use super::{
     key::Key,
     limits::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW},
     lock_state::Held,
-    quota::PermitsLeft,
+    permit::PermitsLeft,
     tick::{Done, Tick},
 };
 
