@@ -54,12 +54,18 @@ pub fn table(locks: &[LockState]) -> String {
         let header = HEADER.get(column).map_or(0, |name| name.width());
         cells.fold(header, |widest, cell| widest.max(cell.width()))
     };
-    let mut widths = std::array::from_fn(width);
+    let natural: [usize; 7] = std::array::from_fn(width);
+    let (mut widths, mut padding) = (natural, PADDING);
     // If the width is unknown or small, the terminal breaks the lines better than the table does.
     if let Some(columns) = table.width().filter(|columns| *columns >= NARROW) {
-        let between = HEADER.len() * usize::from(PADDING.0 + PADDING.1);
-        let available = usize::from(columns).saturating_sub(between);
-        widths = columns::fit(widths, MAY_BE_CUT, available);
+        let left = |padding: u16| {
+            let between = HEADER.len() * usize::from(padding);
+            usize::from(columns).saturating_sub(between)
+        };
+        if natural.iter().sum::<usize>() > left(padding) {
+            padding = NARROW_PADDING;
+            widths = columns::fit(natural, MAY_BE_CUT, left(padding));
+        }
     }
     for row in rows {
         let cut = |(text, width): (&String, _)| columns::cut(text, width).into_owned();
@@ -73,13 +79,15 @@ pub fn table(locks: &[LockState]) -> String {
         }));
     }
     for column in table.column_iter_mut() {
-        column.set_padding(PADDING);
+        column.set_padding((0, padding));
     }
     table.trim_fmt()
 }
 
-/// The space before and after each cell.
-const PADDING: (u16, u16) = (0, 1);
+/// The space after each cell. A program can split a line where there are two spaces.
+const PADDING: u16 = 2;
+/// The same in a table that is cut.
+const NARROW_PADDING: u16 = 1;
 
 /// The rows of a lock: its holders, its newest done tick, and the processes that wait.
 fn rows(lock: &LockState) -> Vec<Row> {
