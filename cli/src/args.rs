@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, global = true, env = "LEASEHOLD_STORE", hide_env_values = true, value_name = "ADDRESS", long_help = STORE)]
     pub store: Option<String>,
 
-    /// Write what the library does to standard error: requests, waits, renewals, and the causes of errors
+    /// Write what the library does to standard error
     #[arg(long, short, global = true)]
     pub verbose: bool,
 

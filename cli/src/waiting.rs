@@ -39,7 +39,7 @@ pub async fn tell(run: &Run, leases: &Leases) {
 }
 
 /// Who holds the key, and how many processes come before the one of this owner. `None` if it is the next to get a free
-/// key.
+/// key. Of several processes of this owner nobody can tell which one this is, so the first of them counts.
 fn described(lock: &LockState, owner: &str) -> Option<String> {
     let place = lock.waiters.iter().position(|it| &*it.owner == owner);
     let ahead = place.unwrap_or(lock.waiters.len());

@@ -10,8 +10,8 @@ const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]], \
 
 /// Why no store can be opened at an address.
 ///
-/// No error repeats an address, because it may contain a password: hosts are named, and users, passwords and keys are
-/// not.
+/// No error repeats an address with a user or with options, because it may contain a password: hosts are named, and
+/// users, passwords and keys are not.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {

@@ -17,9 +17,10 @@ const PORTS: [(&str, &str); 2] = [("27017", "mongodb://"), ("9200", "http://")];
 /// The usual endings of the names of files.
 const FILES: [&str; 3] = [".db", ".sqlite", ".sqlite3"];
 
-/// The address that was probably meant. `None` if that is not clear, or if the text may contain a password.
+/// The address that was probably meant. `None` if that is not clear, or if the text may contain a password: with a user, or
+/// in an option.
 pub(super) fn meant(text: &str) -> Option<String> {
-    if text.contains(['@', '\n']) || text.len() > 100 {
+    if text.contains(['@', '?', '\n']) || text.len() > 100 {
         return None;
     }
     let renamed = |(wrong, right): &(&str, &str)| {
@@ -77,7 +78,14 @@ mod tests {
 
     #[test]
     fn a_text_that_may_have_a_password_is_not_repeated() {
-        assert_eq!(meant("mongo://me:hunter2@db"), None);
-        assert_eq!(meant("me:hunter2@db:27017"), None);
+        for text in [
+            "mongo://me:hunter2@db",
+            "me:hunter2@db:27017",
+            "es://db:9200/locks?apiKey=hunter2",
+            "db:9200/locks?apiKey=hunter2",
+            "mongo://db/app?tlsCertificateKeyFilePassword=hunter2",
+        ] {
+            assert_eq!(meant(text), None, "{text}");
+        }
     }
 }

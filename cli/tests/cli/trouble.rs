@@ -471,4 +471,5 @@ fn what_the_library_does_is_shown_on_request() {
     for event in ["acquired", "released", "job"] {
         assert!(said.contains(event), "{said}");
     }
+    assert!(!said.contains('\u{1b}'), "it is no terminal: {said}");
 }
