@@ -17,15 +17,20 @@ const PORTS: [(&str, &str); 2] = [("27017", "mongodb://"), ("9200", "http://")];
 /// The usual endings of the names of files.
 const FILES: [&str; 3] = [".db", ".sqlite", ".sqlite3"];
 
-/// The address that was probably meant. `None` if that is not clear, or if the text may contain a password: with a user, or
-/// in an option.
+/// The address that was probably meant. `None` if that is not clear, or if the text may contain a password: with a user, in
+/// an option, or where a port should be.
 pub(super) fn meant(text: &str) -> Option<String> {
-    if text.contains(['@', '?', '\n']) || text.len() > 100 {
+    let may_be_secret = |c: char| !(c.is_alphanumeric() || "/.:,-_+[] ".contains(c));
+    if text.contains(may_be_secret) || text.len() > 100 {
         return None;
     }
     let renamed = |(wrong, right): &(&str, &str)| {
         let rest = text.strip_prefix(wrong)?;
-        Some(format!("{right}{rest}"))
+        let is_plain = match *right {
+            "file:" => !rest.contains(':'),
+            _ => has_ports(rest),
+        };
+        is_plain.then(|| format!("{right}{rest}"))
     };
     if let Some(renamed) = SCHEMES.iter().find_map(renamed) {
         return Some(renamed);
@@ -33,16 +38,27 @@ pub(super) fn meant(text: &str) -> Option<String> {
     if text.contains("://") {
         return None;
     }
-    let begins_like_a_path = ["/", "./", "../", "~/"]
-        .iter()
-        .any(|it| text.starts_with(it));
+    let begins_like_a_path = ["/", "./", "../"].iter().any(|it| text.starts_with(it));
     if begins_like_a_path || FILES.iter().any(|it| text.ends_with(it)) {
-        return Some(format!("file:{text}"));
+        return (!text.contains(':')).then(|| format!("file:{text}"));
     }
     let (host, rest) = text.split_once(':')?;
     let port = rest.split(['/', ',']).next()?;
     let (_, scheme) = PORTS.iter().find(|(known, _)| *known == port)?;
-    (!host.is_empty()).then(|| format!("{scheme}{text}"))
+    (!host.is_empty() && has_ports(text)).then(|| format!("{scheme}{text}"))
+}
+
+/// Whether nothing but the numbers of ports follows the hosts of `HOST[:PORT],…/…`: no password.
+fn has_ports(rest: &str) -> bool {
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_port = |text: &str| text.chars().all(|c| c.is_ascii_digit());
+    let is_host = |host: &str| {
+        let after_ipv6 = host.rsplit_once(']').map_or(host, |(_, port)| port);
+        after_ipv6
+            .split_once(':')
+            .is_none_or(|(_, port)| is_port(port))
+    };
+    !path.contains(':') && hosts.split(',').all(is_host)
 }
 
 #[cfg(test)]
@@ -84,6 +100,15 @@ mod tests {
             "es://db:9200/locks?apiKey=hunter2",
             "db:9200/locks?apiKey=hunter2",
             "mongo://db/app?tlsCertificateKeyFilePassword=hunter2",
+            "mongo://me:hunter2%40db/app",
+            "mongo://me:hunter2/locks.db",
+            "elastic://me:hunter2/locks.db",
+            "me:hunter2/locks.db",
+            "sqlite:me:hunter2",
+            "mongo://h/a#k=hunter2",
+            "mongo://h/me:hunter2",
+            "h:27017,me:hunter2",
+            "~/hunter2.db",
         ] {
             assert_eq!(meant(text), None, "{text}");
         }
