@@ -263,7 +263,10 @@ impl PermitQueue {
                 retry_in,
                 left,
             }) => {
-                self.hand_out(permits, |permits| Permit::new(permits, granted_at, left));
+                self.hand_out(permits, |permits, later| {
+                    let remaining = left.remaining.saturating_add(later);
+                    Permit::new(permits, granted_at, PermitsLeft { remaining, ..left })
+                });
                 (retry_in, left)
             }
             // A request that was given up has failed before.
@@ -311,12 +314,21 @@ impl PermitQueue {
         self.tell(now, |_, it| gets_error(it).then(|| error.clone()));
     }
 
-    /// Hands out permits in the order of the callers. Permits that no caller takes are lost.
-    fn hand_out(&mut self, mut left: u32, permit: impl Fn(u32) -> Permit) {
+    /// Hands out permits in the order of the callers. Permits that no caller takes are lost. A permit is made of its
+    /// number, and of how many the callers behind it take.
+    fn hand_out(&mut self, granted: u32, permit: impl Fn(u32, u32) -> Permit) {
+        let callers = self.callers.iter().filter(|it| !it.reply.is_closed());
+        let after = |left: &mut u32, it: &PermitCaller| {
+            *left = left.checked_sub(it.permits)?;
+            Some(*left)
+        };
+        let lost = callers.scan(granted, after).last().unwrap_or(granted);
+        let mut left = granted;
         while self.first().is_some_and(|first| first.permits <= left)
             && let Some(PermitCaller { permits, reply, .. }) = self.callers.pop_front()
         {
-            if reply.send(Ok(permit(permits))).is_ok() {
+            let later = (left - permits).saturating_sub(lost);
+            if reply.send(Ok(permit(permits, later))).is_ok() {
                 left -= permits;
             }
         }

@@ -59,8 +59,9 @@ impl Permit {
         self.granted_at
     }
 
-    /// What was left of the limiter after the request that was granted. The request may have been for other tasks of
-    /// this process too.
+    /// What was left of the limiter after these permits. If the request was for further tasks of this process, each of
+    /// them has fewer [`remaining`](PermitsLeft::remaining) than the one before, and
+    /// [`reset_in`](PermitsLeft::reset_in) counts the permits of all.
     pub fn left(&self) -> PermitsLeft {
         self.left
     }

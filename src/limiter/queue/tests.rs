@@ -209,6 +209,25 @@ fn what_those_who_left_do_not_take_is_for_the_next() {
     assert_eq!(bench.wait(), None, "nobody is left");
 }
 
+/// One request is for several callers, so its answer has what is left after the last of them.
+#[test]
+fn each_is_told_what_is_left_after_its_own_permits() {
+    let remaining = |caller: &mut Caller| caller.outcome().unwrap().unwrap().left().remaining;
+    let mut bench = Bench::new();
+    let mut callers = bench.waiting::<3>(2);
+    let request = bench.send();
+    assert_eq!(request.times, 3);
+    bench.granted(&request, 6, SECOND);
+    assert_eq!(callers.each_mut().map(remaining), [4, 2, 0]);
+    // Those that nobody takes are lost, so they are not left.
+    let [mut first, second, third] = bench.waiting(1);
+    bench.now += SECOND * 2;
+    let request = bench.send();
+    drop((second, third));
+    bench.granted(&request, 3, SECOND);
+    assert_eq!(remaining(&mut first), 0);
+}
+
 #[test]
 fn an_answer_is_handed_out_once() {
     let mut bench = Bench::new();
