@@ -186,6 +186,44 @@ impl Limiter {
         }
     }
 
+    /// Reads what is left, and takes nothing. Other callers may take permits before the next request of this one, so
+    /// [`try_permit`](Limiter::try_permit) may be refused all the same.
+    ///
+    /// It is one read, and does not disturb the tasks of this process that wait. (In the classic dialect of MongoDB it
+    /// also writes the time of the request to the document, if there is one.)
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(3_600));
+    /// limiter.permits(3).await?;
+    /// let left = limiter.peek().await?;
+    /// println!("{} of {} are left, all are back in {:?}", left.remaining, left.limit, left.reset_in);
+    /// # assert_eq!(left.remaining, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// An error whose name begins with `Invalid` for bad input; [`Error::NotALimiter`] and [`Error::UnsupportedSchema`]
+    /// if the document is not a limiter that this version can read; otherwise the error of the store, or
+    /// [`Error::TimedOut`] after the [`call_timeout`](crate::LeasesBuilder::call_timeout). The request is sent once, and
+    /// not repeated after an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn peek(&self) -> Result<PermitsLeft, Error> {
+        match &self.queue {
+            Ok(queue) => queue.peek().await,
+            Err(error) => Err(error.clone()),
+        }
+    }
+
     /// Waits for a permit.
     ///
     /// Await the returned builder: it resolves to a [`Permit`]. [`TakePermit`] lists the errors, and has an example.

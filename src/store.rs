@@ -55,7 +55,7 @@ pub use crate::{
     },
 };
 use crate::{
-    model::{Error, Key, LockState},
+    model::{Error, Key, LockState, PermitsLeft},
     rules,
 };
 
@@ -121,7 +121,7 @@ use crate::{
 /// ```
 /// use std::{sync::atomic::{AtomicU64, Ordering}, time::Duration};
 /// use async_trait::async_trait;
-/// use leasehold::{Error, Key, Leases, LockState, MemoryStore, Store, store::*};
+/// use leasehold::{Error, Key, Leases, LockState, MemoryStore, PermitsLeft, Store, store::*};
 ///
 /// #[derive(Debug, Default)]
 /// struct Counting {
@@ -167,6 +167,9 @@ use crate::{
 /// #     }
 /// #     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
 /// #         self.store.permit(request).await
+/// #     }
+/// #     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+/// #         self.store.peek(key, quota).await
 /// #     }
 /// #     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
 /// #         self.store.purge(retention).await
@@ -264,6 +267,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Limiters of one key whose windows differ in length or kind are counted separately.
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error>;
+
+    /// What the limiter of this key has left for requests with this quota ([`rules::peek`]). It is one read, which takes
+    /// nothing: a limiter without a document has all of its permits, and gets no document.
+    ///
+    /// # Errors
+    ///
+    /// As for [`permit`](Store::permit), [`Error::NotALimiter`] and [`Error::UnsupportedSchema`] for a document that is
+    /// no limiter of a known version.
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error>;
 
     /// Removes each lock that has had no live holder for `retention`, and whose fence the clock passed that long ago
     /// ([`rules::remove_expired`]), and each limiter that has limited no request for that

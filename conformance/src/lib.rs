@@ -111,11 +111,11 @@ pub use self::{
     input::{bad_input_is_refused_and_nothing_is_stored, odd_keys_are_just_text},
     limits::{
         a_full_limiter_says_so, a_limiter_and_a_lock_may_have_one_key,
-        a_limiter_with_other_terms_goes_on, a_purge_forgets_no_window_that_counts,
-        a_repeated_request_takes_its_permits_once, a_smaller_burst_gives_nothing_back,
-        a_window_never_has_more_permits_than_its_limit, an_answer_says_what_is_left,
-        permits_that_belong_together_are_granted_together, smooth_permits_come_one_after_the_other,
-        waiting_tasks_get_what_the_windows_have,
+        a_limiter_with_other_terms_goes_on, a_peek_takes_nothing,
+        a_purge_forgets_no_window_that_counts, a_repeated_request_takes_its_permits_once,
+        a_smaller_burst_gives_nothing_back, a_window_never_has_more_permits_than_its_limit,
+        an_answer_says_what_is_left, permits_that_belong_together_are_granted_together,
+        smooth_permits_come_one_after_the_other, waiting_tasks_get_what_the_windows_have,
     },
     listing::{
         a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
@@ -229,6 +229,7 @@ macro_rules! conformance_suite {
             a_window_never_has_more_permits_than_its_limit
             permits_that_belong_together_are_granted_together
             an_answer_says_what_is_left
+            a_peek_takes_nothing
             a_repeated_request_takes_its_permits_once
             smooth_permits_come_one_after_the_other
             a_smaller_burst_gives_nothing_back

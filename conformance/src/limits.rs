@@ -218,6 +218,35 @@ pub async fn an_answer_says_what_is_left(clients: &Clients) -> Outcome {
     Ok(())
 }
 
+/// A peek tells what is left, and takes nothing: not of a limiter that nobody has used, and not of one that is full.
+pub async fn a_peek_takes_nothing(clients: &Clients) -> Outcome {
+    let windows = fixed(LIMIT, ENDLESS)?;
+    for (quota, most) in [(windows, LIMIT), (windows.smooth(4)?, 4)] {
+        let key = fresh_key("peek")?;
+        for (permits, remaining) in [(0, most), (3, most - 3), (most - 3, 0)] {
+            if permits > 0 {
+                let taken = take(&clients.first, &key, quota, permits).await?;
+                ensure!(taken == permits, "{taken} of {permits} that a peek saw");
+            }
+            for store in [&clients.first, &clients.second, &clients.first] {
+                let left = store.peek(&key, &quota).await?;
+                ensure!(
+                    (left.limit, left.remaining) == (most, remaining),
+                    "{remaining} of {most} are left: {left:?}"
+                );
+                ensure!(
+                    left.reset_in.is_zero() == (remaining == most) && left.reset_in <= ENDLESS,
+                    "when all are back: {left:?}"
+                );
+            }
+            let other = fixed(2, ENDLESS / 2)?;
+            let left = clients.second.peek(&key, &other).await?;
+            ensure!(left.remaining == 2, "another limiter has {left:?}");
+        }
+    }
+    Ok(())
+}
+
 /// A request that is repeated because its answer was lost takes its permits only once.
 pub async fn a_repeated_request_takes_its_permits_once(clients: &Clients) -> Outcome {
     let (key, quota) = (fresh_key("repeat")?, fixed(5, ENDLESS)?);

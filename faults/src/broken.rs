@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use leasehold::{
-    Error, Fence, Key, LockState, Mode, Store,
+    Error, Fence, Key, LockState, Mode, PermitsLeft, Store,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
         Eviction, FreedKeys, Grant, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest, Turn,
+        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseKind, ReleaseRequest,
+        RenewAnswer, RenewAnswers, RenewRequest, Turn,
     },
 };
 use parking_lot::Mutex;
@@ -339,6 +339,10 @@ impl Store for Broken {
             return Ok(None);
         }
         self.store.awaited().await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.store.peek(key, quota).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

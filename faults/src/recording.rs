@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use leasehold::{
-    Error, Held, Key, LockState, Store,
+    Error, Held, Key, LockState, PermitsLeft, Store,
     limits::MAX_PLACE_TIME,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
         Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
+        PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -204,6 +204,10 @@ impl Store for Recording {
 
     async fn awaited(&self) -> Result<Option<AwaitedKeys>, Error> {
         self.store.awaited().await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.store.peek(key, quota).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -23,11 +23,11 @@ use tracing::Instrument;
 
 use super::queue::{PermitCaller, PermitOutcome, PermitQueue, Step};
 use crate::{
-    model::{Error, Key, Permits, Quota},
+    model::{Error, Key, Permits, PermitsLeft, Quota},
     random, retry,
     runtime::{self, lifecycle::Lifecycle},
     store::Store,
-    telemetry::PermitSpan,
+    telemetry::{self, PermitSpan},
 };
 
 /// The task takes so many callers at once into the queue, so that one request is for all of them.
@@ -97,6 +97,19 @@ impl LimiterQueue {
         let _ = callers.unbounded_send(caller);
         let ended = |_| lifecycle.check().and(Err(Error::RuntimeEnded));
         outcome.await.unwrap_or_else(ended)
+    }
+
+    /// Reads what is left. This goes past the queue: it takes nothing, so it need not wait for anybody.
+    pub(crate) async fn peek(&self) -> Result<PermitsLeft, Error> {
+        const PEEK: &str = "peek";
+        let span = telemetry::call(PEEK, Some(&self.key));
+        let (store, limit) = (self.context.store.clone(), self.context.call_timeout);
+        let (named, key, quota) = (store.clone(), self.key.clone(), self.quota);
+        let work = async move { store.peek(&key, &quota).await };
+        let call = runtime::call(PEEK, limit, move || named.name(), work);
+        let end = call.instrument(span.clone()).await;
+        telemetry::called(&span, PEEK, Some(&self.key), &end);
+        end
     }
 
     /// Starts the task.

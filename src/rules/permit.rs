@@ -73,6 +73,11 @@ pub fn answer_permit(
     }
 }
 
+/// What a limiter has left for requests with this quota at this time.
+pub fn peek(record: Option<&LimiterRecord>, quota: &Quota, now: DateTime<Utc>) -> PermitsLeft {
+    QuotaUse::new(record, quota, now).left(quota)
+}
+
 /// Whether a limiter has limited no request for the retention, so that its document can be removed.
 pub fn is_over(record: &LimiterRecord, retention: Duration, now: DateTime<Utc>) -> bool {
     after(record.over_at, retention) <= now

@@ -11,7 +11,7 @@ use crate::{
         Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
         ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LeaseId, LockState},
+    model::{Error, Key, LeaseId, LockState, PermitsLeft, Quota},
 };
 
 #[async_trait]
@@ -62,6 +62,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         (**self).permit(request).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        (**self).peek(key, quota).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

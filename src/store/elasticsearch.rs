@@ -70,7 +70,7 @@ use crate::{
         ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LeaseId, LockRecord, LockState},
+    model::{Error, Key, LeaseId, LockRecord, LockState, PermitsLeft, Quota},
     rules,
     store::{Store, explained, listing},
 };
@@ -299,6 +299,16 @@ impl<C: Transport> Store for IndexStore<C> {
         };
         let (record, now) = outcome.limiter(&request.key)?;
         Ok(rules::answer_permit(&record, request, now))
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        let change = self.statements.peek(key, quota);
+        let Some(outcome) = self.change(key, change).await? else {
+            // Without a grant nothing depends on the time.
+            return Ok(rules::peek(None, quota, DateTime::UNIX_EPOCH));
+        };
+        let (record, now) = outcome.limiter(key)?;
+        Ok(rules::peek(Some(&record), quota, now))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -12,7 +12,10 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LeaseId, LimiterRecord, LockRecord, LockState, WindowKind, after},
+    model::{
+        Error, Key, LeaseId, LimiterRecord, LockRecord, LockState, PermitsLeft, Quota, WindowKind,
+        after,
+    },
     rules::{self, Decision, Write},
     store::Store,
 };
@@ -56,6 +59,11 @@ pub struct MemoryStore {
 
 /// What a limiter is counted by: its key, the length of its windows, and whether it is smooth.
 type Series = (Key, Duration, bool);
+
+fn series(key: &Key, quota: &Quota) -> Series {
+    let is_smooth = quota.window_kind() != WindowKind::Fixed;
+    (key.clone(), quota.window(), is_smooth)
+}
 
 impl MemoryStore {
     /// Makes a store without locks.
@@ -184,15 +192,16 @@ impl Store for MemoryStore {
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let quota = &request.quota;
-        let series = (
-            request.key.clone(),
-            quota.window(),
-            quota.window_kind() != WindowKind::Fixed,
-        );
+        let series = series(&request.key, &request.quota);
         Ok(self.decide_in(&self.limiters, &series, |limiter, now| {
             rules::permit(limiter, request, now)
         }))
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        let limiters = self.limiters.lock();
+        let limiter = limiters.get(&series(key, quota));
+        Ok(rules::peek(limiter, quota, self.now()))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

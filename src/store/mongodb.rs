@@ -237,9 +237,9 @@ impl MongoStore {
     /// - Any other operation is two commands: one writes the time of the request, and so learns the clock of the server
     ///   that keeps the document; the other is a compare-and-set. If other clients change the document in between, both
     ///   are sent again.
-    /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one
-    ///   document of each page, [`list`](crate::Leases::list). [`Store::look`](crate::Store::look) writes
-    ///   to one document, if one of the keys has a place in its queue.
+    /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect),
+    ///   [`peek`](crate::Limiter::peek) and, for one document of each page, [`list`](crate::Leases::list).
+    ///   [`Store::look`](crate::Store::look) writes to one document, if one of the keys has a place in its queue.
     /// - Waiters are not told of [freed keys](crate::Store::freed): they poll. Each request of a batch is sent alone.
     /// - There is no TTL index: [`purge`](crate::Leases::purge) removes dead locks. [`prepare`](MongoStore::prepare)
     ///   only checks the collection.

@@ -32,7 +32,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LeaseId, LockRecord, LockState},
+    model::{Error, Key, LeaseId, LockRecord, LockState, PermitsLeft, Quota},
     rules::{self, Decision},
     store::Store,
 };
@@ -241,14 +241,23 @@ impl Store for SqliteStore {
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let request = request.clone();
         let permit = move |change: &mut Transaction<'_>| {
-            let (quota, key) = (&request.quota, &request.key);
-            // A key has one limiter for each kind and length of windows, so the name contains both.
-            let name = format!("{}:{}:{key}", quota.kind(), quota.window_millis());
+            let key = &request.key;
+            let name = limiter_name(key, &request.quota);
             change.decide(&LIMITERS, &name, key, |limiter, now| {
                 rules::permit(limiter, &request, now)
             })
         };
         self.file.change(permit).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        let (key, quota) = (key.clone(), *quota);
+        let peek = move |read: &Transaction<'_>| {
+            let limiter = read.read(&LIMITERS, &limiter_name(&key, &quota), &key)?;
+            let limiter = limiter.map(|(_, limiter)| limiter);
+            Ok(rules::peek(limiter.as_ref(), &quota, read.now))
+        };
+        self.file.read(peek).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
@@ -260,6 +269,11 @@ impl Store for SqliteStore {
         });
         Ok(locks.await? + limiters.await?)
     }
+}
+
+/// The name of a limiter. A key has one for each kind and length of windows, so the name contains both.
+fn limiter_name(key: &Key, quota: &Quota) -> String {
+    format!("{}:{}:{key}", quota.kind(), quota.window_millis())
 }
 
 impl SqliteStore {

@@ -68,6 +68,7 @@ pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     }
     match operation {
         "inspect" => named!("leasehold.inspect"),
+        "peek" => named!("leasehold.peek"),
         "list" => named!("leasehold.list"),
         "evict" => named!("leasehold.evict"),
         "release" => named!("leasehold.release"),

@@ -17,7 +17,10 @@ use crate::{
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
         only_renewal,
     },
-    model::{Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, after},
+    model::{
+        Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, PermitsLeft, Quota,
+        after,
+    },
     store::{AwaitedKeys, FreedKeys, Store},
 };
 
@@ -220,6 +223,10 @@ impl<S: Store> Store for FaultyStore<S> {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         self.meet(Group::Every, self.inner.permit(request)).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.meet(Group::Every, self.inner.peek(key, quota)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

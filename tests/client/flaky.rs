@@ -12,12 +12,12 @@ use std::{
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use leasehold::{
-    Error, Key, LockState, MemoryStore, Store,
+    Error, Key, LockState, MemoryStore, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
         ConvertRequest, Eviction, FreedKey, FreedKeys, LeaseId, ListRequest, LookAnswer,
-        LookRequest, MAX_BATCH, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest,
+        LookRequest, MAX_BATCH, Page, PermitAnswer, PermitRequest, Quota, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -382,6 +382,10 @@ impl Store for FlakyStore {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         self.meet("permit", self.memory.permit(request)).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.meet("peek", self.memory.peek(key, quota)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -44,6 +44,32 @@ pub async fn is_full(limiter: &Limiter) -> bool {
     matches!(limiter.try_permit().await, Ok(PermitAttempt::Full { .. }))
 }
 
+/// A peek is answered while tasks wait, leaves them alone, and is sent once, also if it fails.
+#[tokio::test(start_paused = true)]
+async fn a_peek_goes_past_the_queue() {
+    let (store, leases, limiter) = limited();
+    a_new_window(&limiter).await;
+    limiter.permits(7).await.unwrap();
+    let waiter = wait(&limiter, 5).await;
+    store.calls();
+    let start = Instant::now();
+    for _ in 0..2 {
+        assert_eq!(limiter.peek().await.unwrap().remaining, 3);
+    }
+    assert!(start.elapsed() < MOMENT && !waiter.is_finished());
+    store.next([Fate::NotSent]);
+    let failed = limiter.peek().await;
+    assert!(
+        matches!(failed, Err(Error::Unreachable { .. })),
+        "{failed:?}"
+    );
+    assert_eq!(store.calls().len(), 3);
+    waiter.await.unwrap().unwrap();
+    assert_eq!(limiter.peek().await.unwrap().remaining, 5);
+    let wrong = leases.limiter("key", 0, SECOND).peek().await;
+    assert!(matches!(wrong, Err(Error::InvalidLimit)), "{wrong:?}");
+}
+
 /// The experiment of the seed document, and its table: 20 tasks make 50 calls each, at most ten a
 /// second.
 #[tokio::test(start_paused = true)]

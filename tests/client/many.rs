@@ -11,11 +11,11 @@ use std::{
 use async_trait::async_trait;
 use futures::{StreamExt, future::select_all, stream};
 use leasehold::{
-    Error, Key, Lease, Leases, LockState, LossReason, MemoryStore, Store,
+    Error, Key, Lease, Leases, LockState, LossReason, MemoryStore, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
         Eviction, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::{
@@ -126,6 +126,10 @@ impl Store for SlowStore {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         self.memory.permit(request).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.memory.peek(key, quota).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

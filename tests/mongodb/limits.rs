@@ -104,6 +104,29 @@ async fn a_refusal_writes_nothing() {
     assert_eq!(written().await, before + 1);
 }
 
+#[tokio::test]
+async fn a_peek_is_one_read_and_writes_nothing() {
+    let key = Key::new("key").unwrap();
+    for engine in BOTH {
+        let (store, collection, commands) = watched(engine).await;
+        let peek = async |remaining| {
+            commands.take();
+            let left = store.peek(&key, &fixed(2)).await.unwrap();
+            assert_eq!(left.remaining, remaining);
+            assert_eq!(commands.names(), ["find"]);
+        };
+        // The first request of a store asks which kind of server it is.
+        store.permit(&ask(fixed(2))).await.unwrap();
+        collection.delete_one(id()).await.unwrap();
+        peek(2).await;
+        assert_eq!(collection.find_one(id()).await.unwrap(), None);
+        store.permit(&ask(fixed(2))).await.unwrap();
+        let document = collection.find_one(id()).await.unwrap();
+        peek(1).await;
+        assert_eq!(collection.find_one(id()).await.unwrap(), document);
+    }
+}
+
 /// The unique id decides the race of the first requests: none gets an error, and each counts.
 #[tokio::test]
 async fn of_the_first_requests_at_once_each_counts() {

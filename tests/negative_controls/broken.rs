@@ -18,13 +18,13 @@ use std::{
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    Error, Fence, Held, Key, LockState, Store,
+    Error, Fence, Held, Key, LockState, PermitsLeft, Store,
     rules::{self, Write},
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
         ConvertAnswer, ConvertRequest, Eviction, LastDone, LeaseId, LimiterRecord, ListRequest,
-        LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
+        LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
     },
 };
 use parking_lot::Mutex;
@@ -69,6 +69,8 @@ pub enum Fault {
     PermitsWithoutWindow,
     RepeatedPermitsCount,
     LeftBeforeTheGrant,
+    PeeksTake,
+    PeeksSeeNothing,
     PermitsInPart,
     SmoothIsFixed,
     SmallBurstsGiveBack,
@@ -435,6 +437,10 @@ impl Store for BrokenStore {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         self.permit_wrongly(request).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.peek_wrongly(key, quota).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

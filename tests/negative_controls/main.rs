@@ -110,6 +110,8 @@ controls! {
         a_window_never_has_more_permits_than_its_limit, waiting_tasks_get_what_the_windows_have;
     a_repeated_request_for_permits_that_counts: RepeatedPermitsCount is caught by
         a_repeated_request_takes_its_permits_once;
+    a_peek_that_takes_a_permit: PeeksTake is caught by a_peek_takes_nothing;
+    a_peek_that_sees_no_grant: PeeksSeeNothing is caught by a_peek_takes_nothing;
     what_was_left_before_the_grant: LeftBeforeTheGrant is caught by
         an_answer_says_what_is_left;
     permits_of_which_a_part_is_granted: PermitsInPart is caught by
@@ -338,6 +340,7 @@ fn random_requests_for_permits_tell_a_broken_store_from_memory() {
     for fault in [
         Fault::RepeatedPermitsCount,
         Fault::PermitsInPart,
+        Fault::PeeksSeeNothing,
         Fault::SmoothIsFixed,
     ] {
         assert!(

@@ -74,6 +74,12 @@ async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
             assert!(!take(&*store, fixed(2)).await);
             one_bulk("a full one");
         }
+        let key = Key::new("key").unwrap();
+        for (key, remaining) in [(key, 0), (Key::new("other").unwrap(), 2)] {
+            let left = store.peek(&key, &fixed(2)).await.unwrap();
+            assert_eq!(left.remaining, remaining);
+            one_bulk("a peek");
+        }
         let after = documents(&fixture).await;
         assert_eq!(before[0]["_seq_no"], after[0]["_seq_no"]);
         assert_eq!(before, after);

@@ -4,11 +4,12 @@ use std::{any::Any, error::Error as _, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use leasehold::{
-    Error, Key, LockState, Store,
+    Error, Key, LockState, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest,
     },
 };
 use tokio::{
@@ -96,6 +97,10 @@ impl<S: Store> Store for Patient<S> {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         patiently!(self.0.permit(request))
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        patiently!(self.0.peek(key, quota))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -4,11 +4,12 @@ use std::{any::Any, fmt, time::Duration};
 
 use async_trait::async_trait;
 use leasehold::{
-    Error, Key, LockState, Store,
+    Error, Key, LockState, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest,
     },
 };
 
@@ -126,6 +127,10 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         self.0.inner().remove_expired(key).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.0.inner().peek(key, quota).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

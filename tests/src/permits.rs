@@ -97,8 +97,11 @@ async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), Stri
         let request = request.up_to(step.times);
         let told = async |store: &Arc<dyn Store>| {
             let answer = store.permit(&request).await;
-            let told = answer.map(|answer| days(answer, &step.quota));
-            told.map_err(|error| format!("{error:?}"))
+            let answer = answer.map_err(|error| format!("{error:?}"))?;
+            let left = store.peek(&request.key, &step.quota).await;
+            let left = left.map_err(|error| format!("{error:?}"))?;
+            let reset = in_days(left.reset_in, &step.quota);
+            Ok::<_, String>((days(answer, &step.quota), left.remaining, reset))
         };
         let (here, there) = (told(&memory).await?, told(other).await?);
         if here != there {
@@ -113,15 +116,18 @@ async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), Stri
 /// An answer, without what may differ: how many permits, and in how many days there will be more. The clocks may be
 /// years apart, so for a fixed window this says only whether it has to end first.
 fn days(answer: PermitAnswer, quota: &Quota) -> (Option<u32>, u64) {
-    let days = |time: Duration| match quota.window_kind() {
-        WindowKind::Fixed => u64::from(!time.is_zero()),
-        WindowKind::Smooth { .. } => (time + DAY / 2).as_secs() / DAY.as_secs(),
-    };
     match answer {
         PermitAnswer::Granted {
             permits, retry_in, ..
-        } => (Some(permits), days(retry_in)),
-        PermitAnswer::Full { retry_in, .. } => (None, days(retry_in)),
+        } => (Some(permits), in_days(retry_in, quota)),
+        PermitAnswer::Full { retry_in, .. } => (None, in_days(retry_in, quota)),
+    }
+}
+
+fn in_days(time: Duration, quota: &Quota) -> u64 {
+    match quota.window_kind() {
+        WindowKind::Fixed => u64::from(!time.is_zero()),
+        WindowKind::Smooth { .. } => (time + DAY / 2).as_secs() / DAY.as_secs(),
     }
 }
 

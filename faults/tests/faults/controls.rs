@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use chrono::TimeDelta;
 use fastrand::Rng;
 use leasehold::{
-    Error, Key, Leases, LockState, MemoryStore, Store,
+    Error, Key, Leases, LockState, MemoryStore, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::{
@@ -100,6 +100,10 @@ impl Store for Slow {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         self.pass(self.0.permit(request)).await
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.pass(self.0.peek(key, quota)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::{
-    Error, Key, LockState, Store, rules,
+    Error, Key, LockState, PermitsLeft, Store, rules,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use tokio::time::Instant;
@@ -137,7 +137,11 @@ impl Store for Connection {
             .await
     }
 
-    // No task asks for the other two.
+    // No task asks for the other three.
+
+    async fn peek(&self, _: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        Ok(rules::peek(None, quota, self.server.state().now()))
+    }
 
     async fn remove_expired(&self, _: &Key) -> Result<bool, Error> {
         Ok(false)

@@ -1,15 +1,15 @@
-//! The request for permits of a limiter.
+//! The request for permits of a limiter, and the look at it.
 
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    scripts::PERMIT,
+    scripts::{INSPECT, PERMIT},
     statements::{HASHED, LIMITER, ScriptedUpdate, Statements, millis},
 };
 use crate::{
     messages::PermitRequest,
-    model::{LIMITER_SCHEMA, WindowKind},
+    model::{Key, LIMITER_SCHEMA, Quota, WindowKind},
     rules::{CLOCK_STEP, YEAR},
 };
 
@@ -33,16 +33,20 @@ impl Statements {
             "year": YEAR,
             "memory": quota.memory_millis(),
         });
-        self.change_of(limiter_id(request), &PERMIT, params)
+        self.change_of(limiter_id(&request.key, quota), &PERMIT, params)
             .or_insert()
+    }
+
+    /// Reads a limiter, as an inspect reads a lock.
+    pub(crate) fn peek(&self, key: &Key, quota: &Quota) -> ScriptedUpdate {
+        self.change_of(limiter_id(key, quota), &INSPECT, json!({}))
     }
 }
 
 /// The id of a limiter's document. A key has one such document for each kind and length of window. The id is a hash for
 /// two reasons: the plain key is the id of the lock, and a key with a prefix could be longer than an id may be.
-fn limiter_id(request: &PermitRequest) -> String {
-    let quota = &request.quota;
-    let (kind, window, key) = (quota.kind(), quota.window_millis(), &request.key);
+fn limiter_id(key: &Key, quota: &Quota) -> String {
+    let (kind, window) = (quota.kind(), quota.window_millis());
     let name = format!("{kind}:{window}:{key}");
     format!("{LIMITER}{}", Uuid::new_v5(&HASHED, name.as_bytes()))
 }

@@ -15,7 +15,7 @@ use crate::{
         Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
         ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LeaseId, LockState},
+    model::{Error, Key, LeaseId, LockState, PermitsLeft, Quota},
     store::{AwaitedKeys, FreedKeys, Store},
 };
 
@@ -107,6 +107,10 @@ impl Store for MongoStore {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         in_dialect!(self, dialect_if_fit, permit(request))
+    }
+
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        in_dialect!(self, ask_dialect, peek(key, quota))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -33,7 +33,7 @@ impl Pipelines<'_> {
     /// Asks a limiter for permits.
     pub(super) async fn permit(self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let (filter, update) = (
-            statements::limiter_filter(request),
+            statements::limiter_filter(&request.key, &request.quota),
             statements::permit(request),
         );
         let decode = |document: &RawDocument| decode::limiter(document, &request.key);

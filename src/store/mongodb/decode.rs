@@ -75,9 +75,7 @@ pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Er
 }
 
 /// Requires the server's time. Only an answer from the driver's retry can lack it.
-pub(crate) fn timed(
-    Decoded { record, now }: Decoded,
-) -> Result<(LockRecord, DateTime<Utc>), Error> {
+pub(crate) fn timed<R>(Decoded { record, now }: Decoded<R>) -> Result<(R, DateTime<Utc>), Error> {
     now.map(|now| (record, now))
         .ok_or_else(|| interrupted("the server did not tell its time"))
 }

@@ -242,7 +242,7 @@ fn statements() -> Vec<PageStatement> {
     add("list", list());
     for (name, request) in fixed::permits() {
         let (id, fields) = (
-            statements::limiter_filter(&request),
+            statements::limiter_filter(&request.key, &request.quota),
             statements::projection(),
         );
         add(

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use mongodb::{
     Cursor,
-    bson::{RawDocument, RawDocumentBuf, doc},
+    bson::{Document, RawDocument, RawDocumentBuf, doc},
 };
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     messages::{ListRequest, LookAnswer, LookRequest, Page},
-    model::{Error, Key, LockRecord, LockState},
+    model::{Error, Key, LockRecord, LockState, PermitsLeft, Quota},
     rules,
     store::listing,
 };
@@ -24,9 +24,13 @@ use crate::{
 impl Pipelines<'_> {
     /// The document of a key, with the server's time.
     pub(super) async fn read(self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
+        self.find(statements::filter(key)).await
+    }
+
+    /// The document that a filter finds, with the server's time.
+    async fn find(self, filter: Document) -> Result<Option<RawDocumentBuf>, Error> {
         let clock = self.statement_clock;
-        let locks = self.store.locks.reads();
-        let read = locks.find_one(statements::filter(key));
+        let read = self.store.locks.reads().find_one(filter);
         read.projection(clock.projection()).await.map_err(classify)
     }
 
@@ -57,6 +61,17 @@ impl Pipelines<'_> {
         };
         let (record, now) = timed(decode::lock(&document, key)?)?;
         Ok(Some(rules::inspect(&record, now)))
+    }
+
+    /// What a limiter has left.
+    pub(super) async fn peek(self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        let found = self.find(statements::limiter_filter(key, quota)).await?;
+        let Some(document) = found else {
+            // Without a grant nothing depends on the time.
+            return Ok(rules::peek(None, quota, DateTime::UNIX_EPOCH));
+        };
+        let (record, now) = timed(decode::limiter(&document, key)?)?;
+        Ok(rules::peek(Some(&record), quota, now))
     }
 
     /// What a look at these leases tells, by one read. Whether a document is a lock is decided by its other fields too, so

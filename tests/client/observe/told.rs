@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold::{
-    Error, Key, Leases, LockState, MemoryStore, SqliteStore, Store,
+    Error, Key, Leases, LockState, MemoryStore, PermitsLeft, SqliteStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -203,6 +203,13 @@ async fn what_an_operator_does() {
     assert_eq!(level(&event(&entries, "asked the store")), "DEBUG");
     assert_eq!(span(&entries, "leasehold.inspect")["outcome"], "ok");
 
+    leases.limiter("partner", 1, TTL).peek().await.unwrap();
+    let peeked = span(&journal.entries(), "leasehold.peek");
+    assert_eq!(
+        (&peeked["outcome"], &peeked["key"]),
+        (&"ok".into(), &"partner".into())
+    );
+
     leases.evict("key").await.unwrap();
     leases.evict("nobody's").await.unwrap();
     let evicted = event(&journal.entries(), "evicted");
@@ -318,6 +325,11 @@ impl Store for Indiscreet {
         self.memory.permit(request).await
     }
 
+    async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        self.fate()?;
+        self.memory.peek(key, quota).await
+    }
+
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         self.fate()?;
         self.memory.purge(retention).await
@@ -368,6 +380,8 @@ async fn no_event_holds_a_password() {
         .try_permit()
         .await
         .unwrap_err();
+    let limiter = leases.limiter("partner", 1, TTL);
+    limiter.peek().await.unwrap_err();
     kept.lost().await;
     shared.release().await.unwrap_err();
     sleep(TTL * 2).await;
@@ -376,7 +390,8 @@ async fn no_event_holds_a_password() {
 
     let text = journal.text();
     let told = [
-        "acquire", "renew", "convert", "release", "inspect", "list", "evict", "permit", "purge",
+        "acquire", "renew", "convert", "release", "inspect", "list", "evict", "permit", "peek",
+        "purge",
     ];
     for operation in told {
         let field = format!(r#""operation":"{operation}""#);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error,
+    Error, Key, PermitsLeft,
     rules::{self, Write},
     store::{PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
 };
@@ -23,11 +23,7 @@ impl BrokenStore {
             });
         }
         let quota = request.quota;
-        let mut series = (
-            request.key.clone(),
-            quota.window(),
-            quota.window_kind() != WindowKind::Fixed,
-        );
+        let mut series = series(&request.key, &quota);
         if self.is(Fault::AnotherWindowBlocks) {
             (series.1, series.2) = (Duration::ZERO, false);
         }
@@ -67,4 +63,26 @@ impl BrokenStore {
         }
         Ok(decision.answer)
     }
+
+    pub(super) async fn peek_wrongly(
+        &self,
+        key: &Key,
+        quota: &Quota,
+    ) -> Result<PermitsLeft, Error> {
+        if self.is(Fault::PeeksTake) {
+            let request = PermitRequest::new(key.clone(), PermitId::random(), *quota, 1);
+            let (PermitAnswer::Granted { left, .. } | PermitAnswer::Full { left, .. }) =
+                self.permit_wrongly(&request).await?;
+            return Ok(left);
+        }
+        let record = self.limiters.lock().get(&series(key, quota)).cloned();
+        let record = record.filter(|_| !self.is(Fault::PeeksSeeNothing));
+        Ok(rules::peek(record.as_ref(), quota, self.now()))
+    }
+}
+
+/// What a limiter is counted by.
+fn series(key: &Key, quota: &Quota) -> (Key, Duration, bool) {
+    let is_smooth = quota.window_kind() != WindowKind::Fixed;
+    (key.clone(), quota.window(), is_smooth)
 }

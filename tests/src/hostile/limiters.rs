@@ -166,6 +166,7 @@ enum Ask {
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Granted(u32),
+    Left(u32),
     Full,
     OtherVersion,
     NoLimiter,
@@ -187,6 +188,21 @@ pub async fn are_judged_alike<D: Debug + PartialEq>(
             continue;
         }
         taken += 1;
+        let found = get().await;
+        let peeked = match store.peek(&Key::new(KEY).unwrap(), &kind.quota()).await {
+            Ok(left) => Told::Left(left.remaining),
+            Err(Error::NotALimiter { .. }) => Told::NoLimiter,
+            Err(Error::UnsupportedSchema { .. }) => Told::OtherVersion,
+            Err(error) => Told::Failed(format!("{error:?}")),
+        };
+        let expected = match *verdict {
+            Verdict::Used(used) | Verdict::UsedBy(used) => Told::Left(LIMIT - used),
+            Verdict::OtherVersion => Told::OtherVersion,
+            Verdict::NoLimiter => Told::NoLimiter,
+        };
+        if peeked != expected || get().await != found {
+            problems.push(format!("a peek at {document:?}: {peeked:?}"));
+        }
         for ask in [Ask::One, Ask::Many, Ask::All, Ask::Again] {
             put(document).await;
             let found = get().await;

@@ -18,7 +18,9 @@ use crate::{
         ConvertRequest, Earlier, Eviction, Grant, PermitAnswer, PermitRequest, ReleaseAnswer,
         ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Access, Error, Key, LeaseId, LimiterRecord, LockRecord, LockState},
+    model::{
+        Access, Error, Key, LeaseId, LimiterRecord, LockRecord, LockState, PermitsLeft, Quota,
+    },
     rules::{self, Decision, Write},
     store::mongodb::{error::classify, statements},
 };
@@ -167,12 +169,25 @@ impl Classic<'_> {
     }
 
     pub(crate) async fn permit(self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let filter = statements::limiter_filter(request);
-        let id = filter.get("_id").cloned().unwrap_or(Bson::Null);
+        let id = limiter_id(&request.key, &request.quota);
         let rule = |record: Option<&LimiterRecord>, now| rules::permit(record, request, now);
         self.decide(ReadLevel::Majority, id, &request.key, true, rule)
             .await
     }
+
+    pub(crate) async fn peek(self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
+        let id = limiter_id(key, quota);
+        let rule = |record: Option<&LimiterRecord>, now| Decision {
+            write: Write::Keep,
+            answer: rules::peek(record, quota, now),
+        };
+        self.decide(ReadLevel::Majority, id, key, false, rule).await
+    }
+}
+
+fn limiter_id(key: &Key, quota: &Quota) -> Bson {
+    let mut filter = statements::limiter_filter(key, quota);
+    filter.remove("_id").unwrap_or(Bson::Null)
 }
 
 /// Awaits these futures, several at a time, and returns their results in order. A slow one does not delay those that

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::expressions::{MAX_DURATION_MILLIS, literal, millis, with};
 use crate::{
     messages::PermitRequest,
-    model::{LIMITER_SCHEMA, Quota, USED_END, WindowKind},
+    model::{Key, LIMITER_SCHEMA, Quota, USED_END, WindowKind},
     rules::{CLOCK_STEP, YEAR},
 };
 
@@ -15,13 +15,12 @@ const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// Finds the document of a limiter, also on the server's shortest path. The id of a limiter is a document, and that of
 /// a lock is a text, so a lock may have the same key.
-pub(crate) fn limiter_filter(request: &PermitRequest) -> Document {
-    doc! { "_id": id(request, request.key.as_str()) }
+pub(crate) fn limiter_filter(key: &Key, quota: &Quota) -> Document {
+    doc! { "_id": id(quota, key.as_str()) }
 }
 
 /// The id of a limiter. A key has one limiter for each length and kind of window.
-fn id(request: &PermitRequest, key: impl Into<Bson>) -> Document {
-    let quota = &request.quota;
+fn id(quota: &Quota, key: impl Into<Bson>) -> Document {
     doc! { "limiter": key, "window": quota.window_millis(), "kind": quota.kind() }
 }
 
@@ -152,7 +151,7 @@ fn is_ours() -> Document {
 
 /// Whether this upsert has created the document. It then has nothing but `_id`.
 fn is_new(request: &PermitRequest) -> Document {
-    doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
+    doc! { "$eq": ["$$ROOT", { "_id": id(&request.quota, literal(request.key.as_str())) }] }
 }
 
 /// When the last grant in the document was made, if it counts; otherwise null. The grant in a foreign document does not
