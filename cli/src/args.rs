@@ -60,6 +60,12 @@ pub enum Task {
     /// started again, here or on another host. The command gets the key and the fence in LEASEHOLD_KEY and
     /// LEASEHOLD_FENCE.
     Lead(Lead),
+    /// Run a command if a limiter has a permit for it, on whatever host; exits with 75 if it has none
+    ///
+    /// The permit counts from its grant, by the clock of the store, and is not given back: --rate 10/1s lets at most 10
+    /// commands start in each second. All commands of a key need the same --rate and --burst. The command takes the place
+    /// of this process, and nothing ends it.
+    Limit(Limit),
     /// List the keys that are held, their holders, and the processes that wait
     Ls(Ls),
     /// Show the lock of one key; exits with 1 if the key is free
@@ -206,6 +212,28 @@ pub struct Lead {
     /// into half of the ttl
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub grace: Option<Duration>,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(clap::Args)]
+pub struct Limit {
+    /// The key that names what is limited: 1 to 512 bytes of text
+    pub key: String,
+
+    /// How many commands may start in how long, such as 10/1s or 1000/1d, in windows of the store's clock
+    #[arg(long, value_name = "N/TIME", value_parser = rate)]
+    pub rate: (u32, Duration),
+
+    /// Spread the permits evenly over the time, and let at most N commands start at once after a pause
+    #[arg(long, value_name = "N")]
+    pub burst: Option<u32>,
+
+    /// How long to wait for a permit. It ends as soon as it is certain that there will be none in this time
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
+    pub wait: Duration,
 
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -376,6 +404,15 @@ fn permits(text: &str) -> Result<(u32, u32), String> {
         Some((permits.parse().ok()?, of.parse().ok()?))
     };
     parsed().ok_or_else(|| "write it as 1/4: one of four".to_owned())
+}
+
+/// Parses a rate such as 10/1s.
+fn rate(text: &str) -> Result<(u32, Duration), String> {
+    let parsed = || {
+        let (permits, window) = text.split_once('/')?;
+        Some((permits.parse().ok()?, time(window).ok()?))
+    };
+    parsed().ok_or_else(|| "write it as 10/1s: ten in each second".to_owned())
 }
 
 /// Writes the manual page of the command and of each of its subcommands.

@@ -1,11 +1,11 @@
 //! The exit codes, and the messages of failures.
 
-use std::{fmt, io, process::ExitCode};
+use std::{ffi::OsStr, fmt, io, process::ExitCode};
 
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
-use super::{address::AddressError, args::OnHeld};
+use super::{address::AddressError, args::OnHeld, out};
 
 /// The text about exit codes and the environment, for the help and the manual.
 pub const CODES: &str = "Exit codes:
@@ -16,14 +16,14 @@ pub const CODES: &str = "Exit codes:
     69        the store cannot be reached, or does not answer
     70        the store failed
     73        the file of the locks cannot be used
-    75        the key is held (`run`, see --on-held; `acquire`)
+    75        the key is held (`run`, see --on-held; `acquire`), or the limit is reached (`limit`)
     76        the lease was lost: the command was ended for that, or `renew` or `release` found it
     77        the store refused the credentials
     78        the store is not prepared, or has a document that this version cannot use
     126, 127  the command cannot be run, or does not exist
     128+N     signal N ended the command, or the wait for the key; with a tick also if it asked the
               command to end, and the command ended with 0
-Any other code is that of the command that `run` or `lead` ran. `lead` exits only after a signal or an error of its own.
+Any other code is that of the command that `run`, `lead` or `limit` ran. `lead` exits only after a signal or an error of its own.
 
 Environment:
     LEASEHOLD_STORE, LEASEHOLD_OWNER  like --store and --owner
@@ -67,6 +67,16 @@ impl Code {
                     .unwrap_or(1),
             ),
         }
+    }
+
+    /// Says that a command cannot be run, and returns the code that shells return for that.
+    pub fn cannot_run(program: &OsStr, error: &io::Error) -> Self {
+        let name = program.to_string_lossy();
+        out::say(&format!("{name} cannot be run: {error}"));
+        Self::Of(match error.kind() {
+            io::ErrorKind::NotFound => 127,
+            _ => 126,
+        })
     }
 
     fn number(self) -> u8 {

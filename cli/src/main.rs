@@ -19,6 +19,7 @@ mod doctor;
 mod evict;
 mod exit;
 mod lead;
+mod limit;
 mod list;
 mod out;
 mod place;
@@ -104,7 +105,9 @@ async fn work(args: Args) -> Result<Code, Failure> {
         verbose::begin();
     }
     let make = match args.task {
-        Task::Run(_) | Task::Lead(_) | Task::Acquire(_) | Task::Prepare => Make::IfMissing,
+        Task::Run(_) | Task::Lead(_) | Task::Limit(_) | Task::Acquire(_) | Task::Prepare => {
+            Make::IfMissing
+        }
         _ => Make::Never,
     };
     let (address, make) = match args.store {
@@ -121,6 +124,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     let outcome = match args.task {
         Task::Run(run) => run::run(run, &leases, opened.store.clock_margin()).await,
         Task::Lead(lead) => lead::lead(lead, &leases, opened.store.clock_margin()).await,
+        Task::Limit(limit) => limit::limit(limit, &leases).await,
         Task::Ls(ls) => list::ls(ls, &leases, &opened.place).await,
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
         Task::Acquire(args) => ticket::acquire(args, &leases).await,

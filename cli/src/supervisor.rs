@@ -5,6 +5,7 @@
 //! all processes that the command has started, and SIGKILL when the grace time or the lease is over.
 
 use std::{
+    ffi::OsString,
     fmt, io,
     os::{fd::OwnedFd, unix::process::CommandExt},
     process::Command,
@@ -180,14 +181,10 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
                 .await
         }
         Err(error) => {
-            let name = args.command.first().map(|name| name.to_string_lossy());
-            let name = name.unwrap_or_default();
-            out::say(&format!("{name} cannot be run: {error}"));
+            let name = args.command.first().map(OsString::as_os_str);
+            let code = Code::cannot_run(name.unwrap_or_default(), &error);
             send(&reports, Report::Over);
-            Ok(Code::Of(match error.kind() {
-                io::ErrorKind::NotFound => 127,
-                _ => 126,
-            }))
+            Ok(code)
         }
     }
 }

@@ -6,6 +6,7 @@ mod doctor;
 mod kills;
 mod late;
 mod lead;
+mod limit;
 mod max_hold;
 mod other_users;
 mod pace;
