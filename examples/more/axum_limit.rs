@@ -12,7 +12,8 @@
 //! A middleware takes a permit of the client's limiter for each request, without waiting. Without a permit it answers
 //! 429 with `Retry-After`. Each response says what is left: in the fields `RateLimit` and `RateLimit-Policy` of the IETF
 //! draft ([draft-ietf-httpapi-ratelimit-headers], since its version 8), and in `X-RateLimit-*`, which most clients read
-//! today. The times are in seconds, rounded up, so that a client that keeps to them does not come too early.
+//! today. The times are in seconds, rounded up, so that a client that keeps to them does not come too early. By the draft,
+//! `Retry-After` is no earlier than the end of the time `t` in `RateLimit`, so a refusal has the same time in both.
 //!
 //! If the store does not answer, this service answers 503. Another one may answer without a permit.
 //!
@@ -48,32 +49,36 @@ async fn limited(State(leases): State<Leases>, request: Request, next: Next) -> 
         return StatusCode::UNAUTHORIZED.into_response();
     };
     let limiter = leases.limiter(format!("requests of {client}"), LIMIT, WINDOW);
-    let (mut response, left) = match limiter.smooth(BURST).try_permit().await {
-        Ok(PermitAttempt::Granted(permit)) => (next.run(request).await, permit.left()),
+    let (mut response, left, until) = match limiter.smooth(BURST).try_permit().await {
+        Ok(PermitAttempt::Granted(permit)) => {
+            let left = permit.left();
+            (next.run(request).await, left, left.reset_in)
+        }
         Ok(PermitAttempt::Full { retry_in, left }) => {
             let mut refusal = StatusCode::TOO_MANY_REQUESTS.into_response();
             let seconds = HeaderValue::from(whole_seconds(retry_in));
             refusal.headers_mut().insert("retry-after", seconds);
-            (refusal, left)
+            (refusal, left, retry_in)
         }
         Err(error) if error.is_retryable() => {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
-    say_what_is_left(&mut response, left);
+    say_what_is_left(&mut response, left, until);
     response
 }
 
-fn say_what_is_left(response: &mut Response, left: PermitsLeft) {
+/// Adds the header fields. The client gets no more than what is left until this time has passed.
+fn say_what_is_left(response: &mut Response, left: PermitsLeft, until: Duration) {
     let (remaining, reset) = (left.remaining, whole_seconds(left.reset_in));
-    let window = WINDOW.as_secs();
+    let (window, until) = (WINDOW.as_secs(), whole_seconds(until));
     let fields = [
         (
             "ratelimit-policy",
             format!("\"client\";q={LIMIT};w={window}"),
         ),
-        ("ratelimit", format!("\"client\";r={remaining};t={reset}")),
+        ("ratelimit", format!("\"client\";r={remaining};t={until}")),
         ("x-ratelimit-limit", left.limit.to_string()),
         ("x-ratelimit-remaining", remaining.to_string()),
         ("x-ratelimit-reset", reset.to_string()),
@@ -125,6 +130,8 @@ async fn run(args: Args) -> Result<()> {
             let seconds: u64 = retry.context("it says no time")?.parse()?;
             ensure!(status == "429" && remaining == Some("0"), "{status}");
             ensure!(seconds > 0 && seconds <= WINDOW.as_secs() / u64::from(LIMIT));
+            let told = field(&answer, "ratelimit").unwrap_or_default();
+            ensure!(told == format!("\"client\";r=0;t={seconds}"), "{told}");
         }
     }
     let other = ask(instances[0], &format!("bob-{}", fastrand::u64(..))).await?;
