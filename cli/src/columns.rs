@@ -4,19 +4,16 @@ use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// No column is cut to fewer columns of the terminal than this.
-const LEAST: usize = 8;
-
 /// The widths of columns that are naturally this wide, so that they fit into `available` columns of the terminal. The
-/// widest of those that may be cut is cut first. They do not fit if all of these are as narrow as they may be.
+/// widest of those that are wider than their `least` width is cut first. They do not fit if none is.
 pub fn fit<const N: usize>(
     mut widths: [usize; N],
-    may_be_cut: [bool; N],
+    least: [usize; N],
     available: usize,
 ) -> [usize; N] {
     while widths.iter().sum::<usize>() > available {
-        let cut = widths.iter_mut().zip(may_be_cut);
-        let cut = cut.filter(|(width, may_be_cut)| *may_be_cut && **width > LEAST);
+        let cut = widths.iter_mut().zip(least);
+        let cut = cut.filter(|(width, least)| **width > *least);
         match cut.max_by_key(|(width, _)| **width) {
             Some((width, _)) => *width -= 1,
             None => break,
@@ -66,10 +63,11 @@ mod tests {
 
     #[test]
     fn the_widest_column_is_cut_first() {
-        let may_be_cut = [true, false, true];
-        assert_eq!(fit([10, 16, 12], may_be_cut, 38), [10, 16, 12]);
-        assert_eq!(fit([40, 16, 12], may_be_cut, 40), [12, 16, 12]);
-        assert_eq!(fit([40, 16, 30], may_be_cut, 36), [10, 16, 10]);
-        assert_eq!(fit([40, 16, 30], may_be_cut, 20), [8, 16, 8]);
+        let least = [8, 16, 8];
+        assert_eq!(fit([10, 16, 12], least, 38), [10, 16, 12]);
+        assert_eq!(fit([40, 16, 12], least, 40), [12, 16, 12]);
+        assert_eq!(fit([40, 16, 30], least, 36), [10, 16, 10]);
+        assert_eq!(fit([40, 16, 30], least, 20), [8, 16, 8]);
+        assert_eq!(fit([6, 16, 30], least, 20), [6, 16, 8]);
     }
 }

@@ -24,8 +24,9 @@ const HEADER: [&str; 7] = [
     "FENCE",
     "NOTE",
 ];
-/// Which columns may be cut: a fence that is cut is of no use, and the others are short.
-const MAY_BE_CUT: [bool; 7] = [true, true, true, false, false, false, true];
+/// To which width each column may be cut. The mode of a process that waits begins with its number, of up to 100. A fence
+/// that is cut is of no use.
+const LEAST: [usize; 7] = [8, 13, 8, usize::MAX, usize::MAX, usize::MAX, 8];
 
 /// A row of a table, by its cells.
 struct Row {
@@ -64,7 +65,7 @@ pub fn table(locks: &[LockState]) -> String {
         };
         if natural.iter().sum::<usize>() > left(padding) {
             padding = NARROW_PADDING;
-            widths = columns::fit(natural, MAY_BE_CUT, left(padding));
+            widths = columns::fit(natural, LEAST, left(padding));
         }
     }
     for row in rows {
@@ -180,7 +181,7 @@ pub fn done_line(done: &Done) -> String {
 /// The row for the process that is at this number among those that wait for the key.
 fn waiting_row(lock: &LockState, place: &Place, number: usize) -> Row {
     let (all, mode) = (lock.waiters.len(), mode(place.mode, place.permits));
-    let mode = format!("waits, {number} of {all}: {mode}");
+    let mode = format!("{number} of {all} waiting: {mode}");
     grey(lock, mode, [&place.owner, &ago(place.since, lock.now), ""])
 }
 

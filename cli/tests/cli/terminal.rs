@@ -11,7 +11,9 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-use super::Place;
+use leasehold::Key;
+
+use super::{Place, waiters};
 
 /// A terminal with a command in it.
 struct Terminal {
@@ -195,6 +197,21 @@ fn a_table_fits_the_terminal() {
     for holder in holders {
         assert_eq!(holder.finish().0, 0);
     }
+}
+
+/// The number of a process that waits is never cut.
+#[tokio::test]
+async fn a_table_that_fits_shows_who_comes_first() {
+    let place = Place::file();
+    let key = Key::new(format!("tenant-{}", "1".repeat(90))).unwrap();
+    waiters::wait_for(&waiters::store(&place).await, &key).await;
+    let mut terminal = Terminal::new(&place, ["ls"], |it| it.env("NO_COLOR", "1"), Some(80));
+    let lines = terminal.lines();
+    assert!(lines.iter().all(|it| it.chars().count() <= 80), "{lines:?}");
+    for (line, number) in lines[2..].iter().zip(["1 of 2", "2 of 2"]) {
+        assert!(line.contains(number), "{line}");
+    }
+    assert_eq!(lines.len(), 4, "{lines:?}");
 }
 
 #[test]

@@ -11,8 +11,14 @@ use super::{Place, run};
 
 const TTL: Duration = Duration::from_secs(3_600);
 
+/// The store of a file.
+pub(super) async fn store(place: &Place) -> SqliteStore {
+    let path = place.0.strip_prefix("file:").unwrap();
+    SqliteStore::open(path).await.unwrap()
+}
+
 /// One process holds the key, and two others wait for it.
-async fn wait_for(store: &SqliteStore, key: &Key) -> LeaseId {
+pub(super) async fn wait_for(store: &SqliteStore, key: &Key) -> LeaseId {
     let holder = LeaseId::random();
     let request =
         |owner: &str| AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), TTL);
@@ -33,9 +39,7 @@ async fn wait_for(store: &SqliteStore, key: &Key) -> LeaseId {
 #[tokio::test]
 async fn processes_that_wait_are_shown_in_their_order() {
     let place = Place::file();
-    let store = SqliteStore::open(place.0.strip_prefix("file:").unwrap())
-        .await
-        .unwrap();
+    let store = store(&place).await;
     let key = Key::new("job").unwrap();
     let holder = wait_for(&store, &key).await;
     let lines = |words: &[&str], code| {
@@ -49,11 +53,11 @@ async fn processes_that_wait_are_shown_in_their_order() {
         };
         assert!(held.contains("holder"), "{held}");
         assert!(
-            writer.contains("waits, 1 of 2: exclusive") && writer.contains("writer"),
+            writer.contains("1 of 2 waiting: exclusive") && writer.contains("writer"),
             "{writer}"
         );
         assert!(
-            reader.contains("waits, 2 of 2: shared") && reader.contains("reader"),
+            reader.contains("2 of 2 waiting: shared") && reader.contains("reader"),
             "{reader}"
         );
     }
@@ -82,9 +86,7 @@ async fn processes_that_wait_are_shown_in_their_order() {
 #[tokio::test]
 async fn a_free_key_that_is_kept_for_others_is_not_called_held() {
     let place = Place::file();
-    let store = SqliteStore::open(place.0.strip_prefix("file:").unwrap())
-        .await
-        .unwrap();
+    let store = store(&place).await;
     // On a slow machine the time for which the key is kept may be over before the command asks.
     let mut number = 0;
     let refused = loop {
@@ -109,9 +111,7 @@ async fn a_free_key_that_is_kept_for_others_is_not_called_held() {
 #[tokio::test]
 async fn a_command_that_waits_says_whom_it_waits_for() {
     let place = Place::file();
-    let store = SqliteStore::open(place.0.strip_prefix("file:").unwrap())
-        .await
-        .unwrap();
+    let store = store(&place).await;
     let key = Key::new("job").unwrap();
     let holder = wait_for(&store, &key).await;
     let words = ["run", "job", "--wait", "5s", "--", "true"];
