@@ -35,10 +35,10 @@ use leasehold::{
     Attempt, Fence, Leases, Store,
     jobs::{Leader, Leading, Term},
 };
+use leasehold_examples::http;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -219,11 +219,7 @@ async fn the_leader(instances: &[Instance]) -> Result<(usize, u64)> {
 
 /// The body of the response.
 async fn ask(address: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let response = http::ask(address, &format!("GET {path}"), &[]).await?;
+    let (_, body) = response.split_once("\r\n\r\n").context("no answer")?;
     Ok(body.to_owned())
 }

@@ -32,10 +32,8 @@ use axum::{
 };
 use clap::Parser;
 use leasehold::{Leases, PermitAttempt, PermitsLeft, Store};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
+use leasehold_examples::http;
+use tokio::net::TcpListener;
 
 /// How many requests of a client are answered in an hour, and how many of them at once.
 const LIMIT: u32 = 60;
@@ -117,7 +115,7 @@ async fn run(args: Args) -> Result<()> {
     let client = format!("alice-{}", fastrand::u64(..));
     for number in 0..=BURST {
         let address = instances[number as usize % instances.len()];
-        let answer = ask(address, &client).await?;
+        let answer = http::ask(address, "GET /", &[("X-Client", &client)]).await?;
         println!("{}\n", answer.trim_end());
         let status = answer.split(' ').nth(1).unwrap_or_default();
         let remaining = field(&answer, "x-ratelimit-remaining");
@@ -134,7 +132,8 @@ async fn run(args: Args) -> Result<()> {
             ensure!(told == format!("\"client\";r=0;t={seconds}"), "{told}");
         }
     }
-    let other = ask(instances[0], &format!("bob-{}", fastrand::u64(..))).await?;
+    let other = format!("bob-{}", fastrand::u64(..));
+    let other = http::ask(instances[0], "GET /", &[("X-Client", &other)]).await?;
     ensure!(other.starts_with("HTTP/1.1 200 "), "clients share a limit");
     println!("Another client has a limit of its own.");
     Ok(())
@@ -149,18 +148,6 @@ async fn instance(store: Arc<dyn Store>) -> Result<SocketAddr> {
     let address = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, app).await });
     Ok(address)
-}
-
-/// The response to a request of this client.
-async fn ask(address: SocketAddr, client: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!(
-        "GET / HTTP/1.1\r\nHost: {address}\r\nX-Client: {client}\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
 }
 
 /// A header field of a response.

@@ -35,14 +35,10 @@ use leasehold::{
     Attempt, Leases, MongoStore, Store, WithError,
     testing::{Failure, FaultyStore},
 };
+use leasehold_examples::http;
 use mongodb::{Client, bson::Document, options::ClientOptions};
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-    time::Instant,
-};
+use tokio::{net::TcpListener, sync::Notify, time::Instant};
 
 /// How long a report stays locked after the process that makes it has died.
 const TTL: Duration = Duration::from_secs(30);
@@ -172,11 +168,7 @@ async fn serve(leases: Leases) -> Result<(SocketAddr, Service)> {
 
 /// Asks for the report 42, and returns the status of the answer.
 async fn ask(address: SocketAddr) -> Result<StatusCode> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = "POST /reports/42 HTTP/1.1\r\nHost: service\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let status = answer.split(' ').nth(1).context("no answer")?;
+    let response = http::ask(address, "POST /reports/42", &[]).await?;
+    let status = response.split(' ').nth(1).context("no answer")?;
     Ok(status.parse()?)
 }

@@ -1,6 +1,7 @@
 //! What the examples share: the option `--store` and the store that it names. Also the drawing code of the example
 //! `timeline`.
 
+pub mod http;
 pub mod timeline;
 
 use std::{process::ExitCode, sync::Arc};
