@@ -71,17 +71,16 @@ use crate::{
 /// use std::sync::Arc;
 /// use leasehold::{Leases, MemoryStore, Store};
 ///
-/// fn store(is_test: bool) -> Result<Arc<dyn Store>, leasehold::Error> {
-///     Ok(match is_test {
+/// /// Locks in memory for tests, and otherwise in the store of the application: a `MongoStore`, for example.
+/// fn leases(is_test: bool, of_application: impl Store) -> Leases {
+///     let store: Arc<dyn Store> = match is_test {
 ///         true => Arc::new(MemoryStore::new()),
-///         false => todo!("a MongoStore, for example"),
-///     })
+///         false => Arc::new(of_application),
+///     };
+///     println!("the locks are in {}", store.name());
+///     Leases::new(store)
 /// }
-///
-/// let store = store(true)?;
-/// println!("the locks are in {}", store.name());
-/// let leases = Leases::new(store);
-/// # Ok::<_, leasehold::Error>(())
+/// # leases(true, MemoryStore::new());
 /// ```
 ///
 /// # What an implementation has to do

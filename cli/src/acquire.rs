@@ -1,9 +1,9 @@
 //! The acquire of `run`: with a tick or without.
 
-use leasehold::{Error, Lease, Leases, jobs::OnceAttempt};
+use leasehold::{Acquire, Error, Lease, Leases, jobs::OnceAttempt};
 
 use super::{
-    args::Run,
+    args::{LeaseArgs, Run},
     exit::Code,
     out, text,
     tick::{self, RunLease},
@@ -24,7 +24,7 @@ pub async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code
             Err(Code::Superseded)
         }
         Some(OnceAttempt::Held(held)) => {
-            let waited = run.wait;
+            let waited = run.lease.wait;
             run.say(&self::held(&Error::WaitTimedOut { waited, held }));
             Err(run.on_held.into())
         }
@@ -40,28 +40,34 @@ impl Run {
     }
 }
 
+impl LeaseArgs {
+    /// The same acquire, with these options.
+    pub fn set_on(&self, acquire: Acquire) -> Acquire {
+        let mut acquire = acquire.wait_for(self.wait);
+        if self.shared {
+            acquire = acquire.shared();
+        }
+        if let Some((permits, of)) = self.permits {
+            acquire = acquire.permits(permits, of);
+        }
+        if let Some(owner) = &self.owner {
+            acquire = acquire.owner(&**owner);
+        }
+        if let Some(note) = &self.note {
+            acquire = acquire.note(&**note);
+        }
+        acquire
+    }
+}
+
 async fn acquire_plain(run: &Run, leases: &Leases) -> Result<Lease, Error> {
-    let mut acquire = leases
-        .acquire(&run.key, run.ttl)
-        .keep_alive()
-        .wait_for(run.wait);
-    if run.shared {
-        acquire = acquire.shared();
-    }
-    if let Some((permits, of)) = run.permits {
-        acquire = acquire.permits(permits, of);
-    }
+    let acquire = leases.acquire(&run.key, run.ttl).keep_alive();
+    let mut acquire = run.lease.set_on(acquire);
     if let Some(time) = run.min_hold {
         acquire = acquire.min_hold(time);
     }
     if let Some(time) = run.max_hold {
         acquire = acquire.max_hold(time);
-    }
-    if let Some(owner) = &run.owner {
-        acquire = acquire.owner(&**owner);
-    }
-    if let Some(note) = &run.note {
-        acquire = acquire.note(&**note);
     }
     acquire.await
 }

@@ -1,30 +1,8 @@
 //! Opens the store that an address names, by the library, and says what is wrong as the command says it.
-//!
-//! No error repeats an address, because it may contain a password.
 
-pub(crate) use leasehold::address::{Backend, Opened};
-use leasehold::{
-    Error,
-    address::{self, AddressError as LibraryError},
-};
+pub(crate) use leasehold::address::{AddressError, Backend, Opened};
+use leasehold::{Error, address};
 use mongodb::error::Error as DriverError;
-
-/// Why no store can be opened at an address.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AddressError {
-    /// The text is no valid address.
-    #[error("{0}")]
-    Invalid(String),
-    /// No server answers there, or the server is not of the expected kind.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The server refused the credentials.
-    #[error("{0}")]
-    Denied(String),
-    /// The store failed.
-    #[error("{}", at(place, error))]
-    Store { place: String, error: Error },
-}
 
 /// Whether a missing file is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,16 +14,10 @@ pub(crate) enum Make {
 
 /// Opens the store at an address.
 pub(crate) async fn open(address: &str, make: Make) -> Result<Opened, AddressError> {
-    let opened = match make {
+    match make {
         Make::IfMissing => address::open(address).await,
         Make::Never => address::open_existing(address).await,
-    };
-    opened.map_err(|error| match error {
-        LibraryError::Unreachable(text) => AddressError::Unreachable(text),
-        LibraryError::Denied(text) => AddressError::Denied(text),
-        LibraryError::Store { place, error } => AddressError::Store { place, error },
-        error => AddressError::Invalid(error.to_string()),
-    })
+    }
 }
 
 /// Sets the store up.
@@ -69,6 +41,14 @@ pub(crate) fn message(error: &Error) -> String {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
         },
+    }
+}
+
+/// The message for an address.
+pub(crate) fn address_message(error: &AddressError) -> String {
+    match error {
+        AddressError::Store { place, error } => at(place, error),
+        error => error.to_string(),
     }
 }
 

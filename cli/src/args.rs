@@ -82,7 +82,7 @@ pub enum Task {
     /// Take a key from its holders, at once
     ///
     /// The holders learn of it with their next renewal, and may work until then. With --owner, --lease or --fence only
-    /// that holder loses the key, and nobody who has got it meanwhile.
+    /// the holder of that name, lease or fence loses the key, and a process that was granted the key meanwhile keeps it.
     Evict(Evict),
     /// Show the locks as they come and go
     ///
@@ -123,17 +123,8 @@ pub struct Run {
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = time)]
     pub ttl: Duration,
 
-    /// How long to wait for the key if it is held
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
-    pub wait: Duration,
-
-    /// Share the key with other holders that share it
-    #[arg(long, conflicts_with = "permits")]
-    pub shared: bool,
-
-    /// Take some of the permits of the key, such as 1/4 for one of four
-    #[arg(long, value_name = "N/OF", value_parser = permits)]
-    pub permits: Option<(u32, u32)>,
+    #[command(flatten)]
+    pub lease: LeaseArgs,
 
     /// Keep the key for at least this long, even if the command ends earlier
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -165,14 +156,6 @@ pub struct Run {
     #[arg(long, value_name = "TIME", value_parser = time, requires = "ticks")]
     pub kept_for: Option<Duration>,
 
-    /// The name that others see as the holder; by default made of the host and the process
-    #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
-    pub owner: Option<String>,
-
-    /// A remark for people, which ls shows
-    #[arg(long, value_name = "TEXT")]
-    pub note: Option<String>,
-
     /// Say nothing but errors: not who holds the key, nor that the tick is done. For cron, which sends a mail otherwise
     #[arg(long, short)]
     pub quiet: bool,
@@ -189,6 +172,30 @@ pub struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// The lease that `run` and `acquire` ask for.
+#[derive(clap::Args)]
+pub struct LeaseArgs {
+    /// How long to wait for the key if it is held
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
+    pub wait: Duration,
+
+    /// Share the key with other holders that share it
+    #[arg(long, conflicts_with = "permits")]
+    pub shared: bool,
+
+    /// Take some of the permits of the key, such as 1/4 for one of four
+    #[arg(long, value_name = "N/OF", value_parser = permits)]
+    pub permits: Option<(u32, u32)>,
+
+    /// The name that others see as the holder; by default made of the host and the process
+    #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// A remark for people, which ls shows
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
 }
 
 #[derive(clap::Args)]
@@ -332,25 +339,8 @@ pub struct AcquireTicket {
     #[arg(long, value_name = "TIME", value_parser = period)]
     pub ttl: Duration,
 
-    /// How long to wait for the key if it is held
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
-    pub wait: Duration,
-
-    /// Share the key with other holders that share it
-    #[arg(long, conflicts_with = "permits")]
-    pub shared: bool,
-
-    /// Take some of the permits of the key, such as 1/4 for one of four
-    #[arg(long, value_name = "N/OF", value_parser = permits)]
-    pub permits: Option<(u32, u32)>,
-
-    /// The name that others see as the holder; by default made of the host and the process
-    #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
-    pub owner: Option<String>,
-
-    /// A remark for people, which ls shows
-    #[arg(long, value_name = "TEXT")]
-    pub note: Option<String>,
+    #[command(flatten)]
+    pub lease: LeaseArgs,
 }
 
 #[derive(clap::Args)]

@@ -63,10 +63,11 @@ pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code
 
 /// Reports that no store can be opened. An invalid address is an error of the command line instead.
 pub fn nowhere(error: AddressError, json: bool) -> Result<Code, Failure> {
-    if let AddressError::Invalid(_) = error {
-        return Err(error.into());
+    let failure = Failure::from(error);
+    if failure.code() == Code::Usage {
+        return Err(failure);
     }
-    let finding = Finding::new("reachable", Grade::Bad, error.to_string());
+    let finding = Finding::new("reachable", Grade::Bad, failure.to_string());
     tell(&[finding], json)
 }
 

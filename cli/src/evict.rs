@@ -31,7 +31,7 @@ pub async fn evict(evict: Evict, leases: &Leases, store: &dyn Store) -> Result<C
         out::line("nobody was evicted")?;
         return Ok(Code::No);
     }
-    // A release names its lease. So whoever has got the key meanwhile keeps it.
+    // A release names its lease, so a process that was granted the key meanwhile keeps it.
     let mut owners = Vec::new();
     for holder in &lock.holders {
         let request = ReleaseRequest::new(lock.key.clone(), holder.lease);
@@ -49,7 +49,7 @@ pub async fn evict(evict: Evict, leases: &Leases, store: &dyn Store) -> Result<C
     }
 }
 
-/// Evicts whoever holds the key.
+/// Evicts all present holders of the key.
 async fn evict_all(key: &str, leases: &Leases) -> Result<Code, Failure> {
     match leases.evict(key).await? {
         Some(eviction) if !eviction.evicted.is_empty() => {

@@ -5,7 +5,11 @@ use std::{ffi::OsStr, fmt, io, process::ExitCode};
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
-use super::{address::AddressError, args::OnHeld, out};
+use super::{
+    address::{AddressError, address_message, message},
+    args::OnHeld,
+    out,
+};
 
 /// The text about exit codes and the environment, for the help and the manual.
 pub const CODES: &str = "Exit codes:
@@ -139,10 +143,11 @@ pub enum Failure {
 impl Failure {
     pub fn code(&self) -> Code {
         match self {
-            Self::Address(AddressError::Invalid(_)) | Self::Usage(_) => Code::Usage,
             Self::Address(AddressError::Unreachable(_)) => Code::Unavailable,
             Self::Address(AddressError::Denied(_)) => Code::Denied,
             Self::Address(AddressError::Store { error, .. }) | Self::Store(error) => of(error),
+            // All other errors are about the text of the address.
+            Self::Address(_) | Self::Usage(_) => Code::Usage,
             Self::Host(_) => Code::Failed,
             Self::NoPlace(_) => Code::File,
         }
@@ -203,8 +208,8 @@ fn is_about_the_place(error: &Error) -> bool {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address(error) => write!(f, "{error}"),
-            Self::Store(error) => f.write_str(&super::address::message(error)),
+            Self::Address(error) => f.write_str(&address_message(error)),
+            Self::Store(error) => f.write_str(&message(error)),
             Self::Host(error) => write!(f, "{error}"),
             Self::Usage(text) | Self::NoPlace(text) => f.write_str(text),
         }

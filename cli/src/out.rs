@@ -12,16 +12,17 @@ use super::{
 
 /// Prints a line, with colours if standard output is a terminal that shows them.
 pub fn line(text: &str) -> Result<Code, Failure> {
-    unless_closed(write_line(text))
+    unless_closed(whole_line(text))
 }
 
 /// Prints a line for `watch`, whose output has no end. Fails if the reader has closed the pipe.
 pub fn endless_line(text: &str) -> Result<Code, Failure> {
-    write_line(text)?;
+    whole_line(text)?;
     Ok(Code::Done)
 }
 
-fn write_line(text: &str) -> io::Result<()> {
+/// Prints a line. Fails if the line cannot be written, also if the reader has closed the pipe.
+pub fn whole_line(text: &str) -> io::Result<()> {
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;
     out.flush()

@@ -55,7 +55,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
                 lease = &mut lease => break lease,
                 signal = signals.end() => return Ok(signal.into()),
                 _ = ticks.tick() => samples.sample(),
-                () = &mut telling => {}
+                never = &mut telling => match never {},
             }
         }
     };

@@ -90,17 +90,18 @@ pub async fn acquire(run: &Run, leases: &Leases) -> Option<Result<OnceAttempt, E
 }
 
 fn once(run: &Run, leases: &Leases, tick: Tick) -> RunOnce {
-    let mut once = leases.once(&run.key, tick).ttl(run.ttl).wait_for(run.wait);
+    let once = leases.once(&run.key, tick).ttl(run.ttl);
+    let mut once = once.wait_for(run.lease.wait);
     if let Some(time) = run.kept_for {
         once = once.kept_for(time);
     }
     if let Some(time) = run.max_hold {
         once = once.max_hold(time);
     }
-    if let Some(owner) = &run.owner {
+    if let Some(owner) = &run.lease.owner {
         once = once.owner(&**owner);
     }
-    if let Some(note) = &run.note {
+    if let Some(note) = &run.lease.note {
         once = once.note(&**note);
     }
     once

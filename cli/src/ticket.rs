@@ -1,30 +1,28 @@
 //! `acquire`, `renew` and `release`: a lease that several steps of a pipeline hold, one after the other.
 
+use std::io;
+
 use leasehold::{Error, Lease, Leases, Resumed, Ticket};
 
 use super::{
     acquire::held,
     args::{AcquireTicket, OfTicket},
     exit::{Code, Failure},
-    out, text,
+    out,
+    signals::Signals,
+    text,
 };
 
 /// Acquires a lease, and prints its ticket. Nothing renews the lease until a later command does.
 pub async fn acquire(args: AcquireTicket, leases: &Leases) -> Result<Code, Failure> {
-    let mut acquire = leases.acquire(&args.key, args.ttl).wait_for(args.wait);
-    if args.shared {
-        acquire = acquire.shared();
-    }
-    if let Some((permits, of)) = args.permits {
-        acquire = acquire.permits(permits, of);
-    }
-    if let Some(owner) = &args.owner {
-        acquire = acquire.owner(&**owner);
-    }
-    if let Some(note) = &args.note {
-        acquire = acquire.note(&**note);
-    }
-    let lease = match acquire.await {
+    let mut signals = Signals::new()?;
+    let acquire = args.lease.set_on(leases.acquire(&args.key, args.ttl));
+    let acquired = tokio::select! {
+        acquired = acquire.into_future() => acquired,
+        // The close of the handle releases what is granted meanwhile.
+        signal = signals.end() => return Ok(signal.into()),
+    };
+    let lease = match acquired {
         Ok(lease) => lease,
         Err(error @ (Error::WaitTimedOut { .. } | Error::TooManyHolders { .. })) => {
             out::say(&held(&error));
@@ -33,8 +31,17 @@ pub async fn acquire(args: AcquireTicket, leases: &Leases) -> Result<Code, Failu
         Err(error) => return Err(error.into()),
     };
     let ticket = lease.into_ticket();
-    let ticket = serde_json::to_string(&ticket).map_err(std::io::Error::other)?;
-    out::line(&ticket)
+    let printed = serde_json::to_string(&ticket).map_err(io::Error::other);
+    let printed = printed.and_then(|text| out::whole_line(&text));
+    let Err(error) = printed else {
+        return Ok(Code::Done);
+    };
+    // Without its ticket nobody could release the lease.
+    if let Resumed::Live(lease) = leases.resume(&ticket).await? {
+        lease.release().await?;
+    }
+    let text = format!("the ticket cannot be printed, so the lease is released: {error}");
+    Err(Failure::Host(io::Error::other(text)))
 }
 
 /// Renews the lease of a ticket for another ttl.
@@ -43,7 +50,7 @@ pub async fn renew(args: OfTicket, leases: &Leases) -> Result<Code, Failure> {
         Ok(lease) => lease,
         Err(code) => return Ok(code),
     };
-    // The ticket says what the one of before said, so the caller keeps that one.
+    // The new ticket says the same as the old one, which the caller has.
     let (key, left) = (lease.key().clone(), lease.ttl());
     let _ = lease.into_ticket();
     let key = text::name(key.as_str());

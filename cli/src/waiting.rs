@@ -1,6 +1,6 @@
 //! What `run --wait` says while it waits: who holds the key, and how many come first.
 
-use std::{future::pending, time::Duration};
+use std::{convert::Infallible, future::pending, time::Duration};
 
 use leasehold::{Leases, LockState};
 use tokio::time::{Instant, interval_at};
@@ -12,12 +12,12 @@ const LOOKS: Duration = Duration::from_secs(3);
 /// When it looks first. A key that is held for a moment only is not worth a line.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// Says what the process waits for, at first and when it changes, until it is dropped.
-pub async fn tell(run: &Run, leases: &Leases) {
-    if run.quiet || run.wait <= FIRST {
+/// Says what the process waits for, at first and when it changes, until the future is dropped.
+pub async fn tell(run: &Run, leases: &Leases) -> Infallible {
+    if run.quiet || run.lease.wait <= FIRST {
         return pending().await;
     }
-    let owner = run.owner.as_deref().unwrap_or(leases.owner());
+    let owner = run.lease.owner.as_deref().unwrap_or(leases.owner());
     let mut looks = interval_at(Instant::now() + FIRST, LOOKS);
     let mut said = None;
     loop {
@@ -38,8 +38,9 @@ pub async fn tell(run: &Run, leases: &Leases) {
     }
 }
 
-/// Who holds the key, and how many processes come before the one of this owner. `None` if it is the next to get a free
-/// key. Of several processes of this owner nobody can tell which one this is, so the first of them counts.
+/// Who holds the key, and how many processes come before the one of this owner. `None` if the key is free, and no process
+/// comes before. If several processes of this owner wait, the place of the first of them counts, because a look does not
+/// tell which one this process is.
 fn described(lock: &LockState, owner: &str) -> Option<String> {
     let place = lock.waiters.iter().position(|it| &*it.owner == owner);
     let ahead = place.unwrap_or(lock.waiters.len());

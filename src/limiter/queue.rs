@@ -96,7 +96,7 @@ struct Exhausted {
     /// When the next request is sent, unless the wait of a caller ends before, but not before `certain`.
     next_request: Instant,
     left: PermitsLeft,
-    /// When all permits are back if nobody takes any, counted from the same instant as `certain`.
+    /// When all permits of the limiter are back if no caller takes any, counted from the same instant as `certain`.
     reset: Instant,
 }
 

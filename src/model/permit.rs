@@ -26,8 +26,8 @@ pub struct PermitsLeft {
     pub limit: u32,
     /// How many of them can be taken now.
     pub remaining: u32,
-    /// How long it takes until all of them are back, if nobody takes any; zero if they are. Counted from the time of the
-    /// server when it answered, in milliseconds.
+    /// How long it takes until all permits are back, if no caller takes any; zero if all are there. The time counts from
+    /// the answer of the server, in whole milliseconds.
     pub reset_in: Duration,
 }
 

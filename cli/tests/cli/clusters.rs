@@ -88,7 +88,7 @@ fn parts(place: &Place) -> [String; 4] {
     [scheme, user, host, alias].map(str::to_owned)
 }
 
-/// A port on which nobody listens.
+/// A host and a port on which no server listens.
 fn closed() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()

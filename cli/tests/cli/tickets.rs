@@ -1,8 +1,11 @@
 //! Leases that last over several commands, and evictions of one holder.
 
+use std::fs::File;
+
+use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{Engine, Place};
+use super::{Engine, Place, until};
 
 #[test]
 fn a_lease_lasts_over_several_commands() {
@@ -32,6 +35,32 @@ fn on(place: &Place) {
     place.leasehold(["release", &ticket]).saying(76);
     assert_eq!(holders(place).len(), 1);
     place.leasehold(["release", &next]).with(0);
+}
+
+#[test]
+fn a_lease_whose_ticket_cannot_be_printed_is_released() {
+    let place = Place::file();
+    let mut acquire = place.command(["acquire", "deploy", "--ttl", "1h"]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let ended = acquire.stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(70), "{said}");
+    assert!(said.contains("so the lease is released"), "{said}");
+    assert_eq!(holders(&place), Vec::<Value>::new());
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_leaves_nothing() {
+    let place = Place::file();
+    let holder = place.hold(["deploy"], "cat");
+    let waiters = || place.json(["inspect", "deploy", "--json"])["waiters"].clone();
+    let mut waiting = place.start(["acquire", "deploy", "--ttl", "1h", "--wait", "1h"]);
+    until(|| (waiters().as_array()?.len() == 1).then_some(()));
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.wait(), (143, String::new()));
+    assert_eq!(waiters(), Value::Array(Vec::new()));
+    assert_eq!(holder.finish().0, 0);
+    assert_eq!(holders(&place), Vec::<Value>::new());
 }
 
 #[test]
