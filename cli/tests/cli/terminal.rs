@@ -205,9 +205,9 @@ async fn a_table_that_fits_shows_who_comes_first() {
     let place = Place::file();
     let key = Key::new(format!("tenant-{}", "1".repeat(90))).unwrap();
     waiters::wait_for(&waiters::store(&place).await, &key).await;
-    let mut terminal = Terminal::new(&place, ["ls"], |it| it.env("NO_COLOR", "1"), Some(80));
+    let mut terminal = Terminal::new(&place, ["ls"], |it| it.env("NO_COLOR", "1"), Some(73));
     let lines = terminal.lines();
-    assert!(lines.iter().all(|it| it.chars().count() <= 80), "{lines:?}");
+    assert!(lines.iter().all(|it| it.chars().count() <= 73), "{lines:?}");
     for (line, number) in lines[2..].iter().zip(["1 of 2", "2 of 2"]) {
         assert!(line.contains(number), "{line}");
     }

@@ -107,6 +107,22 @@ fn an_answer_says_what_is_left_and_when_all_is_back() {
 }
 
 #[test]
+fn a_refusal_that_is_read_in_the_next_window_says_that_nothing_is_left() {
+    let (mut limited, quota) = (Limited::default(), fixed(2, SECOND));
+    assert_eq!(limited.take(quota, 2, 900), 2);
+    let record = limited.0.unwrap();
+    let millisecond = Duration::from_millis(1);
+    let left = PermitsLeft {
+        limit: 2,
+        remaining: 0,
+        reset_in: millisecond,
+    };
+    let answer = answer_permit(&record, &ask(quota), time(START + 1_000));
+    let retry_in = millisecond;
+    assert_eq!(answer, PermitAnswer::Full { retry_in, left });
+}
+
+#[test]
 fn many_are_granted_in_whole_numbers_of_what_belongs_together() {
     let (mut limited, quota) = (Limited::default(), fixed(10, SECOND));
     let mut request = ask(quota).up_to(7);
