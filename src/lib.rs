@@ -171,11 +171,10 @@ pub use crate::{
     acquire::{Acquire, AcquireAll, Attempt, Resume, Resumed, TryAcquire, WithError},
     client::{Leases, LeasesBuilder},
     lease::{Lease, LeaseSet, Ticket, Upgrade},
-    limiter::{Limiter, PermitAttempt, TakePermit},
+    limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,
     model::{
-        Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Permit,
-        PermitsLeft, Place,
+        Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, PermitsLeft, Place,
     },
     store::{Store, memory::MemoryStore},
 };

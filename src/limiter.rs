@@ -2,26 +2,31 @@
 //!
 //! - `queue.rs` has the callers that wait in this process, and says when a request is sent for them. It is pure.
 //! - `driver.rs` has the task of one limiter, which owns its queue and sends its requests.
+//! - `several.rs` takes permits of several limits, all or none.
+//! - `permit.rs` has what a caller gets.
 //!
 //! `rules/permit.rs` decides how many permits a request gets.
 
 mod driver;
+mod permit;
 mod queue;
+mod several;
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 
 pub(crate) use self::driver::LimiterContext;
-use self::driver::LimiterQueue;
-use crate::model::{Error, Key, Permit, PermitsLeft, Quota};
+pub use self::permit::Permit;
+use self::{driver::LimiterQueue, several::Limits};
+use crate::model::{Error, Key, PermitsLeft, Quota};
 
 /// Limits the calls per window, over all processes that use the same key. Made by
 /// [`Leases::limiter`](crate::Leases::limiter).
 ///
 /// A caller takes a permit before each call. The store counts the permits, and its clock measures the windows, so the
-/// clocks of the callers' machines do not matter. A permit is not released: it counts for its window, whether or not it
-/// is used. A granted permit is lost if the process crashes, and may be lost if the answer does not arrive. No permit
+/// clocks of the callers' machines do not matter. A permit counts for its window, whether or not it is used, unless the
+/// caller [gives it back](Permit::give_back). A granted permit is lost if the process crashes, and may be lost if the answer does not arrive. No permit
 /// is granted twice.
 ///
 /// A limiter and a lock of the same key do not affect each other.
@@ -34,7 +39,7 @@ use crate::model::{Error, Key, Permit, PermitsLeft, Quota};
 /// - [`smooth`](Limiter::smooth): permits become available one after the other.
 ///
 /// Limiters of one key whose windows differ in length or kind are counted separately. Ten a second and a thousand a day
-/// on `"partner-api"` are two limiters, and a call needs a permit of each.
+/// on `"partner-api"` are two limiters. [`and`](Limiter::and) makes one of them, for calls that need a permit of each.
 ///
 /// The limit holds for the instants at which the server grants permits. It does not include how long an answer takes to
 /// arrive, nor how long the caller takes to make its call. So choose a limit somewhat below the one that a partner
@@ -84,7 +89,7 @@ use crate::model::{Error, Key, Permit, PermitsLeft, Quota};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    queue: Result<Arc<LimiterQueue>, Error>,
+    limits: Result<Limits, Error>,
 }
 
 impl Limiter {
@@ -93,8 +98,8 @@ impl Limiter {
         key: Result<Key, Error>,
         quota: Result<Quota, Error>,
     ) -> Self {
-        let queue = key.and_then(|key| Ok(LimiterQueue::of(context, key, quota?)));
-        Self { queue }
+        let limits = key.and_then(|key| Ok(Limits::one(LimiterQueue::of(context, key, quota?))));
+        Self { limits }
     }
 
     /// Makes a smooth limiter: permits become available one after the other, at intervals of a `limit`-th of the
@@ -106,6 +111,8 @@ impl Limiter {
     /// limit, but a permit that is not taken before the next one becomes available is lost. With a burst of 2 or more,
     /// callers can use the whole limit although requests take time. The server's clock counts milliseconds. So if more
     /// than one permit becomes available per millisecond, the burst must be at least that number.
+    ///
+    /// A limiter with [several limits](Limiter::and) becomes smooth in each of them, with this burst.
     ///
     /// This call checks nothing. A request for permits returns [`Error::InvalidBurst`] for a burst outside of that
     /// range.
@@ -124,10 +131,37 @@ impl Limiter {
     /// ```
     #[must_use = "it gives back the smooth limiter"]
     pub fn smooth(self, burst: u32) -> Self {
-        match &self.queue {
-            Ok(of) => Self::new(&of.context, Ok(of.key.clone()), of.quota.smooth(burst)),
-            Err(_) => self,
-        }
+        let limits = self.limits;
+        let limits = limits.and_then(|limits| limits.with(|quota| quota.smooth(burst)));
+        Self { limits }
+    }
+
+    /// Makes a limiter of several limits, from this one and another one: ten calls a second and a thousand an hour, or
+    /// those of one customer and those of all. Its callers get permits of all of them or of none.
+    ///
+    /// The limits are asked one after the other, those with the longest windows first. A caller waits for a permit of
+    /// each in turn. If it gets none of one, because it does not wait or no longer, those of the others are [given
+    /// back](Permit::give_back), and may have been missing for other callers meanwhile. A caller whose permit was granted
+    /// in a window that ends while it waits for the other limits takes another one. If the process crashes in between,
+    /// the permits that were granted count.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let limit = |limit, seconds| leases.limiter("partner-api", limit, Duration::from_secs(seconds));
+    /// let limiter = limit(10, 1).and(limit(1_000, 3_600));
+    /// limiter.permit().await?;
+    /// # assert_eq!(limiter.peek().await?.remaining, 9);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "it gives back the limiter of both"]
+    pub fn and(self, other: Self) -> Self {
+        let limits = self.limits.and_then(|limits| Ok(limits.and(other.limits?)));
+        Self { limits }
     }
 
     /// Requests a permit once, without waiting until one is available.
@@ -186,10 +220,11 @@ impl Limiter {
         }
     }
 
-    /// Reads what is left, and takes nothing. Other callers may take permits before the next request of this one, so
+    /// Reads what is left, and takes nothing. If there are [several limits](Limiter::and), it returns that of the one with
+    /// the fewest permits left. Other callers may take permits before the next request of this one, so
     /// [`try_permit`](Limiter::try_permit) may be refused all the same.
     ///
-    /// It is one read, and does not disturb the tasks of this process that wait. (In the classic dialect of MongoDB it
+    /// It is one read for each limit, and does not disturb the tasks of this process that wait. (In the classic dialect of MongoDB it
     /// also writes the time of the request to the document, if there is one.)
     ///
     /// ```
@@ -218,8 +253,8 @@ impl Limiter {
     ///
     /// Cancel safe: it changes nothing.
     pub async fn peek(&self) -> Result<PermitsLeft, Error> {
-        match &self.queue {
-            Ok(queue) => queue.peek().await,
+        match &self.limits {
+            Ok(limits) => limits.peek().await,
             Err(error) => Err(error.clone()),
         }
     }
@@ -237,7 +272,7 @@ impl Limiter {
     /// wait until it has its permits. Otherwise callers that want fewer permits could overtake it again and again.
     pub fn permits(&self, permits: u32) -> TakePermit {
         TakePermit {
-            queue: self.queue.clone(),
+            limits: self.limits.clone(),
             permits,
             wait: None,
         }
@@ -301,7 +336,7 @@ pub enum PermitAttempt {
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TakePermit {
-    queue: Result<Arc<LimiterQueue>, Error>,
+    limits: Result<Limits, Error>,
     permits: u32,
     /// How long it waits. `None` if the wait has no bound.
     wait: Option<Duration>,
@@ -322,6 +357,6 @@ impl IntoFuture for TakePermit {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.queue?.take(self.permits, self.wait).await })
+        Box::pin(async move { self.limits?.take(self.permits, self.wait).await })
     }
 }

@@ -16,7 +16,7 @@ pub use self::{
     convert::{ConvertAnswer, ConvertRequest},
     list::{Eviction, Filter, ListRequest, Page},
     look::{LookAnswer, LookRequest},
-    permit::{PermitAnswer, PermitRequest},
+    permit::{GiveBackRequest, PermitAnswer, PermitRequest},
     release::{DoneTick, MinHold, ReleaseAnswer, ReleaseKind, ReleaseRequest},
     renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest},
 };

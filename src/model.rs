@@ -34,7 +34,7 @@ pub use self::{
     },
     lock_state::{Held, LockState},
     mode::Mode,
-    permit::{Permit, PermitsLeft},
+    permit::PermitsLeft,
     place::Place,
     quota::{Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},

@@ -59,6 +59,6 @@ pub use self::{
     done::answer_release_done,
     grant::{acquire, answer_acquire, is_full},
     lease::{answer_convert, answer_renew, convert, release, renew},
-    permit::{CLOCK_STEP, answer_permit, is_over, peek, permit},
+    permit::{CLOCK_STEP, answer_permit, give_back, is_over, peek, permit},
     turn::leave,
 };

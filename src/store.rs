@@ -44,8 +44,8 @@ use futures::{future::join_all, stream::BoxStream};
 pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, DoneTick, Earlier, Eviction, Grant, InTurn, KnownGrant, ListRequest,
-        LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer,
+        ConvertRequest, DoneTick, Earlier, Eviction, GiveBackRequest, Grant, InTurn, KnownGrant,
+        ListRequest, LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers,
         RenewRequest, Turn,
     },
@@ -170,6 +170,9 @@ use crate::{
 /// #     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
 /// #         self.store.peek(key, quota).await
 /// #     }
+/// #     async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+/// #         self.store.give_back(request).await
+/// #     }
 /// #     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
 /// #         self.store.purge(retention).await
 /// #     }
@@ -275,6 +278,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// As for [`permit`](Store::permit), [`Error::NotALimiter`] and [`Error::UnsupportedSchema`] for a document that is
     /// no limiter of a known version.
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error>;
+
+    /// Makes permits that were granted and not used available again, as far as they still count ([`rules::give_back`]).
+    /// A limiter without a document gets none.
+    ///
+    /// A store sends it at most once: if it was carried out twice, more permits could be granted than the limit.
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error>;
 
     /// Removes each lock that has had no live holder for `retention`, and whose fence the clock passed that long ago
     /// ([`rules::remove_expired`]), and each limiter that has limited no request for that

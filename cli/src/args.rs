@@ -230,11 +230,12 @@ pub struct Limit {
     /// The key that names what is limited: 1 to 512 bytes of text
     pub key: String,
 
-    /// How many commands may start in how long, such as 10/1s or 1000/1d, in windows of the store's clock
-    #[arg(long, value_name = "N/TIME", value_parser = rate)]
-    pub rate: (u32, Duration),
+    /// How many commands may start in how long, such as 10/1s or 1000/1d, in windows of the store's clock. If it is given
+    /// several times, a command needs a permit of each
+    #[arg(long, value_name = "N/TIME", required = true, value_parser = rate)]
+    pub rate: Vec<(u32, Duration)>,
 
-    /// Spread the permits evenly over the time, and let at most N commands start at once after a pause
+    /// Spread the permits of each rate evenly over the time, and let at most N commands start at once after a pause
     #[arg(long, value_name = "N")]
     pub burst: Option<u32>,
 

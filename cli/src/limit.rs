@@ -1,11 +1,12 @@
 //! `limit`: takes a permit of a limiter, and then becomes the command.
 //!
-//! A permit is not given back, so nothing is left to do while the command runs: no process has to stay with it. While
-//! this process waits, it holds nothing either, so a signal may end it in the usual way.
+//! The permit of a command that runs is not given back, so no process has to stay with it. While this process waits, it
+//! holds nothing either, so a signal may end it in the usual way. (With several rates it may hold a permit of one. That
+//! then counts.)
 
 use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
 
-use leasehold::{Error, Leases};
+use leasehold::{Error, Leases, Limiter};
 
 use super::{
     args::Limit,
@@ -14,13 +15,21 @@ use super::{
 };
 
 pub async fn limit(limit: Limit, leases: &Leases) -> Result<Code, Failure> {
-    let (permits, window) = limit.rate;
-    let mut limiter = leases.limiter(&limit.key, permits, window);
+    let rates = limit.rate.iter();
+    let limiters = rates.map(|(permits, window)| leases.limiter(&limit.key, *permits, *window));
+    let Some(mut limiter) = limiters.reduce(Limiter::and) else {
+        return Err(Failure::Usage("it needs a rate".to_owned()));
+    };
     if let Some(burst) = limit.burst {
         limiter = limiter.smooth(burst);
     }
     match limiter.permit().wait_for(limit.wait).await {
-        Ok(_) => Ok(become_command(&limit.command)),
+        Ok(permit) => {
+            let code = become_command(&limit.command);
+            // Nothing ran. If the permit cannot be given back, it counts, and the code says why nothing ran.
+            let _ = permit.give_back().await;
+            Ok(code)
+        }
         Err(Error::LimitReached { retry_in, .. }) => {
             let (key, retry_in) = (text::name(&limit.key), text::short(retry_in));
             out::say(&format!("{key} is at its limit: try again in {retry_in}"));

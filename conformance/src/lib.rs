@@ -114,8 +114,9 @@ pub use self::{
         a_limiter_with_other_terms_goes_on, a_peek_takes_nothing,
         a_purge_forgets_no_window_that_counts, a_repeated_request_takes_its_permits_once,
         a_smaller_burst_gives_nothing_back, a_window_never_has_more_permits_than_its_limit,
-        an_answer_says_what_is_left, permits_that_belong_together_are_granted_together,
-        smooth_permits_come_one_after_the_other, waiting_tasks_get_what_the_windows_have,
+        an_answer_says_what_is_left, permits_given_back_are_free_again,
+        permits_that_belong_together_are_granted_together, smooth_permits_come_one_after_the_other,
+        waiting_tasks_get_what_the_windows_have,
     },
     listing::{
         a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
@@ -230,6 +231,7 @@ macro_rules! conformance_suite {
             permits_that_belong_together_are_granted_together
             an_answer_says_what_is_left
             a_peek_takes_nothing
+            permits_given_back_are_free_again
             a_repeated_request_takes_its_permits_once
             smooth_permits_come_one_after_the_other
             a_smaller_burst_gives_nothing_back

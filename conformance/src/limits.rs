@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
@@ -19,7 +20,7 @@ use super::{
 };
 use leasehold::{
     Error, Key, PermitAttempt, Store,
-    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+    store::{GiveBackRequest, PermitAnswer, PermitId, PermitRequest, Quota},
 };
 
 /// A window that a property waits for. It is long enough for a slow server to answer a few times in it.
@@ -47,7 +48,7 @@ impl Windows {
         Self { length, granted }
     }
 
-    fn count(&mut self, granted_at: chrono::DateTime<chrono::Utc>, permits: u32) {
+    fn count(&mut self, granted_at: DateTime<Utc>, permits: u32) {
         let window = granted_at
             .timestamp_millis()
             .div_euclid(self.length.as_millis() as i64);
@@ -243,6 +244,54 @@ pub async fn a_peek_takes_nothing(clients: &Clients) -> Outcome {
             let left = clients.second.peek(&key, &other).await?;
             ensure!(left.remaining == 2, "another limiter has {left:?}");
         }
+    }
+    Ok(())
+}
+
+/// Permits that are given back are free again, but no others: not those of an earlier window, and not more than were
+/// taken.
+pub async fn permits_given_back_are_free_again(clients: &Clients) -> Outcome {
+    let windows = fixed(LIMIT, ENDLESS)?;
+    let day = TimeDelta::days(1);
+    for (quota, most) in [(windows, LIMIT), (windows.smooth(4)?, 4)] {
+        let key = fresh_key("give-back")?;
+        let left = async |expected, of| {
+            let left = clients.second.peek(&key, &quota).await?;
+            let is_right = left.remaining == expected;
+            ensure!(is_right, "{of} leaves {left:?} instead of {expected}");
+            Ok(())
+        };
+        let give_back = async |permits, granted_at: DateTime<Utc>| {
+            let request = GiveBackRequest::new(key.clone(), quota, permits, granted_at);
+            Ok::<_, Violation>(clients.first.give_back(&request).await?)
+        };
+        give_back(3, Utc::now()).await?;
+        left(most, "what nobody had taken").await?;
+        let PermitAnswer::Granted { granted_at, .. } =
+            clients.second.permit(&ask(&key, quota, 3)).await?
+        else {
+            return violation("a new limiter is full".to_owned());
+        };
+        let rest = take(&clients.second, &key, quota, most - 3).await?;
+        ensure!(rest == most - 3, "{rest} of the rest");
+        give_back(3, granted_at - day * 300).await?;
+        left(0, "what was granted a window earlier").await?;
+        give_back(3, granted_at + day).await?;
+        left(0, "what was granted later than anything").await?;
+        give_back(3, granted_at).await?;
+        left(3, "what was granted").await?;
+        ensure!(
+            take(&clients.first, &key, quota, 4).await? == 0
+                && take(&clients.first, &key, quota, 3).await? == 3,
+            "three permits that were given back"
+        );
+        left(0, "what was taken again").await?;
+        give_back(u32::MAX, granted_at).await?;
+        left(most, "more than was taken").await?;
+        let all = take(&clients.first, &key, quota, most).await?;
+        ensure!(all == most, "{all} of all permits");
+        let one = take(&clients.first, &key, quota, 1).await?;
+        ensure!(one == 0, "there is one permit more than all");
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use leasehold::{
     Error, Fence, Key, LockState, Mode, PermitsLeft, Store,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, Grant, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseKind, ReleaseRequest,
+        Eviction, FreedKeys, GiveBackRequest, Grant, LeaseId, ListRequest, LookAnswer, LookRequest,
+        Page, PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseKind, ReleaseRequest,
         RenewAnswer, RenewAnswers, RenewRequest, Turn,
     },
 };
@@ -343,6 +343,10 @@ impl Store for Broken {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.store.peek(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.store.give_back(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -10,8 +10,9 @@ use leasehold::{
     limits::MAX_PLACE_TIME,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
-        PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
+        Eviction, FreedKeys, GiveBackRequest, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest, Turn,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -208,6 +209,10 @@ impl Store for Recording {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.store.peek(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.store.give_back(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

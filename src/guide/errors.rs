@@ -55,8 +55,8 @@
 //! | [`renew`](crate::Lease::renew), [`upgrade`](crate::Lease::upgrade), [`downgrade`](crate::Lease::downgrade) | three requests, and no longer than the lease is live |
 //! | [`release`](crate::Lease::release) | three requests |
 //! | [`RunOnce::run`](crate::jobs::RunOnce::run) | a `try_acquire`, the work, and a release |
-//! | [`inspect`](crate::Leases::inspect), [`evict`](crate::Leases::evict), [`last_done`](crate::Leases::last_done), [`peek`](crate::Limiter::peek), a page of [`list`](crate::Leases::list) | a request |
-//! | [`permit`](crate::Limiter::permit) with [`wait_for`](crate::TakePermit::wait_for) | that time and a request, which is given up after the window, but after 5 s at least |
+//! | [`inspect`](crate::Leases::inspect), [`evict`](crate::Leases::evict), [`last_done`](crate::Leases::last_done), [`peek`](crate::Limiter::peek), [`give_back`](crate::Permit::give_back), a page of [`list`](crate::Leases::list) | a request |
+//! | [`permit`](crate::Limiter::permit) with [`wait_for`](crate::TakePermit::wait_for) | that time and a request, which is given up after the window, but after 5 s at least; with [several limits](crate::Limiter::and), as many of them |
 //! | [`close`](crate::Leases::close) | the longest ttl and a few requests |
 //! | `is_live`, `lost`, `fence` and other answers of a [`Lease`](crate::Lease) | they send nothing |
 //!

@@ -21,8 +21,9 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::Instrument;
 
-use super::queue::{PermitCaller, PermitOutcome, PermitQueue, Step};
+use super::queue::{Granted, PermitCaller, PermitOutcome, PermitQueue, Step};
 use crate::{
+    messages::GiveBackRequest,
     model::{Error, Key, Permits, PermitsLeft, Quota},
     random, retry,
     runtime::{self, lifecycle::Lifecycle},
@@ -47,8 +48,16 @@ pub(crate) struct LimiterQueue {
     pub(super) context: Arc<LimiterContext>,
     pub(super) key: Key,
     pub(super) quota: Quota,
-    /// Sends callers to the task, which the first caller starts.
-    callers: OnceLock<mpsc::UnboundedSender<PermitCaller>>,
+    /// The way to the task, which the first caller starts.
+    task: OnceLock<mpsc::UnboundedSender<ToTask>>,
+}
+
+/// What the task of a limiter is told.
+enum ToTask {
+    /// A caller wants permits.
+    Caller(PermitCaller),
+    /// Permits were given back.
+    GivenBack,
 }
 
 impl LimiterQueue {
@@ -64,15 +73,20 @@ impl LimiterQueue {
                 context: context.clone(),
                 key,
                 quota,
-                callers: OnceLock::new(),
+                task: OnceLock::new(),
             });
             *known = Arc::downgrade(&this);
             this
         })
     }
 
-    /// Waits for permits, and reports the outcome to telemetry.
-    pub(crate) async fn take(&self, permits: u32, wait: Option<Duration>) -> PermitOutcome {
+    /// Fails if there are never so many permits at once.
+    pub(super) fn check(&self, permits: u32) -> Result<(), Error> {
+        Permits::new(permits.into(), self.quota.most_at_once().into()).map(drop)
+    }
+
+    /// Waits for permits, which this limit [can have](Self::check), and reports the outcome to telemetry.
+    pub(super) async fn take(&self, permits: u32, wait: Option<Duration>) -> PermitOutcome {
         let span = PermitSpan::begin(&self.key, permits);
         let asking = self.ask_for(permits, wait, span.since);
         let outcome = asking.instrument(span.span.clone()).await;
@@ -81,8 +95,6 @@ impl LimiterQueue {
     }
 
     async fn ask_for(&self, permits: u32, wait: Option<Duration>, since: Instant) -> PermitOutcome {
-        // This fails if there are never so many at once.
-        Permits::new(permits.into(), self.quota.most_at_once().into())?;
         let lifecycle = &self.context.lifecycle;
         lifecycle.enter()?;
         let (reply, outcome) = oneshot::channel();
@@ -93,32 +105,53 @@ impl LimiterQueue {
             reply,
         };
         // If the task has ended, this drops the caller, and with it the sender of its outcome.
-        let callers = self.callers.get_or_init(|| self.start());
-        let _ = callers.unbounded_send(caller);
+        let task = self.task.get_or_init(|| self.start());
+        let _ = task.unbounded_send(ToTask::Caller(caller));
         let ended = |_| lifecycle.check().and(Err(Error::RuntimeEnded));
         outcome.await.unwrap_or_else(ended)
     }
 
     /// Reads what is left. This goes past the queue: it takes nothing, so it need not wait for anybody.
-    pub(crate) async fn peek(&self) -> Result<PermitsLeft, Error> {
-        const PEEK: &str = "peek";
-        let span = telemetry::call(PEEK, Some(&self.key));
-        let (store, limit) = (self.context.store.clone(), self.context.call_timeout);
-        let (named, key, quota) = (store.clone(), self.key.clone(), self.quota);
+    pub(super) async fn peek(&self) -> Result<PermitsLeft, Error> {
+        let (store, key, quota) = (self.context.store.clone(), self.key.clone(), self.quota);
         let work = async move { store.peek(&key, &quota).await };
-        let call = runtime::call(PEEK, limit, move || named.name(), work);
+        self.call("peek", work).await
+    }
+
+    /// Gives permits back. This goes past the queue too. The request is sent once.
+    pub(super) async fn give_back(&self, granted: Granted) -> Result<(), Error> {
+        let (store, key, quota) = (self.context.store.clone(), self.key.clone(), self.quota);
+        let request = GiveBackRequest::new(key, quota, granted.permits, granted.granted_at);
+        let work = async move { store.give_back(&request).await };
+        self.call("give_back", work).await?;
+        if let Some(task) = self.task.get() {
+            // If the task has ended, no caller waits.
+            let _ = task.unbounded_send(ToTask::GivenBack);
+        }
+        Ok(())
+    }
+
+    /// Sends one request, and reports its outcome to telemetry.
+    async fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let span = telemetry::call(operation, Some(&self.key));
+        let (store, limit) = (self.context.store.clone(), self.context.call_timeout);
+        let call = runtime::call(operation, limit, move || store.name(), work);
         let end = call.instrument(span.clone()).await;
-        telemetry::called(&span, PEEK, Some(&self.key), &end);
+        telemetry::called(&span, operation, Some(&self.key), &end);
         end
     }
 
     /// Starts the task.
-    fn start(&self) -> mpsc::UnboundedSender<PermitCaller> {
+    fn start(&self) -> mpsc::UnboundedSender<ToTask> {
         let context = &self.context;
-        let (callers, come) = mpsc::unbounded();
+        let (task, told) = mpsc::unbounded();
         let queue = PermitQueue::new(self.key.clone(), self.quota, context.call_timeout);
-        context.lifecycle.spawn(work(queue, come, context.clone()));
-        callers
+        context.lifecycle.spawn(work(queue, told, context.clone()));
+        task
     }
 }
 
@@ -134,13 +167,13 @@ impl fmt::Debug for LimiterQueue {
 /// The task of a limiter, until the client closes or nobody has the limiter any more. Then it waits for the last calls.
 async fn work(
     mut queue: PermitQueue,
-    come: mpsc::UnboundedReceiver<PermitCaller>,
+    told: mpsc::UnboundedReceiver<ToTask>,
     context: Arc<LimiterContext>,
 ) {
     let (store, closing) = (&context.store, &context.lifecycle.closing);
     // A call is not dropped when it is given up, because a late answer may count.
     let mut calls = FuturesUnordered::new();
-    let mut come = come.ready_chunks(AT_ONCE);
+    let mut told = told.ready_chunks(AT_ONCE);
     loop {
         let now = Instant::now();
         let (request, sent, outcome) = match queue.step(now) {
@@ -161,9 +194,14 @@ async fn work(
                     biased;
                     Some(call) = calls.next() => call,
                     () = closing.cancelled() => break,
-                    callers = come.next() => {
-                        let Some(callers) = callers else { break };
-                        callers.into_iter().for_each(|it| queue.enter(it, Instant::now()));
+                    told = told.next() => {
+                        let Some(told) = told else { break };
+                        for it in told {
+                            match it {
+                                ToTask::Caller(caller) => queue.enter(caller, Instant::now()),
+                                ToTask::GivenBack => queue.given_back(),
+                            }
+                        }
                         continue;
                     }
                     // When the first caller has left, the next request may be another one.
@@ -175,6 +213,6 @@ async fn work(
         let outcome = runtime::report("permit", None, outcome).await;
         queue.complete((request, sent, outcome), Instant::now(), random::fraction());
     }
-    drop((queue, come));
+    drop((queue, told));
     calls.collect::<Vec<_>>().await;
 }

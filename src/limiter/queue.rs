@@ -16,16 +16,25 @@ mod tests;
 
 use std::{collections::VecDeque, time::Duration};
 
+use chrono::{DateTime, Utc};
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{Error, Key, Permit, PermitId, PermitsLeft, Quota},
+    model::{Error, Key, PermitId, PermitsLeft, Quota},
     retry::{self, SHORTEST_PAUSE, TRIES},
 };
 
+/// What one limiter has granted to one caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) permits: u32,
+    pub(super) granted_at: DateTime<Utc>,
+    pub(super) left: PermitsLeft,
+}
+
 /// What a caller is told. The error is `LimitReached` if there are not enough permits while it waits.
-pub(super) type PermitOutcome = Result<Permit, Error>;
+pub(super) type PermitOutcome = Result<Granted, Error>;
 /// A request, when it was sent, and its outcome.
 pub(super) type Call = (PermitRequest, Instant, Result<PermitAnswer, Error>);
 
@@ -109,6 +118,8 @@ struct Attempt {
     due: Instant,
     /// The error of the last try, until the next one. `None` while a try is under way.
     error: Option<Error>,
+    /// Whether permits were given back meanwhile, so that the limiter may have room although the answer says it is full.
+    is_outdated: bool,
     /// How many times it has failed, and since when.
     failures: u32,
     failing_since: Option<Instant>,
@@ -180,6 +191,12 @@ impl PermitQueue {
         }
     }
 
+    /// Another caller of this process has given permits back, so it is not certain any more that the limiter is full.
+    pub(super) fn given_back(&mut self) {
+        self.full = None;
+        self.attempt.iter_mut().for_each(|it| it.is_outdated = true);
+    }
+
     /// The first caller that has not left.
     pub(super) fn first(&mut self) -> Option<&mut PermitCaller> {
         while self.callers.front()?.reply.is_closed() {
@@ -233,11 +250,12 @@ impl PermitQueue {
             sent: now,
             due: now,
             error: None,
+            is_outdated: false,
             failures: 0,
             failing_since: None,
         });
         (attempt.request.permits, attempt.request.times) = (permits, times);
-        (attempt.sent, attempt.error) = (now, None);
+        (attempt.sent, attempt.error, attempt.is_outdated) = (now, None, false);
         attempt.due = now + longest.min(self.call_timeout);
         attempt.request.clone()
     }
@@ -252,7 +270,7 @@ impl PermitQueue {
         let Some(attempt) = attempt.filter(|it| it.request.id == request.id) else {
             return;
         };
-        let is_last = attempt.sent <= sent;
+        let (is_last, is_outdated) = (attempt.sent <= sent, attempt.is_outdated);
         let (retry_in, left) = match outcome {
             Ok(PermitAnswer::Full { retry_in, left }) if is_last => {
                 (retry_in.max(SHORTEST_PAUSE), left)
@@ -265,7 +283,12 @@ impl PermitQueue {
             }) => {
                 self.hand_out(permits, |permits, later| {
                     let remaining = left.remaining.saturating_add(later);
-                    Permit::new(permits, granted_at, PermitsLeft { remaining, ..left })
+                    let left = PermitsLeft { remaining, ..left };
+                    Granted {
+                        permits,
+                        granted_at,
+                        left,
+                    }
                 });
                 (retry_in, left)
             }
@@ -287,8 +310,11 @@ impl PermitQueue {
             reset: retry::wait_end(sent, left.reset_in.max(retry_in)),
         };
         let is_full = !retry_in.is_zero();
-        self.full = is_full.then_some(full);
-        let in_vain = |it: &PermitCaller| it.is_over(now) || (is_full && it.waits_in_vain(&full));
+        self.full = (is_full && !is_outdated).then_some(full);
+        let in_vain = |it: &PermitCaller| {
+            let gets_answer = is_full && (!is_outdated || !it.waits());
+            it.is_over(now) || (gets_answer && it.waits_in_vain(&full))
+        };
         self.tell(now, |queue, it| {
             in_vain(it).then(|| queue.refusal(full, it, now))
         });
@@ -316,7 +342,7 @@ impl PermitQueue {
 
     /// Hands out permits in the order of the callers. Permits that no caller takes are lost. A permit is made of its
     /// number, and of how many the callers behind it take.
-    fn hand_out(&mut self, granted: u32, permit: impl Fn(u32, u32) -> Permit) {
+    fn hand_out(&mut self, granted: u32, permit: impl Fn(u32, u32) -> Granted) {
         let callers = self.callers.iter().filter(|it| !it.reply.is_closed());
         let after = |left: &mut u32, it: &PermitCaller| {
             *left = left.checked_sub(it.permits)?;

@@ -1,4 +1,4 @@
-//! The request for permits of a limiter, and its answer.
+//! The request for permits of a limiter, its answer, and the request that gives permits back.
 
 use std::time::Duration;
 
@@ -64,4 +64,30 @@ pub enum PermitAnswer {
         /// What is left: fewer permits than one caller wants.
         left: PermitsLeft,
     },
+}
+
+/// A request of [`Store::give_back`](crate::Store::give_back).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GiveBackRequest {
+    /// The key of the limiter.
+    pub key: Key,
+    /// The quota by which the permits were granted.
+    pub quota: Quota,
+    /// How many permits are given back.
+    pub permits: u32,
+    /// When they were granted, on the server's clock.
+    pub granted_at: DateTime<Utc>,
+}
+
+impl GiveBackRequest {
+    /// A request that gives back this many permits.
+    pub fn new(key: Key, quota: Quota, permits: u32, granted_at: DateTime<Utc>) -> Self {
+        Self {
+            key,
+            quota,
+            permits,
+            granted_at,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 
 use super::decision::Decision;
 use crate::{
-    messages::{PermitAnswer, PermitRequest},
+    messages::{GiveBackRequest, PermitAnswer, PermitRequest},
     model::{LimiterRecord, PermitsLeft, Quota, WindowKind, after, between},
 };
 
@@ -78,6 +78,51 @@ pub fn peek(record: Option<&LimiterRecord>, quota: &Quota, now: DateTime<Utc>) -
     QuotaUse::new(record, quota, now).left(quota)
 }
 
+/// Makes permits that were not used available again, as far as that is certain not to exceed the limit:
+///
+/// - with fixed windows all of them, if the newest grant of the document was made in their window;
+/// - with smooth ones what cannot have come back by itself. Permits come back one after the other, so of these no more
+///   can have come back than the time since their grant is worth.
+///
+/// A document whose newest grant is older than these permits has forgotten them, so it stays as it is. The request has
+/// no effect that shows that it was carried out, so it must not be sent twice.
+pub fn give_back(
+    record: Option<&LimiterRecord>,
+    request: &GiveBackRequest,
+    now: DateTime<Utc>,
+) -> Decision<(), LimiterRecord> {
+    let used = record.map(|record| record.used.saturating_sub(returned(record, request, now)));
+    match (record, used.map(|used| used.max(0))) {
+        (Some(record), Some(used)) if used < record.used => {
+            let record = record.clone();
+            Decision::put(LimiterRecord { used, ..record }, |_| ())
+        }
+        _ => Decision::keep(()),
+    }
+}
+
+/// What the permits of the request still count in a document, in the unit of its `used`.
+fn returned(record: &LimiterRecord, request: &GiveBackRequest, now: DateTime<Utc>) -> i64 {
+    let (quota, permits) = (&request.quota, i64::from(request.permits));
+    let granted_at = request.granted_at;
+    let counts = match quota.window_kind() {
+        WindowKind::Fixed => window_of(quota, record.granted_at) == window_of(quota, granted_at),
+        WindowKind::Smooth { .. } => record.granted_at <= after(now, CLOCK_STEP),
+    };
+    if !counts || record.granted_at < granted_at {
+        return 0;
+    }
+    match quota.window_kind() {
+        WindowKind::Fixed => permits,
+        WindowKind::Smooth { .. } => {
+            let passed = between(granted_at, record.granted_at.max(now)).as_millis();
+            let passed = i64::try_from(passed).unwrap_or(YEAR).min(YEAR);
+            let cost = permits.saturating_mul(quota.interval_nanos());
+            cost.saturating_sub(passed * NANOS).max(0)
+        }
+    }
+}
+
 /// Whether a limiter has limited no request for the retention, so that its document can be removed.
 pub fn is_over(record: &LimiterRecord, retention: Duration, now: DateTime<Utc>) -> bool {
     after(record.over_at, retention) <= now
@@ -99,17 +144,14 @@ struct QuotaUse {
 
 impl QuotaUse {
     fn new(record: Option<&LimiterRecord>, quota: &Quota, now: DateTime<Utc>) -> Self {
-        let millis = now.timestamp_millis();
-        let window_of =
-            |millis: i64| millis.saturating_sub(millis.rem_euclid(quota.window_millis()));
         let record = record.filter(|record| {
-            let same = || window_of(record.granted_at.timestamp_millis()) == window_of(millis);
+            let same = || window_of(quota, record.granted_at) == window_of(quota, now);
             record.granted_at <= after(now, CLOCK_STEP)
                 || quota.window_kind() == WindowKind::Fixed && same()
         });
         let newest = record.map(|record| record.granted_at.timestamp_millis());
-        let clock = newest.map_or(millis, |newest| newest.max(millis));
-        let start = window_of(clock);
+        let clock = newest.unwrap_or(i64::MIN).max(now.timestamp_millis());
+        let start = window_of(quota, time(clock));
         let (used, owed) = match (record, quota.window_kind()) {
             (None, _) => (0, 0),
             (Some(record), WindowKind::Fixed) if newest >= Some(start) => {
@@ -205,6 +247,12 @@ impl QuotaUse {
             over_at: time(self.start.saturating_add(quota.memory_millis())),
         }
     }
+}
+
+/// The start of the window of this time, in milliseconds.
+fn window_of(quota: &Quota, time: DateTime<Utc>) -> i64 {
+    let millis = time.timestamp_millis();
+    millis.saturating_sub(millis.rem_euclid(quota.window_millis()))
 }
 
 fn time(millis: i64) -> DateTime<Utc> {

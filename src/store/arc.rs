@@ -8,8 +8,8 @@ use super::{AwaitedKeys, FreedKeys, Store};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        Eviction, GiveBackRequest, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Error, Key, LeaseId, LockState, PermitsLeft, Quota},
 };
@@ -66,6 +66,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         (**self).peek(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        (**self).give_back(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

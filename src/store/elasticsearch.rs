@@ -67,8 +67,9 @@ pub use self::{index_store::IndexStore, transport::Transport};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+        ConvertRequest, Eviction, GiveBackRequest, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
+        RenewRequest,
     },
     model::{Error, Key, LeaseId, LockRecord, LockState, PermitsLeft, Quota},
     rules,
@@ -309,6 +310,11 @@ impl<C: Transport> Store for IndexStore<C> {
         };
         let (record, now) = outcome.limiter(key)?;
         Ok(rules::peek(Some(&record), quota, now))
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        let change = self.statements.give_back(request);
+        self.change(&request.key, change).await.map(drop)
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use crate::{
     messages::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, GiveBackRequest,
+        ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
     },
     model::{
         Error, Key, LeaseId, LimiterRecord, LockRecord, LockState, PermitsLeft, Quota, WindowKind,
@@ -202,6 +203,14 @@ impl Store for MemoryStore {
         let limiters = self.limiters.lock();
         let limiter = limiters.get(&series(key, quota));
         Ok(rules::peek(limiter, quota, self.now()))
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        let series = series(&request.key, &request.quota);
+        self.decide_in(&self.limiters, &series, |limiter, now| {
+            rules::give_back(limiter, request, now)
+        });
+        Ok(())
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

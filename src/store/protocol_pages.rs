@@ -18,13 +18,14 @@
 
 use std::{fs, time::Duration};
 
+use chrono::DateTime;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, Filter, ListRequest, PermitRequest, ReleaseRequest,
-        RenewRequest, Turn,
+        AcquireRequest, ConvertRequest, Filter, GiveBackRequest, ListRequest, PermitRequest,
+        ReleaseRequest, RenewRequest, Turn,
     },
     model::{Fence, Key, LeaseId, PermitId, Quota, Tick},
 };
@@ -124,6 +125,22 @@ pub(crate) fn permits() -> [(&'static str, PermitRequest); 2] {
     [
         ("permit", ask(fixed)),
         ("permit smooth", ask(fixed.smooth(3).unwrap())),
+    ]
+}
+
+pub(crate) fn given_back() -> [(&'static str, GiveBackRequest); 2] {
+    let give_back = |name, request: &PermitRequest| {
+        let granted_at = DateTime::from_timestamp(1_700_000_000, 0).unwrap();
+        let key = request.key.clone();
+        (
+            name,
+            GiveBackRequest::new(key, request.quota, 1, granted_at),
+        )
+    };
+    let [(_, fixed), (_, smooth)] = permits();
+    [
+        give_back("give back", &fixed),
+        give_back("give back smooth", &smooth),
     ]
 }
 

@@ -29,8 +29,9 @@ use self::{
 };
 use crate::{
     messages::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, GiveBackRequest,
+        ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
     },
     model::{Error, Key, LeaseId, LockRecord, LockState, PermitsLeft, Quota},
     rules::{self, Decision},
@@ -258,6 +259,18 @@ impl Store for SqliteStore {
             Ok(rules::peek(limiter.as_ref(), &quota, read.now))
         };
         self.file.read(peek).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        let request = request.clone();
+        let give_back = move |change: &mut Transaction<'_>| {
+            let key = &request.key;
+            let name = limiter_name(key, &request.quota);
+            change.decide(&LIMITERS, &name, key, |limiter, now| {
+                rules::give_back(limiter, &request, now)
+            })
+        };
+        self.file.change(give_back).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

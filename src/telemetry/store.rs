@@ -69,6 +69,7 @@ pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     match operation {
         "inspect" => named!("leasehold.inspect"),
         "peek" => named!("leasehold.peek"),
+        "give_back" => named!("leasehold.give_back"),
         "list" => named!("leasehold.list"),
         "evict" => named!("leasehold.evict"),
         "release" => named!("leasehold.release"),

@@ -13,9 +13,9 @@ use super::{faults::Faults, plan::Group, shared::SharedPlans};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Earlier, Eviction, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
-        only_renewal,
+        ConvertRequest, Earlier, Eviction, GiveBackRequest, ListRequest, LookAnswer, LookRequest,
+        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest, only_renewal,
     },
     model::{
         Error, FENCES_PER_MILLI, Fence, Held, Holder, Key, LeaseId, LockState, PermitsLeft, Quota,
@@ -227,6 +227,10 @@ impl<S: Store> Store for FaultyStore<S> {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.meet(Group::Every, self.inner.peek(key, quota)).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.meet(Group::Every, self.inner.give_back(request)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -15,9 +15,9 @@ use leasehold::{
     Error, Key, LockState, MemoryStore, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKey, FreedKeys, LeaseId, ListRequest, LookAnswer,
-        LookRequest, MAX_BATCH, Page, PermitAnswer, PermitRequest, Quota, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ConvertRequest, Eviction, FreedKey, FreedKeys, GiveBackRequest, LeaseId, ListRequest,
+        LookAnswer, LookRequest, MAX_BATCH, Page, PermitAnswer, PermitRequest, Quota,
+        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -386,6 +386,10 @@ impl Store for FlakyStore {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.meet("peek", self.memory.peek(key, quota)).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.meet("give_back", self.memory.give_back(request)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -35,6 +35,7 @@ mod reentrant;
 mod release;
 mod renew;
 mod sets;
+mod several_limits;
 mod sticky;
 mod turns;
 mod wakeups;

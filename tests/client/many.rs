@@ -14,8 +14,9 @@ use leasehold::{
     Error, Key, Lease, Leases, LockState, LossReason, MemoryStore, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
-        Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        Eviction, GiveBackRequest, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
+        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest,
     },
 };
 use tokio::{
@@ -130,6 +131,10 @@ impl Store for SlowStore {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.memory.peek(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.memory.give_back(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -22,8 +22,8 @@ use leasehold::{
     rules::{self, Write},
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
-        ConvertAnswer, ConvertRequest, Eviction, LastDone, LeaseId, LimiterRecord, ListRequest,
-        LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        ConvertAnswer, ConvertRequest, Eviction, GiveBackRequest, LastDone, LeaseId, LimiterRecord,
+        ListRequest, LockRecord, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
         ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest, Turn,
     },
 };
@@ -71,6 +71,9 @@ pub enum Fault {
     LeftBeforeTheGrant,
     PeeksTake,
     PeeksSeeNothing,
+    GivesNothingBack,
+    GivesBackEarlierPermits,
+    GivesBackForgottenPermits,
     PermitsInPart,
     SmoothIsFixed,
     SmallBurstsGiveBack,
@@ -441,6 +444,10 @@ impl Store for BrokenStore {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.peek_wrongly(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.give_back_wrongly(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -112,6 +112,10 @@ controls! {
         a_repeated_request_takes_its_permits_once;
     a_peek_that_takes_a_permit: PeeksTake is caught by a_peek_takes_nothing;
     a_peek_that_sees_no_grant: PeeksSeeNothing is caught by a_peek_takes_nothing;
+    permits_that_are_not_taken_back: GivesNothingBack is caught by permits_given_back_are_free_again;
+    permits_of_an_earlier_window: GivesBackEarlierPermits is caught by permits_given_back_are_free_again;
+    permits_that_the_document_has_forgotten: GivesBackForgottenPermits is caught by
+        permits_given_back_are_free_again;
     what_was_left_before_the_grant: LeftBeforeTheGrant is caught by
         an_answer_says_what_is_left;
     permits_of_which_a_part_is_granted: PermitsInPart is caught by
@@ -341,6 +345,7 @@ fn random_requests_for_permits_tell_a_broken_store_from_memory() {
         Fault::RepeatedPermitsCount,
         Fault::PermitsInPart,
         Fault::PeeksSeeNothing,
+        Fault::GivesNothingBack,
         Fault::SmoothIsFixed,
     ] {
         assert!(

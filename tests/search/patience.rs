@@ -7,9 +7,9 @@ use leasehold::{
     Error, Key, LockState, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest,
+        ConvertRequest, Eviction, FreedKeys, GiveBackRequest, LeaseId, ListRequest, LookAnswer,
+        LookRequest, Page, PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
     },
 };
 use tokio::{
@@ -101,6 +101,10 @@ impl<S: Store> Store for Patient<S> {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         patiently!(self.0.peek(key, quota))
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        patiently!(self.0.give_back(request))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

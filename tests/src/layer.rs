@@ -7,9 +7,9 @@ use leasehold::{
     Error, Key, LockState, PermitsLeft, Store,
     store::{
         AcquireAnswer, AcquireRequest, AwaitedKeys, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest,
+        ConvertRequest, Eviction, FreedKeys, GiveBackRequest, LeaseId, ListRequest, LookAnswer,
+        LookRequest, Page, PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
     },
 };
 
@@ -131,6 +131,10 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.0.inner().peek(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.0.inner().give_back(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

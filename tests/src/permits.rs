@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, MemoryStore, PermitAttempt, Store,
-    store::{PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
+    store::{GiveBackRequest, PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
 };
 use proptest::{
     collection::vec,
@@ -32,6 +32,8 @@ pub struct Step {
     quota: Quota,
     permits: u32,
     times: u32,
+    /// Whether this many permits are given back first, as if the newest grant of the limiter had so many.
+    gives_back: bool,
 }
 
 /// The windows are longer than the comparison, whatever day it is. Permits come back after whole days: half days would
@@ -55,15 +57,18 @@ fn step() -> impl Strategy<Value = Step> {
         0..6_usize,
         select(quotas()),
         many,
-        any::<bool>(),
+        any::<(bool, bool)>(),
     )
-        .prop_map(|(key, id, quota, (permits, times), single)| Step {
-            key,
-            id,
-            quota,
-            permits: permits.min(quota.most_at_once()),
-            times: if single { 1 } else { times },
-        })
+        .prop_map(
+            |(key, id, quota, (permits, times), (single, gives_back))| Step {
+                key,
+                id,
+                quota,
+                permits: permits.min(quota.most_at_once()),
+                times: if single { 1 } else { times },
+                gives_back: gives_back && single,
+            },
+        )
 }
 
 /// Runs this many random sequences against the memory store and another one. The error is the shortest sequence found
@@ -91,26 +96,62 @@ async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), Stri
     // These keys are new, so a shared store is as good as a new one.
     let name = PermitId::random();
     let ids: Vec<_> = (0..6).map(|_| PermitId::random()).collect();
+    let mut grants = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
         let key = Key::new(format!("{name} {}", step.key)).unwrap();
         let request = PermitRequest::new(key, ids[step.id], step.quota, step.permits);
         let request = request.up_to(step.times);
-        let told = async |store: &Arc<dyn Store>| {
+        let is_fixed = step.quota.window_kind() == WindowKind::Fixed;
+        let series = (step.key, step.quota.window(), is_fixed);
+        let newest: &mut Newest = grants.entry(series).or_default();
+        let given_back = newest.times.take_if(|_| step.gives_back);
+        let told = async |store: &Arc<dyn Store>, given_back: Option<DateTime<Utc>>| {
+            if let Some(granted_at) = given_back {
+                let key = request.key.clone();
+                let back = GiveBackRequest::new(key, step.quota, step.permits, granted_at);
+                let given = store.give_back(&back).await;
+                given.map_err(|error| format!("{error:?}"))?;
+            }
             let answer = store.permit(&request).await;
             let answer = answer.map_err(|error| format!("{error:?}"))?;
             let left = store.peek(&request.key, &step.quota).await;
             let left = left.map_err(|error| format!("{error:?}"))?;
             let reset = in_days(left.reset_in, &step.quota);
-            Ok::<_, String>((days(answer, &step.quota), left.remaining, reset))
+            let told = (days(answer, &step.quota), left.remaining, reset);
+            Ok::<_, String>((told, granted_at(&answer)))
         };
-        let (here, there) = (told(&memory).await?, told(other).await?);
+        let (here, granted_here) = told(&memory, given_back.map(|it| it[0])).await?;
+        let (there, granted_there) = told(other, given_back.map(|it| it[1])).await?;
         if here != there {
             return Err(format!(
                 "step {number}, {step:?}: memory answers {here:?}, the other {there:?}"
             ));
         }
+        if newest.id != Some(request.id)
+            && let (Some(here), Some(there)) = (granted_here, granted_there)
+        {
+            let times = Some([here, there]);
+            let id = Some(request.id);
+            *newest = Newest { id, times };
+        }
     }
     Ok(())
+}
+
+/// The newest grant of a limiter.
+#[derive(Default)]
+struct Newest {
+    id: Option<PermitId>,
+    /// When it was granted by each store, until permits of it are given back. Twice would leave a part of a permit that
+    /// depends on the moment.
+    times: Option<[DateTime<Utc>; 2]>,
+}
+
+fn granted_at(answer: &PermitAnswer) -> Option<DateTime<Utc>> {
+    match answer {
+        PermitAnswer::Granted { granted_at, .. } => Some(*granted_at),
+        PermitAnswer::Full { .. } => None,
+    }
 }
 
 /// An answer, without what may differ: how many permits, and in how many days there will be more. The clocks may be

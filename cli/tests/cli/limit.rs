@@ -45,6 +45,20 @@ fn on(place: &Place) {
     }
     // The code is that of the command.
     assert_eq!(limit(&["other", "--rate", TWO]).with(3), "ran");
+    // Of two rates the one of two is full first, and the other one keeps what that does not let through.
+    let both = ["both", "--rate", "3/200days", "--rate", TWO];
+    assert_eq!(limit(&both).with(3), "ran");
+    assert_eq!(limit(&both).with(3), "ran");
+    limit(&both).saying(75);
+    let one = ["both", "--rate", "3/200days"];
+    assert_eq!(limit(&one).with(3), "ran");
+    limit(&one).saying(75);
+    // A command that cannot be run takes no permit.
+    let missing = ["limit", "missing", "--rate", TWO, "--", "/no/such/command"];
+    for _ in 0..3 {
+        let missing = run(place.command(missing));
+        missing.saying(127);
+    }
     let smooth = ["smooth", "--rate", TWO, "--burst", "1"];
     assert_eq!(limit(&smooth).with(3), "ran");
     limit(&smooth).saying(75);

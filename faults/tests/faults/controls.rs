@@ -12,8 +12,8 @@ use fastrand::Rng;
 use leasehold::{
     Error, Key, Leases, LockState, MemoryStore, PermitsLeft, Store,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, GiveBackRequest,
+        LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
         ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
@@ -104,6 +104,10 @@ impl Store for Slow {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.pass(self.0.peek(key, quota)).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.pass(self.0.give_back(request)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

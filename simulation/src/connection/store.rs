@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, LockState, PermitsLeft, Store, rules,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, GiveBackRequest,
+        LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
         ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
@@ -137,10 +137,14 @@ impl Store for Connection {
             .await
     }
 
-    // No task asks for the other three.
+    // No task asks for the other four.
 
     async fn peek(&self, _: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         Ok(rules::peek(None, quota, self.server.state().now()))
+    }
+
+    async fn give_back(&self, _: &GiveBackRequest) -> Result<(), Error> {
+        Ok(())
     }
 
     async fn remove_expired(&self, _: &Key) -> Result<bool, Error> {

@@ -1,5 +1,7 @@
 //! Tests of how many permits are granted, at times that the tests choose.
 
+use fastrand::Rng;
+
 use super::*;
 use crate::{
     model::{Key, MAX_WINDOW, PermitId},
@@ -330,6 +332,93 @@ fn a_document_is_not_over_before_what_it_says_is() {
     }
 }
 
+impl Limited {
+    /// Gives permits back that were granted at the first time, at the second one.
+    fn give_back(&mut self, quota: Quota, permits: u32, granted_at: i64, at: i64) {
+        let key = Key::new("k").unwrap();
+        let request = GiveBackRequest::new(key, quota, permits, time(START + granted_at));
+        match give_back(self.0.as_ref(), &request, time(START + at)).write {
+            Write::Keep => {}
+            Write::Put(record) => self.0 = Some(record),
+            Write::Remove => panic!("nothing is removed"),
+        }
+    }
+}
+
+#[test]
+fn permits_of_a_window_can_be_given_back_until_it_ends() {
+    let (mut limited, quota) = (Limited::default(), fixed(4, SECOND));
+    assert_eq!(limited.take(quota, 4, 100), 4);
+    limited.give_back(quota, 3, 100, 900);
+    assert_eq!(limited.take(quota, 4, 900), 0);
+    assert_eq!(limited.take(quota, 3, 900), 3);
+    assert_eq!(limited.take(quota, 4, 1_000), 4);
+    // These were of the window before.
+    limited.give_back(quota, 4, 900, 1_100);
+    assert_eq!(limited.take(quota, 1, 1_100), 0);
+    // The clock was wrong, and the limiter has forgotten what it granted then.
+    let hour = fixed(2, 3_600 * SECOND);
+    let mut limited = Limited::default();
+    assert_eq!(limited.take(hour, 2, 0), 2);
+    limited.give_back(hour, 2, 1_000, 1_000);
+    assert_eq!(limited.take(hour, 1, 1_000), 0);
+}
+
+#[test]
+fn smooth_permits_can_be_given_back_while_they_cannot_have_come_back() {
+    let (mut limited, quota) = (Limited::default(), smooth(10, SECOND, 4));
+    assert_eq!(limited.take(quota, 4, 0), 4);
+    limited.give_back(quota, 1, 0, 0);
+    assert_eq!(limited.take(quota, 2, 0), 0);
+    assert_eq!(limited.take(quota, 1, 0), 1);
+    // Of this one 40 ms are worth something, so there is another one 60 ms later. That is when one comes back anyway.
+    limited.give_back(quota, 1, 0, 60);
+    assert_eq!(limited.take(quota, 1, 59), 0);
+    assert_eq!(limited.take(quota, 1, 60), 1);
+    assert_eq!(limited.wait(quota, 60), 100);
+    limited.give_back(quota, 1, 0, 100);
+    assert_eq!(limited.wait(quota, 100), 60);
+    // The clock goes back a little, so the limiter counts by the time of the newest grant.
+    let mut limited = Limited::default();
+    assert_eq!(limited.take(quota, 1, 0) + limited.take(quota, 1, 150), 2);
+    limited.give_back(quota, 1, 0, 50);
+    assert_eq!(limited.take(quota, 3, 150), 3);
+    assert_eq!(limited.wait(quota, 150), 100);
+}
+
+/// What is granted and not given back would be granted too if nobody had asked for the rest.
+#[test]
+fn what_is_given_back_is_granted_once() {
+    for seed in 0..2_000 {
+        let mut rng = Rng::with_seed(seed);
+        let quota = match rng.u32(..4) {
+            0 => fixed(rng.u32(1..6), SECOND),
+            burst => smooth(rng.u32(3..6), SECOND, burst),
+        };
+        let (mut limited, mut at, mut kept) = (Limited::default(), 0, Vec::new());
+        for _ in 0..60 {
+            at += rng.i64(0..400);
+            let permits = rng.u32(1..=quota.most_at_once());
+            if limited.take(quota, permits, at) > 0 {
+                kept.push((at, permits));
+            }
+            while rng.bool() && !kept.is_empty() {
+                let (granted_at, permits) = kept.swap_remove(rng.usize(..kept.len()));
+                limited.give_back(quota, permits, granted_at, at);
+            }
+        }
+        kept.sort_unstable();
+        let mut others = Limited::default();
+        for (at, permits) in kept {
+            assert_eq!(
+                others.take(quota, permits, at),
+                permits,
+                "seed {seed}, at {at}"
+            );
+        }
+    }
+}
+
 #[test]
 fn nothing_overflows() {
     let quotas = [
@@ -353,6 +442,11 @@ fn nothing_overflows() {
                 request.id = PermitId::random();
                 permit(Some(&record), &request, time(now));
                 is_over(&record, Duration::MAX, time(now));
+                for granted_at in [0, i64::MIN, i64::MAX, START] {
+                    let key = request.key.clone();
+                    let back = GiveBackRequest::new(key, quota, u32::MAX, time(granted_at));
+                    give_back(Some(&record), &back, time(now));
+                }
             }
         }
     }

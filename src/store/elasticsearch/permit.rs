@@ -1,14 +1,14 @@
-//! The request for permits of a limiter, and the look at it.
+//! The requests for permits of a limiter and to give them back, and the look at it.
 
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    scripts::{INSPECT, PERMIT},
+    scripts::{GIVE_BACK, INSPECT, PERMIT},
     statements::{HASHED, LIMITER, ScriptedUpdate, Statements, millis},
 };
 use crate::{
-    messages::PermitRequest,
+    messages::{GiveBackRequest, PermitRequest},
     model::{Key, LIMITER_SCHEMA, Quota, WindowKind},
     rules::{CLOCK_STEP, YEAR},
 };
@@ -35,6 +35,24 @@ impl Statements {
         });
         self.change_of(limiter_id(&request.key, quota), &PERMIT, params)
             .or_insert()
+    }
+
+    pub(crate) fn give_back(&self, request: &GiveBackRequest) -> ScriptedUpdate {
+        let (quota, permits) = (&request.quota, i64::from(request.permits));
+        let params = json!({
+            "limiter": LIMITER_SCHEMA,
+            "key": request.key.as_str(),
+            "permits": permits,
+            "granted_at": request.granted_at.timestamp_millis(),
+            "smooth": quota.window_kind() != WindowKind::Fixed,
+            "window": quota.window_millis(),
+            "cost": permits.saturating_mul(quota.interval_nanos()),
+            "step": millis(CLOCK_STEP),
+            "year": YEAR,
+        });
+        let id = limiter_id(&request.key, quota);
+        // The caller need not know what the document has, so the answer is short.
+        self.change_of(id, &GIVE_BACK, params).showing(json!(false))
     }
 
     /// Reads a limiter, as an inspect reads a lock.

@@ -142,6 +142,9 @@ fn requests() -> Vec<PageStatement> {
     for (name, request) in fixed::permits() {
         add(name, one(statements.permit(&request)));
     }
+    for (name, request) in fixed::given_back() {
+        add(name, one(statements.give_back(&request)));
+    }
     let retention = fixed::RETENTION + super::CLOCK_MARGIN;
     add("look over", statements.look_over(retention, None));
     let purge = statements.purge("report:42".to_owned(), retention);

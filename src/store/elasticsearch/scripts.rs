@@ -7,7 +7,8 @@ type File = (&'static str, &'static str);
 
 /// A script of this crate. A script about locks begins with functions from other files: `lock.painless`;
 /// `holders.painless` if it handles several holders; `place.painless` and `places.painless` if it handles waiting
-/// processes; `done.painless` if it handles done ticks.
+/// processes; `done.painless` if it handles done ticks. A script that changes a limiter begins with
+/// those of `limiter.painless`.
 pub(crate) struct Script {
     #[cfg(test)]
     pub(super) name: &'static str,
@@ -64,6 +65,8 @@ const PLACE: File = painless!("place");
 const PLACES: File = painless!("places");
 /// Functions about the done tick.
 const DONE: File = painless!("done");
+/// Functions about the document of a limiter.
+const LIMITER: File = painless!("limiter");
 
 macro_rules! scripts {
     ($($constant:ident = [$($functions:ident),*] $name:literal;)*) => {
@@ -86,7 +89,8 @@ scripts! {
     INSPECT = [] "inspect";
     REMOVE_EXPIRED = [LOCK, DONE] "remove_expired";
     PURGE = [LOCK, DONE] "purge";
-    PERMIT = [] "permit";
+    PERMIT = [LIMITER] "permit";
+    GIVE_BACK = [LIMITER] "give_back";
     NOW = [] "now";
     GUARDED_CLAIM = [] "guarded_claim";
     GUARDED_INDEX = [] "guarded_index";

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        Eviction, GiveBackRequest, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Error, Key, LeaseId, LockState, PermitsLeft, Quota},
     store::{AwaitedKeys, FreedKeys, Store},
@@ -111,6 +111,10 @@ impl Store for MongoStore {
 
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         in_dialect!(self, ask_dialect, peek(key, quota))
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        in_dialect!(self, ask_dialect, give_back(request))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

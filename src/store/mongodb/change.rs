@@ -14,7 +14,7 @@ use super::{
     statements,
 };
 use crate::{
-    messages::{ConvertAnswer, ConvertRequest, PermitAnswer, PermitRequest},
+    messages::{ConvertAnswer, ConvertRequest, GiveBackRequest, PermitAnswer, PermitRequest},
     model::{Error, Key, LockRecord},
     rules,
     store::explained,
@@ -41,6 +41,15 @@ impl Pipelines<'_> {
             Some((record, now)) => Ok(rules::answer_permit(&record, request, now)),
             None => Err(interrupted("an upsert gave back no document")),
         }
+    }
+
+    /// Gives permits back to a limiter.
+    pub(super) async fn give_back(self, request: &GiveBackRequest) -> Result<(), Error> {
+        let locks = self.store.locks.durable_writes().await?;
+        let filter = statements::limiter_filter(&request.key, &request.quota);
+        let update = self.statement_clock.update(statements::give_back(request));
+        locks.update_one(filter, update).await.map_err(classify)?;
+        Ok(())
     }
 
     /// Sends a change that ends a lease or a place, and returns whether it changed the document.

@@ -250,6 +250,14 @@ fn statements() -> Vec<PageStatement> {
             find_and_modify(id, statements::permit(&request), true, fields),
         );
     }
+    for (name, request) in fixed::given_back() {
+        let arguments = [
+            statements::limiter_filter(&request.key, &request.quota).into(),
+            statements::give_back(&request).into(),
+            doc! { "writeConcern": majority() }.into(),
+        ];
+        add(name, call("db.locks.updateOne", &arguments));
+    }
     let dead = delete(
         "db.locks.deleteMany",
         statements::expired_since(fixed::RETENTION),

@@ -35,7 +35,7 @@ pub(crate) use self::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
         renew_together,
     },
-    permit::{limiter_filter, over_since, permit},
+    permit::{give_back, limiter_filter, over_since, permit},
 };
 use crate::{
     messages::ListRequest,

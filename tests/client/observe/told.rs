@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use leasehold::{
     Error, Key, Leases, LockState, MemoryStore, PermitsLeft, SqliteStore, Store,
     store::{
-        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, LeaseId,
-        ListRequest, LookAnswer, LookRequest, Page, PermitAnswer, PermitRequest, Quota,
-        ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction,
+        GiveBackRequest, LeaseId, ListRequest, LookAnswer, LookRequest, Page, PermitAnswer,
+        PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -328,6 +328,11 @@ impl Store for Indiscreet {
     async fn peek(&self, key: &Key, quota: &Quota) -> Result<PermitsLeft, Error> {
         self.fate()?;
         self.memory.peek(key, quota).await
+    }
+
+    async fn give_back(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        self.fate()?;
+        self.memory.give_back(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Error, Key, PermitsLeft,
     rules::{self, Write},
-    store::{PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
+    store::{GiveBackRequest, PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
 };
 
 use super::{BrokenStore, Fault};
@@ -78,6 +78,27 @@ impl BrokenStore {
         let record = self.limiters.lock().get(&series(key, quota)).cloned();
         let record = record.filter(|_| !self.is(Fault::PeeksSeeNothing));
         Ok(rules::peek(record.as_ref(), quota, self.now()))
+    }
+
+    pub(super) async fn give_back_wrongly(&self, request: &GiveBackRequest) -> Result<(), Error> {
+        if self.is(Fault::GivesNothingBack) {
+            return Ok(());
+        }
+        let mut limiters = self.limiters.lock();
+        let Some(record) = limiters.get_mut(&series(&request.key, &request.quota)) else {
+            return Ok(());
+        };
+        let mut request = request.clone();
+        let newest = record.granted_at;
+        match self.fault {
+            Fault::GivesBackEarlierPermits => request.granted_at = request.granted_at.max(newest),
+            Fault::GivesBackForgottenPermits => request.granted_at = request.granted_at.min(newest),
+            _ => {}
+        }
+        if let Write::Put(changed) = rules::give_back(Some(record), &request, self.now()).write {
+            *record = changed;
+        }
+        Ok(())
     }
 }
 

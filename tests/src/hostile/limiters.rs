@@ -3,10 +3,11 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
+use chrono::Utc;
 use leasehold::{
     Error, Key, Store,
     limits::MAX_WINDOW,
-    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+    store::{GiveBackRequest, PermitAnswer, PermitId, PermitRequest, Quota},
 };
 use serde_json::{Value, json};
 
@@ -19,6 +20,7 @@ const LIMIT: u32 = 10;
 /// The id of the newest grant in all documents, and how many permits it has.
 const LAST: &str = "33333333-3333-4333-8333-333333333333";
 const GRANTED: u32 = 2;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A kind of limiter.
 #[derive(Clone, Copy, Debug)]
@@ -202,6 +204,23 @@ pub async fn are_judged_alike<D: Debug + PartialEq>(
         };
         if peeked != expected || get().await != found {
             problems.push(format!("a peek at {document:?}: {peeked:?}"));
+        }
+        let (key, earlier) = (Key::new(KEY).unwrap(), Utc::now() - 2 * MINUTE);
+        let given = GiveBackRequest::new(key.clone(), kind.quota(), 2, earlier);
+        // Of two that come back one after the other, a part may have come back since then.
+        let whole = if kind.word == "smooth" { 1 } else { 2 };
+        let given = store.give_back(&given).await;
+        let is_right = match *verdict {
+            Verdict::Used(used) | Verdict::UsedBy(used) if used > 0 => {
+                let left = store.peek(&key, &kind.quota()).await.unwrap();
+                given.is_ok() && left.remaining == LIMIT - used + whole
+            }
+            _ => get().await == found,
+        };
+        if !is_right {
+            problems.push(format!(
+                "{document:?}, of which two are given back: {given:?}"
+            ));
         }
         for ask in [Ask::One, Ask::Many, Ask::All, Ask::Again] {
             put(document).await;

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Earlier, Eviction, Grant, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest,
+        ConvertRequest, Earlier, Eviction, GiveBackRequest, Grant, PermitAnswer, PermitRequest,
+        ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{
         Access, Error, Key, LeaseId, LimiterRecord, LockRecord, LockState, PermitsLeft, Quota,
@@ -172,6 +172,13 @@ impl Classic<'_> {
         let id = limiter_id(&request.key, &request.quota);
         let rule = |record: Option<&LimiterRecord>, now| rules::permit(record, request, now);
         self.decide(ReadLevel::Majority, id, &request.key, true, rule)
+            .await
+    }
+
+    pub(crate) async fn give_back(self, request: &GiveBackRequest) -> Result<(), Error> {
+        let id = limiter_id(&request.key, &request.quota);
+        let rule = |record: Option<&LimiterRecord>, now| rules::give_back(record, request, now);
+        self.decide(ReadLevel::Majority, id, &request.key, false, rule)
             .await
     }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{self, Bson, Document, doc};
 
 use super::expressions::{MAX_DURATION_MILLIS, literal, millis, with};
 use crate::{
-    messages::PermitRequest,
+    messages::{GiveBackRequest, PermitRequest},
     model::{Key, LIMITER_SCHEMA, Quota, USED_END, WindowKind},
     rules::{CLOCK_STEP, YEAR},
 };
@@ -78,6 +78,38 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
         .rev()
         .fold(decided, |then, (name, value)| with(name, value, then));
     vec![doc! { "$replaceWith": pipeline }]
+}
+
+/// Makes permits available again, as [`rules::give_back`](crate::rules::give_back) does. Needs no upsert.
+pub(crate) fn give_back(request: &GiveBackRequest) -> Vec<Document> {
+    let (quota, permits) = (&request.quota, i64::from(request.permits));
+    let granted_at = bson::DateTime::from_millis(request.granted_at.timestamp_millis());
+    let (counts, returned) = match quota.window_kind() {
+        WindowKind::Fixed => {
+            let same = [
+                window_of(quota, "$granted_at"),
+                window_of(quota, granted_at),
+            ];
+            (doc! { "$eq": same.to_vec() }, Bson::from(permits))
+        }
+        WindowKind::Smooth { .. } => {
+            let clock = doc! { "$max": ["$granted_at", "$$NOW"] };
+            let passed = doc! { "$min": [YEAR, { "$subtract": [clock, granted_at] }] };
+            let returned = doc! { "$subtract": [
+                permits.saturating_mul(quota.interval_nanos()),
+                { "$multiply": [passed, NANOS_PER_MILLI] },
+            ] };
+            (is_not_ahead(), doc! { "$max": [0_i64, returned] }.into())
+        }
+    };
+    let is_newer = doc! { "$gte": ["$granted_at", granted_at] };
+    let used = doc! { "$max": [0_i64, { "$subtract": [stored(), returned] }] };
+    let given_back = doc! { "$mergeObjects": ["$$ROOT", { "used": used }] };
+    vec![doc! { "$replaceWith": { "$cond": [
+        { "$and": [is_ours(), is_newer, counts] },
+        given_back,
+        "$$ROOT",
+    ] } }]
 }
 
 /// The used permits. Another program may have written them as a double.
@@ -157,9 +189,7 @@ fn is_new(request: &PermitRequest) -> Document {
 /// When the last grant in the document was made, if it counts; otherwise null. The grant in a foreign document does not
 /// count. Nor does one that is too far in the future, which a wrong clock has made.
 fn newest(quota: &Quota) -> Document {
-    let mut counts = vec![doc! {
-        "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
-    }];
+    let mut counts = vec![is_not_ahead()];
     if quota.window_kind() == WindowKind::Fixed {
         counts.push(doc! { "$eq": [window_of(quota, "$granted_at"), window_of(quota, "$$NOW")] });
     }
@@ -170,9 +200,15 @@ fn newest(quota: &Quota) -> Document {
     ] }
 }
 
+/// Whether no wrong clock has made the newest grant.
+fn is_not_ahead() -> Document {
+    doc! { "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }] }
+}
+
 /// The start of the window that contains a date.
-fn window_of(quota: &Quota, at: &str) -> Document {
-    doc! { "$subtract": [at, { "$mod": [{ "$toLong": at }, quota.window_millis()] }] }
+fn window_of(quota: &Quota, at: impl Into<Bson>) -> Document {
+    let at = at.into();
+    doc! { "$subtract": [at.clone(), { "$mod": [{ "$toLong": at }, quota.window_millis()] }] }
 }
 
 /// Whether the newest grant that counts was made by this request, in this window.
