@@ -11,7 +11,7 @@ mod renew;
 
 pub(crate) use self::renew::{only_renewal, renewal_left_out};
 pub use self::{
-    acquire::{AcquireAnswer, AcquireRequest, Earlier, Grant, InTurn, Turn},
+    acquire::{AcquireAnswer, AcquireRequest, Earlier, Grant, InTurn, OwnLeases, Turn},
     batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},
     convert::{ConvertAnswer, ConvertRequest},
     list::{Eviction, Filter, ListRequest, Page},

@@ -45,9 +45,9 @@ pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, DoneTick, Earlier, Eviction, GiveBackRequest, Grant, InTurn, KnownGrant,
-        ListRequest, LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer, RenewAnswers,
-        RenewRequest, Turn,
+        ListRequest, LookAnswer, LookRequest, MAX_BATCH, MAX_RENEWALS, MinHold, OwnLeases, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseKind, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest, Turn,
     },
     model::{
         Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Permits,

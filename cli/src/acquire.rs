@@ -53,6 +53,9 @@ impl LeaseArgs {
         if let Some(owner) = &self.owner {
             acquire = acquire.owner(&**owner);
         }
+        if self.take_over {
+            acquire = acquire.take_over();
+        }
         if let Some(note) = &self.note {
             acquire = acquire.note(&**note);
         }

@@ -193,6 +193,11 @@ pub struct LeaseArgs {
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
     pub owner: Option<String>,
 
+    /// End the lease that this owner has of the key, and take its place: for a command that was started again after a
+    /// crash
+    #[arg(long, requires = "owner")]
+    pub take_over: bool,
+
     /// A remark for people, which ls shows
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,

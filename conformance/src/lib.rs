@@ -127,10 +127,10 @@ pub use self::{
         a_lease_goes_on_in_another_process, a_minimum_hold_outlasts_the_release,
         a_reader_that_has_expired_is_told_so_after_another_has_left,
         a_reader_that_is_gone_blocks_nobody, a_set_waits_in_turn_for_one_key_at_a_time,
-        an_owner_enters_again, leases_are_upgraded_and_downgraded,
-        many_readers_and_a_writer_all_get_the_key, opposite_orders_do_not_deadlock,
-        permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
-        several_keys_are_taken_all_or_none,
+        an_owner_enters_again, an_owner_takes_over_its_own_leases,
+        leases_are_upgraded_and_downgraded, many_readers_and_a_writer_all_get_the_key,
+        opposite_orders_do_not_deadlock, permits_are_never_more_than_there_are,
+        readers_and_a_writer_take_turns, several_keys_are_taken_all_or_none,
     },
     once::{
         a_clean_up_waits_for_what_is_done, a_list_shows_what_is_done,
@@ -218,6 +218,7 @@ macro_rules! conformance_suite {
             a_reader_that_is_gone_blocks_nobody
             permits_are_never_more_than_there_are
             an_owner_enters_again
+            an_owner_takes_over_its_own_leases
             leases_are_upgraded_and_downgraded
             a_late_conversion_undoes_no_later_one
             several_keys_are_taken_all_or_none

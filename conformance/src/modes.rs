@@ -13,7 +13,9 @@ use super::{
 };
 use leasehold::{
     Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade,
-    store::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest},
+    store::{
+        AcquireAnswer, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn,
+    },
 };
 
 /// Readers share the key and keep a writer out. When the last reader has left, the writer gets the key, and keeps
@@ -213,6 +215,60 @@ pub async fn an_owner_enters_again(clients: &Clients) -> Outcome {
     inner.release().await?;
     let next = granted(first.try_acquire(&key, LONG).owner("process 8")).await?;
     next.release().await?;
+    Ok(())
+}
+
+/// An owner takes over its own lease at once, before all who wait, with a greater fence. Its old lease is over, and the
+/// leases of others are not affected.
+pub async fn an_owner_takes_over_its_own_leases(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("take-over")?;
+    let dead = granted(first.try_acquire(&key, LONG).owner("worker 7")).await?;
+    let other = second.try_acquire(&key, LONG).owner("worker 8");
+    refused(other.take_over(), 1).await?;
+    // Somebody waits for the key. It would be its turn.
+    let mut waiting = request(&key, "worker 9", LONG);
+    waiting.turn = Turn::in_turn(LeaseId::random(), LONG);
+    let held = clients.first.acquire(&waiting).await?;
+    ensure!(matches!(held, AcquireAnswer::Held(_)), "held: {held:?}");
+    let asked = request(&key, "worker 7", LONG).take_over();
+    for store in [&clients.second, &clients.first] {
+        let answer = store.acquire(&asked).await?;
+        let AcquireAnswer::Granted(grant) = answer else {
+            return violation(format!("its own lease is in its way: {answer:?}"));
+        };
+        ensure!(
+            grant.fence > dead.fence(),
+            "taken over with the fence {} after {}",
+            grant.fence,
+            dead.fence()
+        );
+        let holders = first.inspect(&key).await?.map(|it| it.holders);
+        let leases = holders.iter().flatten().map(|it| it.lease);
+        let leases: Vec<_> = leases.collect();
+        ensure!(
+            leases == [asked.lease],
+            "after a take-over {leases:?} hold the key"
+        );
+    }
+    ensure!(dead.renew().await.is_err(), "the old lease was renewed");
+    drop(dead);
+    // Of two readers it takes over its own, and it does not become a writer beside the other one.
+    let key = fresh_key("take-over")?;
+    let reader = |owner| first.try_acquire(&key, LONG).shared().owner(owner);
+    let (mine, theirs) = (
+        granted(reader("worker 7")).await?,
+        granted(reader("worker 8")).await?,
+    );
+    let writer = second.try_acquire(&key, LONG).owner("worker 7");
+    refused(writer.take_over(), 2).await?;
+    mine.renew().await?;
+    let reader = second.try_acquire(&key, LONG).shared().owner("worker 7");
+    let again = granted(reader.take_over()).await?;
+    ensure!(mine.renew().await.is_err(), "the old reader was renewed");
+    theirs.renew().await?;
+    again.release().await?;
+    theirs.release().await?;
     Ok(())
 }
 

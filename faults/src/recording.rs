@@ -10,9 +10,9 @@ use leasehold::{
     limits::MAX_PLACE_TIME,
     store::{
         Access, AcquireAnswer, AcquireRequest, AwaitedKeys, ConvertAnswer, ConvertRequest,
-        Eviction, FreedKeys, GiveBackRequest, LeaseId, ListRequest, LookAnswer, LookRequest, Page,
-        PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest, Turn,
+        Eviction, FreedKeys, GiveBackRequest, LeaseId, ListRequest, LookAnswer, LookRequest,
+        OwnLeases, Page, PermitAnswer, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest, Turn,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -117,7 +117,7 @@ impl Store for Recording {
             lease: request.lease.to_string(),
             waiter: request.turn.waiter().map(|it| it.to_string()),
             claim: claim(request.access),
-            overtakes: request.turn == Turn::Barging || request.reentrant,
+            overtakes: request.turn == Turn::Barging || request.own_leases != OwnLeases::Conflict,
             fences: request.fences.get(),
             sent,
         });

@@ -327,7 +327,7 @@ fn passes(before: &LockRecord, request: &AcquireRequest, now: DateTime<Utc>) -> 
         return None;
     };
     let is_new = before.holders.iter().all(|it| it.lease != request.lease);
-    if now >= before.expires_at + PLACES_KEEP || !is_new || request.reentrant {
+    if now >= before.expires_at + PLACES_KEEP || !is_new || request.is_reentrant() {
         return None;
     }
     let mode = request.access.mode();

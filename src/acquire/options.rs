@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     key::{FromMemory, Keys, RecentKeys, Want},
-    messages::{AcquireRequest, Turn},
+    messages::{AcquireRequest, OwnLeases, Turn},
     model::{
         Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, Tick,
         WaitPolicy, validation,
@@ -61,7 +61,7 @@ pub(crate) struct AskedFor {
     pub(crate) owner: Option<Arc<str>>,
     /// The error if more permits are asked for than there are, or none.
     pub(crate) access: Result<Access, Error>,
-    pub(crate) reentrant: bool,
+    pub(crate) own_leases: OwnLeases,
     pub(crate) note: Option<Arc<str>>,
     /// The tick that is to be done under the lease.
     pub(crate) tick: Option<Tick>,
@@ -82,7 +82,7 @@ impl LeaseOptions {
                 ttl,
                 owner: None,
                 access: Ok(Access::Exclusive),
-                reentrant: false,
+                own_leases: OwnLeases::Conflict,
                 note: None,
                 tick: None,
                 turn: Turn::Behind,
@@ -117,7 +117,9 @@ impl LeaseOptions {
     /// What a task wants of this key that began to ask at `since`.
     pub(super) fn want(&self, key: Key, since: Instant) -> Result<Want, Error> {
         let asked = &self.asked;
-        let needs_document = asked.tick.is_some() || self.min_hold.is_some() || self.is_plain;
+        let takes_over = asked.own_leases == OwnLeases::TakenOver;
+        let needs_document =
+            asked.tick.is_some() || self.min_hold.is_some() || self.is_plain || takes_over;
         let memory = if needs_document {
             FromMemory::Never
         } else if asked.owner.is_some() || self.max_hold.is_some() {
@@ -127,7 +129,8 @@ impl LeaseOptions {
         };
         let can_stay = matches!(asked.access, Ok(Access::Exclusive | Access::Shared));
         // A reentrant lease may have the fence of another one.
-        let can_stay = can_stay && !needs_document && !asked.reentrant;
+        let is_reentrant = asked.own_leases == OwnLeases::Beside;
+        let can_stay = can_stay && !needs_document && !is_reentrant;
         Ok(Want {
             request: Arc::new(self.request(key)?),
             stays_for: self.sticky.filter(|_| can_stay),
@@ -162,7 +165,7 @@ impl LeaseOptions {
         }
         let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
         request.access = access;
-        request.reentrant = self.asked.reentrant;
+        request.own_leases = self.asked.own_leases;
         request.note = self.asked.note.clone();
         request.tick = self.asked.tick;
         request.turn = self.asked.turn;
@@ -258,7 +261,42 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn reentrant(mut self) -> Self {
-                self.options.asked.reentrant = true;
+                self.options.asked.own_leases = crate::messages::OwnLeases::Beside;
+                self
+            }
+
+            /// Takes over the leases that this owner has of the key: the grant ends them. Use it for a worker that was
+            /// restarted under its old [`owner`](Self::owner), which need not wait until the lease of its dead process
+            /// expires, and comes before the processes that wait for the key. Leases of other owners are respected. So are
+            /// those of this handle: its tasks wait for each other.
+            ///
+            /// The lease has a new fence, so writes of the old process are stopped where
+            /// [fences](crate::Lease::fence) are checked. If that process still runs, it learns of it by its next
+            /// renewal, as after an eviction. A process that is sure to be the only one of its owner is safe without
+            /// fences too.
+            ///
+            /// A request whose answer was lost may be carried out late, and take over what this owner has acquired in
+            /// the meantime. That lease is then lost.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), leasehold::Error> {
+            /// # let store = std::sync::Arc::new(MemoryStore::new());
+            /// # let leases = Leases::new(store.clone());
+            /// let ttl = Duration::from_secs(30);
+            /// let before = leases.acquire("shard-7", ttl).owner("worker-3").await?;
+            /// // The process dies, and another one starts under the same name.
+            /// # let leases = Leases::new(store);
+            /// let now = leases.acquire("shard-7", ttl).owner("worker-3").take_over().await?;
+            /// assert!(now.fence() > before.fence());
+            /// # assert!(before.renew().await.is_err());
+            /// # now.release().await
+            /// # }
+            /// ```
+            pub fn take_over(mut self) -> Self {
+                self.options.asked.own_leases = crate::messages::OwnLeases::TakenOver;
                 self
             }
 

@@ -201,7 +201,7 @@ impl KeyState {
         let mode = claim.request.access.mode();
         let is_awaited = is_awaited || claim.sent.is_contended;
         // The lease of an owner that enters again is beside others of this process.
-        let is_alone = !is_other_serving && !claim.request.reentrant;
+        let is_alone = !is_other_serving && !claim.request.is_reentrant();
         let may_serve = is_alone && !is_closing && mode != Mode::Permits;
         let stays_for = claim.stays_for.filter(|_| may_serve && may_stay);
         let serving = match stays_for {

@@ -37,7 +37,7 @@ impl KeyState {
             Role::Beside(want.request.lease)
         };
         self.waiters.push(cell, want.clone(), role);
-        if want.request.reentrant {
+        if want.request.is_reentrant() {
             if let Some(claim) = self.entered_by(&want, now) {
                 return self.offer(no, claim, now, out);
             }

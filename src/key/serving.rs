@@ -63,7 +63,7 @@ impl Claim {
         let lease = holding.lease.clone();
         let is_first = !holding.was_taken;
         let fence = match holding.entered(mode, now).map(|guard| guard.fence()) {
-            Some(fence) if want.request.reentrant => fence,
+            Some(fence) if want.request.is_reentrant() => fence,
             _ if is_first || holding.is_live(now) => holding.take_fence()?,
             _ => return None,
         };

@@ -123,15 +123,15 @@ impl Want {
     /// Whether a lease with these terms is what the task wants of the store.
     pub(super) fn has_terms_of(&self, other: &AcquireRequest) -> bool {
         let mine = &self.request;
-        (&mine.owner, mine.access, mine.reentrant, mine.ttl)
-            == (&other.owner, other.access, other.reentrant, other.ttl)
+        (&mine.owner, mine.access, mine.own_leases, mine.ttl)
+            == (&other.owner, other.access, other.own_leases, other.ttl)
             && (&mine.note, mine.tick) == (&other.note, other.tick)
     }
 
     /// Whether the owner of the task has the key, by this answer, so that it comes before all who wait.
     pub(super) fn has_own_holder(&self, held: &Held) -> bool {
         let owner = &self.request.owner;
-        self.request.reentrant && held.holders().iter().any(|holder| holder.owner == *owner)
+        self.request.is_reentrant() && held.holders().iter().any(|holder| holder.owner == *owner)
     }
 
     /// Whether a task of this process that has the key keeps this one from it.

@@ -33,8 +33,8 @@ pub struct AcquireRequest {
     pub ttl: Duration,
     /// Whether the lease is to be exclusive, shared, or for some permits of the key.
     pub access: Access,
-    /// Whether holders with the same owner never conflict with this request.
-    pub reentrant: bool,
+    /// What the live leases of the same owner mean for this request.
+    pub own_leases: OwnLeases,
     /// A remark for people, which the store keeps with the holder.
     pub note: Option<Arc<str>>,
     /// The tick that the holder wants to do under the lease. If this tick or a later one is done, the store refuses the
@@ -50,6 +50,18 @@ pub struct AcquireRequest {
     /// How many fences in a row a grant takes. The grant has the last of them, so the next grant is above all of them.
     /// The client gives the others to leases that it grants from its memory.
     pub fences: NonZeroU16,
+}
+
+/// What the live leases of the owner of a request mean for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OwnLeases {
+    /// They conflict with it as those of other owners do.
+    Conflict,
+    /// They do not conflict with it, and it is granted beside them, with the greatest of their fences.
+    Beside,
+    /// They do not conflict with it, and its grant ends them. It has a new fence.
+    TakenOver,
 }
 
 /// What became of the earlier requests for the same lease. It does not change what is granted. A store may choose its
@@ -118,7 +130,7 @@ impl AcquireRequest {
             owner,
             ttl,
             access: Access::Exclusive,
-            reentrant: false,
+            own_leases: OwnLeases::Conflict,
             note: None,
             tick: None,
             earlier: Earlier::Unclear,
@@ -146,8 +158,19 @@ impl AcquireRequest {
 
     /// The same request, which does not conflict with holders of the same owner.
     pub fn reentrant(mut self) -> Self {
-        self.reentrant = true;
+        self.own_leases = OwnLeases::Beside;
         self
+    }
+
+    /// The same request, whose grant ends the live leases of the same owner.
+    pub fn take_over(mut self) -> Self {
+        self.own_leases = OwnLeases::TakenOver;
+        self
+    }
+
+    /// Whether it does not conflict with holders of the same owner, and is granted beside them.
+    pub fn is_reentrant(&self) -> bool {
+        self.own_leases == OwnLeases::Beside
     }
 
     /// The same request, with a remark for people.

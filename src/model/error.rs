@@ -509,8 +509,9 @@ pub enum LossReason {
     /// for too long.
     #[error("it expired before it was renewed")]
     Expired,
-    /// The lease is no longer among the holders of its key: it was evicted, it was released elsewhere, or it expired
-    /// and the key was granted to another holder.
+    /// The lease is no longer among the holders of its key: it was evicted, [its owner took it
+    /// over](crate::Acquire::take_over), it was released elsewhere, or it expired and the key was granted to another
+    /// holder.
     #[error("it was taken over after its expiry, evicted, or released elsewhere")]
     TakenOver,
     /// The lease expired while its renewals failed. The field is the last error.

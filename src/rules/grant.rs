@@ -7,7 +7,7 @@ use super::{
     done, turn,
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest},
+    messages::{AcquireAnswer, AcquireRequest, OwnLeases},
     model::{Access, Error, Held, Holder, LastDone, LockRecord, MAX_HOLDERS, Mode, after},
 };
 
@@ -21,10 +21,13 @@ use crate::{
 /// **The queue.** A process comes first if its place is before that of the request, and its lease would conflict with
 /// the request. A request without a place comes after all places. While nobody holds the key, the places keep it only
 /// for a short time ([`turn`]), so that a process that has died blocks nobody. These requests ignore the queue: one
-/// that is [barging](crate::store::Turn::Barging), and that of an owner that enters again.
+/// that is [barging](crate::store::Turn::Barging), and that of an owner that has the key and enters again or takes it over.
 ///
 /// **Ticks.** A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick or a later one is done,
 /// even if the key is free. It then takes no place.
+///
+/// **Take-over.** A grant to a request that [takes over](crate::store::OwnLeases::TakenOver) the live leases of its owner
+/// removes them, so that a later renewal or release does not find them, and has a new fence.
 ///
 /// **Fences.** A grant takes as many fences in a row as the request [asks for](AcquireRequest#structfield.fences), and
 /// has the last of them.
@@ -64,6 +67,9 @@ pub fn acquire(
     let Some(next) = next else {
         return Decision::keep(Err(no_next_fence(&request.key)));
     };
+    if request.own_leases == OwnLeases::TakenOver {
+        holders.retain(|holder| !is_own(holder, request));
+    }
     // An owner that enters again keeps its fence: the resources that it protects have seen that one.
     let own = holders.iter().filter(|holder| is_own(holder, request));
     let own = own.map(|holder| holder.fence).max();
@@ -104,7 +110,7 @@ fn refuse(
 ///
 /// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A request
 /// for permits conflicts with each holder of another mode, and with all holders together if they leave too few permits.
-/// If the request is reentrant, holders of its own owner do not count.
+/// Holders of its own owner do not count if the request enters beside them or takes them over.
 fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     let mut others = live.iter().filter(|holder| !is_own(holder, request));
     match request.access {
@@ -128,7 +134,7 @@ pub fn is_full(held: &Held, request: &AcquireRequest) -> bool {
 }
 
 fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {
-    request.reentrant && holder.owner == request.owner
+    request.own_leases != OwnLeases::Conflict && holder.owner == request.owner
 }
 
 /// Reads the answer to an acquire from the document, as the operation left it.

@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 
 use super::decision::Decision;
 use crate::{
-    messages::{AcquireRequest, InTurn, Turn},
+    messages::{AcquireRequest, InTurn, OwnLeases, Turn},
     model::{
         Access, Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, Place, after, between,
     },
@@ -95,14 +95,15 @@ fn turns<'a>(places: impl Iterator<Item = &'a Place>, mode: Mode) -> usize {
 
 /// The places that must be granted the key before the request.
 ///
-/// There are none for a barging request, and for an owner that enters again, which would otherwise wait for processes
+/// There are none for a barging request, and for an owner that has the key and enters again or takes it over, which would otherwise wait for processes
 /// that wait for it.
 fn before<'a>(
     record: &'a LockRecord,
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Vec<&'a Place> {
-    let is_own = |owner: &str| request.reentrant && *owner == *request.owner;
+    let counts_own = request.own_leases == OwnLeases::Conflict;
+    let is_own = |owner: &str| !counts_own && *owner == *request.owner;
     let enters_again = record.live_holders(now).any(|holder| is_own(&holder.owner));
     if request.turn == Turn::Barging || enters_again {
         return Vec::new();

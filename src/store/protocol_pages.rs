@@ -57,13 +57,14 @@ pub(crate) fn other_lease() -> LeaseId {
 }
 
 /// The acquires that a document shows, with their names.
-pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 4] {
+pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
     let ask = || AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL);
     [
         ("acquire", ask().note("nightly run")),
         ("acquire shared", ask().shared()),
         ("acquire permits", ask().permits(2, 4).unwrap()),
         ("acquire reentrant", ask().reentrant()),
+        ("acquire take over", ask().take_over()),
     ]
 }
 

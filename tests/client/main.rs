@@ -37,6 +37,7 @@ mod renew;
 mod sets;
 mod several_limits;
 mod sticky;
+mod take_over;
 mod turns;
 mod wakeups;
 mod with;

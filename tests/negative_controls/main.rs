@@ -112,6 +112,10 @@ controls! {
         a_repeated_request_takes_its_permits_once;
     a_peek_that_takes_a_permit: PeeksTake is caught by a_peek_takes_nothing;
     a_peek_that_sees_no_grant: PeeksSeeNothing is caught by a_peek_takes_nothing;
+    a_take_over_that_enters_again: TakeOversEnterAgain is caught by an_owner_takes_over_its_own_leases;
+    a_take_over_that_waits_for_the_old_lease: TakeOversWait is caught by an_owner_takes_over_its_own_leases;
+    a_take_over_of_the_leases_of_others: TakeOversOfAnybody is caught by
+        an_owner_takes_over_its_own_leases;
     permits_that_are_not_taken_back: GivesNothingBack is caught by permits_given_back_are_free_again;
     permits_of_an_earlier_window: GivesBackEarlierPermits is caught by permits_given_back_are_free_again;
     permits_that_the_document_has_forgotten: GivesBackForgottenPermits is caught by

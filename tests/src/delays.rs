@@ -118,7 +118,7 @@ impl Delayed {
     fn next_fate(&self, request: &AcquireRequest) -> Option<Fate> {
         let mut fates = self.acquires.lock();
         let is_for_another = matches!(fates.front(), Some(Fate::ReentrantIsKept));
-        if is_for_another && !request.reentrant {
+        if is_for_another && !request.is_reentrant() {
             return None;
         }
         fates.pop_front()

@@ -5,7 +5,7 @@ use std::fs::File;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{Engine, Place, until};
+use super::{Engine, Place, run, until};
 
 #[test]
 fn a_lease_lasts_over_several_commands() {
@@ -35,6 +35,35 @@ fn on(place: &Place) {
     place.leasehold(["release", &ticket]).saying(76);
     assert_eq!(holders(place).len(), 1);
     place.leasehold(["release", &next]).with(0);
+}
+
+/// A command that was started again after a crash need not wait for the lease of the first one.
+#[test]
+fn an_owner_takes_over_its_own_lease() {
+    let place = Place::file();
+    let ticket = |more: &[&str]| {
+        let acquire = ["acquire", "deploy", "--ttl", "1h"];
+        run(place.command([&acquire, more].concat()))
+    };
+    let old = ticket(&["--owner", "w1"]).with(0).to_owned();
+    ticket(&["--owner", "w1"]).saying(75);
+    ticket(&["--owner", "w2", "--take-over"]).saying(75);
+    ticket(&["--take-over"]).saying(2);
+    let again = [
+        "run",
+        "deploy",
+        "--ttl",
+        "1h",
+        "--owner",
+        "w1",
+        "--take-over",
+        "--",
+        "echo",
+        "ran",
+    ];
+    assert_eq!(place.leasehold(again).with(0), "ran");
+    place.leasehold(["release", &old]).saying(76);
+    assert_eq!(holders(&place), Vec::<Value>::new());
 }
 
 #[test]

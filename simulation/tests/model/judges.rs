@@ -78,7 +78,7 @@ pub fn grant(state: &mut State, found: &LockRecord, call: &Call, fence: Option<F
 }
 
 fn is_own(owner: &str, terms: &AcquireRequest) -> bool {
-    terms.reentrant && *owner == *terms.owner
+    terms.is_reentrant() && *owner == *terms.owner
 }
 
 /// Pairs are enough: if the clients have too many permits, two of them have.
@@ -91,7 +91,7 @@ fn exclusion(setting: &Setting, state: &State) -> bool {
         match (mode(*one), mode(*other)) {
             (None, _) | (_, None) | (Some(Mode::Shared), Some(Mode::Shared)) => true,
             (Some(Mode::Permits), Some(Mode::Permits)) => taken <= terms.access.capacity(),
-            _ => terms.reentrant && is_own(&others.owner, terms),
+            _ => terms.is_reentrant() && is_own(&others.owner, terms),
         }
     })
 }

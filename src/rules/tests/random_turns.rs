@@ -160,7 +160,9 @@ impl Run {
         let key = Key::new("k").unwrap();
         let owner = format!("process {number}").into();
         let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, TTL);
-        request.reentrant = self.rng.bool();
+        if self.rng.bool() {
+            request = request.reentrant();
+        }
         request.fences = NonZeroU16::MIN.saturating_add(self.rng.u16(..FENCES));
         request.access = match self.rng.u8(..4) {
             0 => Access::Exclusive,
@@ -248,8 +250,10 @@ impl Run {
     /// Enters once more, or releases.
     fn holds(&mut self, number: usize, mut leases: Vec<AcquireRequest>) -> Checked {
         let first = &leases[0];
-        let enters =
-            first.reentrant && permits(first.access) == 0 && leases.len() == 1 && self.rng.bool();
+        let enters = first.is_reentrant()
+            && permits(first.access) == 0
+            && leases.len() == 1
+            && self.rng.bool();
         if enters {
             let mut again = first.clone().turn(Turn::Behind);
             again.lease = LeaseId::random();

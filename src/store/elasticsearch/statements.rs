@@ -36,7 +36,8 @@ use super::scripts::{
 use super::server::name;
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, DoneTick, InTurn, ReleaseRequest, RenewRequest, Turn,
+        AcquireRequest, ConvertRequest, DoneTick, InTurn, OwnLeases, ReleaseRequest, RenewRequest,
+        Turn,
     },
     model::{Access, Fence, Key, LeaseId, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA},
     rules::turn,
@@ -118,7 +119,11 @@ impl Statements {
         params["mode"] = json!(request.access.mode().as_str());
         params["permits"] = json!(request.access.permits());
         params["capacity"] = json!(request.access.capacity());
-        params["reentrant"] = json!(request.reentrant);
+        params["own_leases"] = json!(match request.own_leases {
+            OwnLeases::Conflict => "conflict",
+            OwnLeases::Beside => "beside",
+            OwnLeases::TakenOver => "taken_over",
+        });
         params["max_holders"] = json!(MAX_HOLDERS);
         if let Turn::InTurn(InTurn { counts_for, .. }) = request.turn {
             let counts_for = counts_for.min(MAX_PLACE_TIME);
@@ -282,7 +287,7 @@ impl Statements {
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
     let has_to_write = request.likely_held || request.is_likely_to_write_place();
     let waits_already = request.turn.waiter().is_some() && has_to_write;
-    let is_alone = request.access == Access::Exclusive && !request.reentrant;
+    let is_alone = request.access == Access::Exclusive && request.own_leases == OwnLeases::Conflict;
     is_alone && request.tick.is_none() && !waits_already
 }
 

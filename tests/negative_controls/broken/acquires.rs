@@ -6,7 +6,7 @@ use leasehold::{
     Error, Fence, Mode,
     limits::MAX_HOLDERS,
     rules::{self, Decision, Write},
-    store::{Access, AcquireAnswer, AcquireRequest, LeaseId},
+    store::{Access, AcquireAnswer, AcquireRequest, LeaseId, OwnLeases},
 };
 
 use super::{BrokenStore, Fault};
@@ -53,6 +53,18 @@ impl BrokenStore {
             Some(full) if self.is(Fault::HoldersWithoutBound) => full.holders.pop(),
             _ => None,
         };
+        if request.own_leases == OwnLeases::TakenOver {
+            match self.fault {
+                Fault::TakeOversEnterAgain => request = request.reentrant(),
+                Fault::TakeOversWait => request.own_leases = OwnLeases::Conflict,
+                Fault::TakeOversOfAnybody => {
+                    for holder in before.iter_mut().flat_map(|before| &mut before.holders) {
+                        holder.owner = request.owner.clone();
+                    }
+                }
+                _ => {}
+            }
+        }
         self.misread_turn(&mut request, before.as_mut());
         let done = before.as_ref().map(|before| before.done.clone());
         self.misread_done(&request, before.as_mut());

@@ -6,7 +6,7 @@ use leasehold::{
     Error, Place,
     limits::{MAX_PLACE_TIME, MAX_PLACES},
     rules::{self, Decision, Write},
-    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LeaseId, LockRecord, Turn},
+    store::{Access, AcquireAnswer, AcquireRequest, InTurn, LeaseId, LockRecord, OwnLeases, Turn},
 };
 
 use super::{BrokenStore, Fault};
@@ -64,13 +64,13 @@ impl BrokenStore {
         let mine = before.waiters.iter().find(is_mine);
         let granted = matches!(decision.answer, Ok(AcquireAnswer::Granted(_)));
         let passes = request.turn == Turn::Barging;
-        if self.is(Fault::OwnersQueueBehindThemselves) && request.reentrant && granted {
+        if self.is(Fault::OwnersQueueBehindThemselves) && request.is_reentrant() && granted {
             // The decision is made as if nobody had the key, and as if the request came from
             // another owner.
             let mut others = LockRecord::new(before.key.clone(), before.fence, Vec::new(), now);
             others.waiters = before.waiters.clone();
             let mut other = request.clone();
-            other.reentrant = false;
+            other.own_leases = OwnLeases::Conflict;
             let refused = rules::acquire(Some(&others), &other, now);
             if matches!(refused.answer, Ok(AcquireAnswer::Held(_))) {
                 *decision = refused;

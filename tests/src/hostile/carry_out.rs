@@ -57,7 +57,9 @@ impl Operation {
                     "permits" => request.permits(1, 4).unwrap(),
                     _ => request,
                 };
-                request.reentrant = reentrant;
+                if reentrant {
+                    request = request.reentrant();
+                }
                 asked(store, request, way).await
             }
             Self::AskForTick(way) => {

@@ -61,6 +61,9 @@ pub(super) enum Claim {
     ExclusiveAgain,
     SharedAgain,
     PermitsAgain(i64, i64),
+    ExclusiveInstead,
+    SharedInstead,
+    PermitsInstead(i64, i64),
     Noted,
 }
 
@@ -105,6 +108,9 @@ fn claim() -> impl Strategy<Value = Claim> {
         2 => Just(Claim::ExclusiveAgain),
         2 => Just(Claim::SharedAgain),
         2 => permits().prop_map(|(count, of)| Claim::PermitsAgain(count, of)),
+        2 => Just(Claim::ExclusiveInstead),
+        1 => Just(Claim::SharedInstead),
+        1 => permits().prop_map(|(count, of)| Claim::PermitsInstead(count, of)),
         1 => Just(Claim::Noted),
     ]
 }
@@ -118,6 +124,9 @@ impl Claim {
             Self::ExclusiveAgain => request.reentrant(),
             Self::SharedAgain => request.shared().reentrant(),
             Self::PermitsAgain(count, of) => request.permits(count, of).unwrap().reentrant(),
+            Self::ExclusiveInstead => request.take_over(),
+            Self::SharedInstead => request.shared().take_over(),
+            Self::PermitsInstead(count, of) => request.permits(count, of).unwrap().take_over(),
             Self::Noted => request.note("$note \"of\" {somebody}"),
         }
     }

@@ -18,7 +18,7 @@ use super::{
     turn,
 };
 use crate::{
-    messages::{AcquireRequest, InTurn, Turn},
+    messages::{AcquireRequest, InTurn, OwnLeases, Turn},
     model::{Access, FENCES_PER_MILLI, LeaseId, MAX_HOLDERS},
 };
 
@@ -37,7 +37,7 @@ pub(crate) enum Form {
 pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration) -> Vec<Document> {
     let queue = QueueState::of(request, form);
     let statement = match request.access {
-        Access::Exclusive if !request.reentrant && queue != QueueState::Followed => {
+        Access::Exclusive if do_own_conflict(request) && queue != QueueState::Followed => {
             exclusive(request, queue, retention)
         }
         _ => beside(request, queue, retention),
@@ -92,7 +92,7 @@ fn exclusive(request: &AcquireRequest, queue: QueueState, retention: Duration) -
 /// Whether a request may be granted by one statement with others: the [short form](Form::Short) of its statement grants
 /// an exclusive lease, and does nothing else.
 pub(crate) fn is_plain(request: &AcquireRequest) -> bool {
-    let is_exclusive = request.access == Access::Exclusive && !request.reentrant;
+    let is_exclusive = request.access == Access::Exclusive && do_own_conflict(request);
     is_exclusive && request.turn != Turn::Barging && request.tick.is_none()
 }
 
@@ -191,9 +191,15 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
     free.extend(queue.is_its_turn());
     let free = doc! { "$and": free };
     let expires_at = from_now(request.ttl);
-    let latest = doc! { "$max": [{ "$max": "$$live.expires_at" }, expires_at.clone()] };
+    // The holders that stay.
+    let (kept, name) = match request.own_leases {
+        OwnLeases::Conflict | OwnLeases::Beside => (None, "$$live"),
+        OwnLeases::TakenOver => (Some(without_own(request)), "$$kept"),
+    };
+    let expiries = format!("{name}.expires_at");
+    let latest = doc! { "$max": [{ "$max": expiries }, expires_at.clone()] };
     let mut held = doc! {
-        "holders": { "$concatArrays": ["$$live", [holder(request, expires_at)]] },
+        "holders": { "$concatArrays": [name, [holder(request, expires_at)]] },
         "expires_at": latest,
     };
     held.extend(waiters(request, queue));
@@ -206,12 +212,16 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
     let granted = with("fence", fence(request), granted);
     let granted = match request.access {
         Access::Exclusive => {
-            let nobody = doc! { "$eq": ["$$live", []] };
+            let nobody = doc! { "$eq": [name, []] };
             let lease = request.lease.to_string();
             let sole = sole(request, lease.into(), queue, retention);
             doc! { "$cond": [nobody, sole, granted] }
         }
         Access::Shared | Access::Permits(_) => granted,
+    };
+    let granted = match kept {
+        Some(kept) => with("kept", kept, granted),
+        None => granted,
     };
     let decision = if queue == QueueState::Followed {
         in_turn(request, free, granted)
@@ -243,13 +253,10 @@ fn in_turn(request: &AcquireRequest, free: Document, granted: Document) -> Docum
 
 /// Whether the live holders leave room for the request.
 fn has_room(request: &AcquireRequest) -> Document {
-    let others = if request.reentrant {
-        Bson::from(doc! { "$filter": {
-            "input": "$$live",
-            "cond": { "$not": [is_own(request)] },
-        } })
-    } else {
+    let others: Bson = if do_own_conflict(request) {
         "$$live".into()
+    } else {
+        without_own(request).into()
     };
     let of_the_same_mode = doc! { "$allElementsTrue": { "$map": {
         "input": others.clone(),
@@ -271,7 +278,7 @@ fn has_room(request: &AcquireRequest) -> Document {
 /// already.
 fn fence(request: &AcquireRequest) -> Document {
     let next = last_of_next(request.fences);
-    if !request.reentrant {
+    if !request.is_reentrant() {
         return next;
     }
     let own = doc! { "$map": {
@@ -279,6 +286,16 @@ fn fence(request: &AcquireRequest) -> Document {
         "in": { "$cond": [is_own(request), { "$ifNull": ["$$this.fence", 0_i64] }, Bson::Null] },
     } };
     doc! { "$ifNull": [{ "$max": own }, next] }
+}
+
+/// The live holders of other owners.
+fn without_own(request: &AcquireRequest) -> Document {
+    doc! { "$filter": { "input": "$$live", "cond": { "$not": [is_own(request)] } } }
+}
+
+/// Whether live leases of the same owner conflict with the request.
+pub(super) fn do_own_conflict(request: &AcquireRequest) -> bool {
+    request.own_leases == OwnLeases::Conflict
 }
 
 fn is_own(request: &AcquireRequest) -> Document {

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{UUID, any, from_now, is_held, literal, millis, modes, with};
 use crate::{
-    messages::{AcquireRequest, InTurn, Turn},
+    messages::{AcquireRequest, InTurn, OwnLeases, Turn},
     model::{Access, LeaseId, MAX_PLACE_TIME, MAX_PLACES, Mode},
     rules::turn::{MAX_BIND_TIME, long_enough},
 };
@@ -98,7 +98,8 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
         }
     };
     let owner = literal(&request.owner);
-    let others = if request.reentrant {
+    let has_own = request.own_leases != OwnLeases::Conflict;
+    let others = if has_own {
         let other = doc! { "$ne": ["$$this.owner", owner.clone()] };
         doc! { "$filter": { "input": ahead, "cond": other } }.into()
     } else {
@@ -124,7 +125,7 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
             with("others", others, conflicting).into()
         }
     };
-    if request.reentrant {
+    if has_own {
         let live = doc! { "$ifNull": ["$$live.owner", []] };
         doc! { "$cond": [{ "$in": [owner, live] }, [], conflicting] }.into()
     } else {
