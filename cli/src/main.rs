@@ -21,6 +21,7 @@ mod exit;
 mod lead;
 mod limit;
 mod list;
+mod messages;
 mod out;
 mod place;
 mod process_tree;

@@ -29,9 +29,10 @@ use super::{
     channel,
     clock::{self, ClockSamples},
     exit::{Code, Failure},
+    messages::{Instruction, Report},
     out, process_tree,
     signals::Signals,
-    supervisor::{AFTER_KILL, Instruction, Report},
+    supervisor::AFTER_KILL,
     terms::Terms,
     text, waiting,
 };

@@ -6,7 +6,7 @@
 
 use std::{
     ffi::OsString,
-    fmt, io,
+    io,
     os::{fd::OwnedFd, unix::process::CommandExt},
     process::Command,
     time::Duration,
@@ -25,6 +25,7 @@ use super::{
     args::Supervise,
     channel, clock,
     exit::{Code, Failure},
+    messages::{Instruction, Report},
     out, process_tree,
     signals::Signals,
 };
@@ -33,69 +34,6 @@ use super::{
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the kernel may take to end processes after SIGKILL, in milliseconds.
 pub const AFTER_KILL: i64 = 1_000;
-
-/// A message from the process with the lease to the supervisor: one line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instruction {
-    /// The lease lasts until this time, on [`clock`].
-    Until(i64),
-    /// Forward this signal to the command.
-    Signal(Signal),
-    /// The lease is lost.
-    Stop,
-}
-
-/// A message from the supervisor to the process with the lease: one line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
-    /// The supervisor ends the command because the lease ends.
-    Stopped,
-    /// The command and all processes that it has started have ended.
-    Over,
-    /// The command has ended, and a process that it has started cannot be ended.
-    LeftBehind,
-}
-
-impl Instruction {
-    fn parse(line: &str) -> Option<Self> {
-        match line.split_once(' ') {
-            Some(("until", at)) => at.parse().ok().map(Self::Until),
-            Some(("signal", number)) => {
-                let number = number.parse().ok()?;
-                Signal::from_named_raw(number).map(Self::Signal)
-            }
-            _ => (line == "stop").then_some(Self::Stop),
-        }
-    }
-}
-
-impl fmt::Display for Instruction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Until(at) => write!(f, "until {at}"),
-            Self::Signal(signal) => write!(f, "signal {}", signal.as_raw()),
-            Self::Stop => f.write_str("stop"),
-        }
-    }
-}
-
-impl Report {
-    pub fn parse(line: &str) -> Option<Self> {
-        [Self::Stopped, Self::Over, Self::LeftBehind]
-            .into_iter()
-            .find(|report| report.to_string() == line)
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stopped => "stopped",
-            Self::Over => "over",
-            Self::LeftBehind => "left behind",
-        })
-    }
-}
 
 /// When the command has to end; times on [`clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,26 +279,6 @@ fn send(reports: &OwnedWriteHalf, report: Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_message_reads_back_what_it_writes() {
-        for instruction in [
-            Instruction::Until(7),
-            Instruction::Signal(Signal::HUP),
-            Instruction::Stop,
-        ] {
-            assert_eq!(
-                Instruction::parse(&instruction.to_string()),
-                Some(instruction)
-            );
-        }
-        for report in [Report::Stopped, Report::Over, Report::LeftBehind] {
-            assert_eq!(Report::parse(&report.to_string()), Some(report));
-        }
-        for nonsense in ["", "until", "until x", "signal 0", "signal 999", "stop it"] {
-            assert_eq!(Instruction::parse(nonsense), None, "{nonsense}");
-        }
-    }
 
     const DEADLINES: Deadlines = Deadlines {
         grace: 10,
