@@ -376,6 +376,14 @@ pub struct Supervise {
     #[arg(long, value_parser = time)]
     pub grace: Duration,
 
+    /// The process group of the process with the lease, if the command may have the terminal.
+    #[arg(long)]
+    pub job: Option<i32>,
+
+    /// Whether the command has the terminal from its start.
+    #[arg(long, requires = "job")]
+    pub foreground: bool,
+
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
 }

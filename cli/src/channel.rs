@@ -23,14 +23,16 @@ use rustix::{
 };
 use tokio::net::UnixStream;
 
+use super::terminal;
+
 /// A descriptor is sent together with data.
 const DATA: &[u8] = b"\n";
 
 /// Makes the two ends: that of the process with the lease, and that for the standard input of the supervisor. The input
 /// of this process is on its way to the supervisor then.
-pub fn pair() -> io::Result<(UnixStream, OwnedFd)> {
+pub fn pair(may_be_terminal: bool) -> io::Result<(UnixStream, OwnedFd)> {
     let (own, other) = Socket::pair()?;
-    let input = input_of_command()?;
+    let input = input_of_command(may_be_terminal)?;
     let descriptors = [input.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -58,11 +60,10 @@ pub fn inherited() -> io::Result<(UnixStream, OwnedFd)> {
     Ok((to_tokio(own)?, input))
 }
 
-fn input_of_command() -> io::Result<OwnedFd> {
+fn input_of_command(may_be_terminal: bool) -> io::Result<OwnedFd> {
     let input = io::stdin();
-    if input.is_terminal() {
-        // The command is not in the foreground group of the terminal. A read of the terminal would stop it until
-        // the user continues it.
+    if input.is_terminal() && !(may_be_terminal && terminal::is_input_in_foreground()) {
+        // A read of a terminal that the command cannot be given would stop it.
         return File::open("/dev/null").map(OwnedFd::from);
     }
     input.as_fd().try_clone_to_owned()

@@ -36,7 +36,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
     process_tree::become_subreaper();
     let mut ends = 0;
     loop {
-        let supervisor = ReadySupervisor::new(&lead.command, &terms)?;
+        let supervisor = ReadySupervisor::new(&lead.command, &terms, None)?;
         let mut samples = ClockSamples::new();
         let campaign = campaign(&lead, leases, &terms, &mut samples);
         let lease = tokio::select! {

@@ -13,6 +13,8 @@ pub enum Instruction {
     Signal(Signal),
     /// The lease is lost.
     Stop,
+    /// The job was stopped, and goes on.
+    GoOn,
 }
 
 /// A message from the supervisor to the process with the lease: one line.
@@ -24,6 +26,8 @@ pub enum Report {
     Over,
     /// The command has ended, and a process that it has started cannot be ended.
     LeftBehind,
+    /// The command is stopped, and the job is to be stopped with this signal.
+    StopJob(Signal),
 }
 
 impl Instruction {
@@ -34,7 +38,9 @@ impl Instruction {
                 let number = number.parse().ok()?;
                 Signal::from_named_raw(number).map(Self::Signal)
             }
-            _ => (line == "stop").then_some(Self::Stop),
+            _ => [Self::Stop, Self::GoOn]
+                .into_iter()
+                .find(|instruction| instruction.to_string() == line),
         }
     }
 }
@@ -45,12 +51,17 @@ impl fmt::Display for Instruction {
             Self::Until(at) => write!(f, "until {at}"),
             Self::Signal(signal) => write!(f, "signal {}", signal.as_raw()),
             Self::Stop => f.write_str("stop"),
+            Self::GoOn => f.write_str("go on"),
         }
     }
 }
 
 impl Report {
     pub fn parse(line: &str) -> Option<Self> {
+        if let Some(("stop job", number)) = line.rsplit_once(' ') {
+            let number = number.parse().ok()?;
+            return Signal::from_named_raw(number).map(Self::StopJob);
+        }
         [Self::Stopped, Self::Over, Self::LeftBehind]
             .into_iter()
             .find(|report| report.to_string() == line)
@@ -59,11 +70,12 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stopped => "stopped",
-            Self::Over => "over",
-            Self::LeftBehind => "left behind",
-        })
+        match self {
+            Self::Stopped => f.write_str("stopped"),
+            Self::Over => f.write_str("over"),
+            Self::LeftBehind => f.write_str("left behind"),
+            Self::StopJob(signal) => write!(f, "stop job {}", signal.as_raw()),
+        }
     }
 }
 
@@ -77,17 +89,32 @@ mod tests {
             Instruction::Until(7),
             Instruction::Signal(Signal::HUP),
             Instruction::Stop,
+            Instruction::GoOn,
         ] {
             assert_eq!(
                 Instruction::parse(&instruction.to_string()),
                 Some(instruction)
             );
         }
-        for report in [Report::Stopped, Report::Over, Report::LeftBehind] {
+        for report in [
+            Report::Stopped,
+            Report::Over,
+            Report::LeftBehind,
+            Report::StopJob(Signal::TSTP),
+        ] {
             assert_eq!(Report::parse(&report.to_string()), Some(report));
         }
-        for nonsense in ["", "until", "until x", "signal 0", "signal 999", "stop it"] {
+        for nonsense in [
+            "",
+            "until",
+            "until x",
+            "signal 0",
+            "signal 999",
+            "stop it",
+            "stop job x",
+        ] {
             assert_eq!(Instruction::parse(nonsense), None, "{nonsense}");
+            assert_eq!(Report::parse(nonsense), None, "{nonsense}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use futures::FutureExt;
 use leasehold::{Error, Key, Lease, Leases, jobs::Tick};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpgrp};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     net::{
@@ -29,10 +29,12 @@ use super::{
     channel,
     clock::{self, ClockSamples},
     exit::{Code, Failure},
+    job_control,
     messages::{Instruction, Report},
     out, process_tree,
     signals::Signals,
     supervisor::AFTER_KILL,
+    terminal::Terminal,
     terms::Terms,
     text, waiting,
 };
@@ -45,7 +47,8 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let mut signals = Signals::new()?;
     // If a process is started with SIGCHLD ignored, the kernel drops the status of each child that ends.
     let _children = signal(SignalKind::child())?;
-    let supervisor = ReadySupervisor::new(&run.command, &terms)?;
+    let terminal = Terminal::of(getpgrp());
+    let supervisor = ReadySupervisor::new(&run.command, &terms, terminal)?;
     let mut samples = ClockSamples::new();
     let lease = {
         let mut lease = Box::pin(acquire::acquire(&run, leases));
@@ -175,6 +178,7 @@ pub struct ReadySupervisor {
     command: Command,
     stream: UnixStream,
     terms: Terms,
+    terminal: Option<Terminal>,
 }
 
 /// The supervisor process, with what this process knows of it.
@@ -183,6 +187,7 @@ pub struct SupervisorProcess {
     instructions: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
     terms: Terms,
+    terminal: Option<Terminal>,
     samples: ClockSamples,
     /// Until when the lease lasts, on [`clock`]. Computed from `deadline`.
     until: i64,
@@ -200,14 +205,16 @@ pub struct SupervisorProcess {
 }
 
 impl ReadySupervisor {
-    /// A supervisor for the command that consists of these words.
-    pub fn new(words: &[OsString], terms: &Terms) -> io::Result<Self> {
-        let (stream, other_end) = channel::pair()?;
+    /// A supervisor for the command that consists of these words, and that may have this terminal.
+    pub fn new(words: &[OsString], terms: &Terms, terminal: Option<Terminal>) -> io::Result<Self> {
+        let (stream, other_end) = channel::pair(terminal.is_some())?;
         let mut command = Command::new(this_program()?);
         command
             .arg0("leasehold")
             .arg("supervise")
-            .args(["--grace", &format!("{}ms", terms.grace.as_millis()), "--"])
+            .args(["--grace", &format!("{}ms", terms.grace.as_millis())])
+            .args(terminal.iter().flat_map(Terminal::arguments))
+            .arg("--")
             .args(words)
             .stdin(other_end)
             // The supervisor is in another group, so it gets no signal from the terminal. The command then gets each
@@ -217,6 +224,7 @@ impl ReadySupervisor {
             command,
             stream,
             terms: *terms,
+            terminal,
         })
     }
 
@@ -246,6 +254,7 @@ impl ReadySupervisor {
             instructions,
             reports: BufReader::new(reports).lines(),
             terms: self.terms,
+            terminal: self.terminal,
             samples,
             until: i64::MIN,
             deadline: None,
@@ -309,6 +318,9 @@ impl SupervisorProcess {
         if !self.is_over {
             out::say("the parent of the command ended before it, and the command is killed");
             self.has_survivors |= kill_remaining(lease).await;
+            if let Some(mut terminal) = self.terminal {
+                terminal.take_back(None);
+            }
         }
         CommandEnd {
             code,
@@ -347,6 +359,11 @@ impl SupervisorProcess {
                 } else {
                     "the lease was not renewed in time, and the command is ended"
                 });
+            }
+            Some(Report::StopJob(signal)) => {
+                // Nothing renews the lease meanwhile, so the supervisor ends the command in time.
+                job_control::stop_job(signal);
+                self.send(Instruction::GoOn);
             }
             Some(Report::Over) => self.is_over = true,
             Some(Report::LeftBehind) => (self.is_over, self.has_survivors) = (true, true),

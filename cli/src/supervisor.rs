@@ -7,8 +7,11 @@
 use std::{
     ffi::OsString,
     io,
-    os::{fd::OwnedFd, unix::process::CommandExt},
-    process::Command,
+    os::{
+        fd::OwnedFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -25,9 +28,11 @@ use super::{
     args::Supervise,
     channel, clock,
     exit::{Code, Failure},
+    job_control::JobControl,
     messages::{Instruction, Report},
     out, process_tree,
     signals::Signals,
+    terminal::Terminal,
 };
 
 /// How often the supervisor reads the clock. A timer would not notice that the machine was suspended.
@@ -99,7 +104,7 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
             }
             Some(Instruction::Signal(_)) => {}
             // The lease is lost, or the process with the lease is dead.
-            Some(Instruction::Stop) | None => return Ok(too_late(&reports)),
+            Some(Instruction::Stop | Instruction::GoOn) | None => return Ok(too_late(&reports)),
         }
     };
     let deadlines = Deadlines {
@@ -114,7 +119,7 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
     process_tree::become_subreaper();
     match start(&args, input) {
         Ok(child) => {
-            Supervisor::of(child, deadlines, reports)?
+            Supervisor::of(child, &args, deadlines, reports)?
                 .run(instructions, signals, children)
                 .await
         }
@@ -148,17 +153,30 @@ struct Supervisor {
     group: Pid,
     /// Whether the command has ended and its exit status was read, so that its number is free again.
     is_reaped: bool,
+    /// Whether a signal that asks a program to end was forwarded.
+    is_asked_to_end: bool,
+    /// If the command may have a terminal.
+    job_control: Option<JobControl>,
     deadlines: Deadlines,
     reports: OwnedWriteHalf,
 }
 
 impl Supervisor {
-    fn of(child: Child, deadlines: Deadlines, reports: OwnedWriteHalf) -> io::Result<Self> {
+    fn of(
+        child: Child,
+        args: &Supervise,
+        deadlines: Deadlines,
+        reports: OwnedWriteHalf,
+    ) -> io::Result<Self> {
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let group = group.ok_or_else(|| io::Error::other("the command has no process id"))?;
+        let terminal = args.job.and_then(Pid::from_raw).and_then(Terminal::of);
         Ok(Self {
-            group: group.ok_or_else(|| io::Error::other("the command has no process id"))?,
+            group,
             child,
             is_reaped: false,
+            is_asked_to_end: false,
+            job_control: terminal.map(|it| JobControl::new(it, group, args.foreground)),
             deadlines,
             reports,
         })
@@ -172,11 +190,13 @@ impl Supervisor {
         mut children: unix::Signal,
     ) -> Result<Code, Failure> {
         let (mut code, mut is_connected, mut has_warned) = (None, true, false);
+        let mut ended_by = None;
         let mut ticks = interval(CHECK_INTERVAL);
         loop {
             tokio::select! {
                 ended = self.child.wait(), if code.is_none() => {
                     // If the exit status of the command cannot be read, the command has ended nevertheless.
+                    ended_by = ended.as_ref().ok().and_then(ExitStatus::signal);
                     code = Some(ended.map_or(Code::Failed, Code::of));
                     self.is_reaped = true;
                     // Processes that the command leaves behind would go on without a lease.
@@ -212,13 +232,18 @@ impl Supervisor {
                     process_tree::signal(self.own_group(), Signal::KILL);
                 }
             }
-            let Some(code) = code else { continue };
+            let Some(code) = code else {
+                self.look();
+                continue;
+            };
             let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
             if process_tree::reap_all(Some(self.group)) {
+                self.end_job_control(ended_by);
                 send(&self.reports, Report::Over);
                 return Ok(code);
             }
             if self.deadlines.has_to_give_up(now) {
+                self.end_job_control(ended_by);
                 out::say(
                     "what the command has started cannot be ended, and goes on without a lease",
                 );
@@ -241,11 +266,37 @@ impl Supervisor {
             }
             Some(Instruction::Signal(signal)) => self.forward(signal),
             Some(Instruction::Stop) => self.terminate(),
+            Some(Instruction::GoOn) => {
+                if let Some(job_control) = &mut self.job_control {
+                    job_control.go_on();
+                }
+            }
             None => {}
         }
     }
 
-    fn forward(&self, signal: Signal) {
+    /// Looks whether the command was stopped. One that has to end is continued anyway.
+    fn look(&mut self) {
+        if self.deadlines.stopped.is_none()
+            && let Some(job_control) = &mut self.job_control
+            && let Some(signal) = job_control.look()
+        {
+            send(&self.reports, Report::StopJob(signal));
+        }
+    }
+
+    /// Takes the terminal back from a command that has ended, by this signal if it is one.
+    fn end_job_control(&mut self, ended_by: Option<i32>) {
+        let key = ended_by.and_then(Signal::from_named_raw).filter(|signal| {
+            matches!(*signal, Signal::INT | Signal::QUIT) && !self.is_asked_to_end
+        });
+        if let Some(job_control) = &mut self.job_control {
+            job_control.end(key);
+        }
+    }
+
+    fn forward(&mut self, signal: Signal) {
+        self.is_asked_to_end |= Signals::ends(signal);
         if let Some(group) = self.own_group() {
             let _ = kill_process_group(group, signal);
             if Signals::ends(signal) {

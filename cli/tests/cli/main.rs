@@ -3,6 +3,7 @@
 mod clock_ahead;
 mod clusters;
 mod doctor;
+mod interactive;
 mod kills;
 mod late;
 mod lead;

@@ -16,10 +16,10 @@ use leasehold::Key;
 use super::{Place, waiters};
 
 /// A terminal with a command in it.
-struct Terminal {
+pub struct Terminal {
     screen: File,
-    child: Child,
-    seen: String,
+    pub child: Child,
+    pub seen: String,
 }
 
 impl Terminal {
@@ -42,6 +42,13 @@ impl Terminal {
         set: fn(&mut Command) -> &mut Command,
         columns: Option<u16>,
     ) -> Self {
+        let mut command = place.command(words);
+        set(command.env("TERM", "xterm-256color"));
+        Self::start(command, columns)
+    }
+
+    /// The same, for any command.
+    pub fn start(mut command: Command, columns: Option<u16>) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
@@ -62,8 +69,6 @@ impl Terminal {
                 .open(&name)
                 .unwrap()
         };
-        let mut command = place.command(words);
-        set(command.env("TERM", "xterm-256color"));
         let child = command
             .stdin(line())
             .stdout(line())
@@ -81,13 +86,18 @@ impl Terminal {
     }
 
     /// Reads until this text is on the screen.
-    fn sees(&mut self, text: &str) {
-        let mut bytes = [0; 4_096];
+    pub fn sees(&mut self, text: &str) {
         while !self.seen.contains(text) {
-            match self.screen.read(&mut bytes) {
-                Ok(number @ 1..) => self.seen += &String::from_utf8_lossy(&bytes[..number]),
-                _ => panic!("{text:?} never came: {:?}", self.seen),
-            }
+            self.sees_more(text);
+        }
+    }
+
+    /// Reads what comes next, in the hope for this text.
+    pub fn sees_more(&mut self, text: &str) {
+        let mut bytes = [0; 4_096];
+        match self.screen.read(&mut bytes) {
+            Ok(number @ 1..) => self.seen += &String::from_utf8_lossy(&bytes[..number]),
+            _ => panic!("{text:?} never came: {:?}", self.seen),
         }
     }
 
@@ -100,11 +110,11 @@ impl Terminal {
         self.seen.lines().map(str::to_owned).collect()
     }
 
-    fn types(&mut self, text: &str) {
+    pub fn types(&mut self, text: &str) {
         self.screen.write_all(text.as_bytes()).unwrap();
     }
 
-    fn code(&mut self) -> i32 {
+    pub fn code(&mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
     }
 }
@@ -274,8 +284,7 @@ fn what_moves_the_cursor_is_only_shown() {
     assert_eq!(holder.finish().0, 0);
 }
 
-/// The command is not in the foreground process group of the terminal. If it read from the terminal, it would be
-/// stopped until somebody continued it.
+/// The terminal is not that of the session, so the command cannot be given it.
 #[test]
 fn a_command_at_a_terminal_reads_nothing() {
     let place = Place::file();
