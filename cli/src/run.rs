@@ -304,13 +304,20 @@ impl SupervisorProcess {
                     out::say(&format!("the lease on {key} is lost: {reason}"));
                 }
                 line = self.reports.next_line(), if is_connected => match line.ok().flatten() {
-                    Some(line) => self.take_report(&line, lease),
+                    Some(line) => match Report::parse(&line) {
+                        Some(Report::StopJob(signal)) => {
+                            // Nothing renews the lease meanwhile, so the supervisor ends the command in time.
+                            job_control::stop_job(signal);
+                            self.send(Instruction::GoOn);
+                        }
+                        report => self.take_report(report, lease),
+                    },
                     None => is_connected = false,
                 },
             }
         };
         while let Ok(Some(line)) = self.reports.next_line().await {
-            self.take_report(&line, lease);
+            self.take_report(Report::parse(&line), lease);
         }
         while let Some(signal) = signals.next().now_or_never() {
             self.remember(signal);
@@ -350,8 +357,8 @@ impl SupervisorProcess {
         self.send(Instruction::Until(until));
     }
 
-    fn take_report(&mut self, line: &str, lease: &Lease) {
-        match Report::parse(line) {
+    fn take_report(&mut self, report: Option<Report>, lease: &Lease) {
+        match report {
             Some(Report::Stopped) => {
                 self.stopped = true;
                 out::say(if lease.max_hold_deadline() == Some(lease.deadline()) {
@@ -360,14 +367,10 @@ impl SupervisorProcess {
                     "the lease was not renewed in time, and the command is ended"
                 });
             }
-            Some(Report::StopJob(signal)) => {
-                // Nothing renews the lease meanwhile, so the supervisor ends the command in time.
-                job_control::stop_job(signal);
-                self.send(Instruction::GoOn);
-            }
             Some(Report::Over) => self.is_over = true,
             Some(Report::LeftBehind) => (self.is_over, self.has_survivors) = (true, true),
-            None => {}
+            // A command that has ended stops no job.
+            Some(Report::StopJob(_)) | None => {}
         }
     }
 

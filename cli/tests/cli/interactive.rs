@@ -15,6 +15,8 @@ const PROMPT: &str = "shell> ";
 const ASK: &str = "echo pid:$$; read answer; echo got:$answer";
 /// Asks at the terminal, wherever the input comes from.
 const ASK_TERMINAL: &str = "echo pid:$$ >/dev/tty; read answer </dev/tty; echo got:$answer";
+/// Runs until the test, or another script, says so.
+const WAIT: &str = "echo >started; until [ -e go ]; do sleep 0.05; done";
 
 /// An interactive shell in a terminal, as the leader of its session.
 struct Shell {
@@ -238,9 +240,9 @@ fn a_command_in_the_background_takes_no_terminal() {
 #[test]
 fn a_pipeline_leaves_the_terminal_to_who_reads_from_it() {
     let mut shell = Shell::new();
-    shell.has("wait", "until [ -e go ]; do sleep 0.05; done");
+    shell.has("wait", WAIT);
     shell.has("ask", ASK_TERMINAL);
-    shell.types("$LEASEHOLD $RUN sh wait | sh ask\n");
+    shell.types("$LEASEHOLD $RUN sh wait | (until [ -e started ]; do sleep 0.05; done; sh ask)\n");
     shell.value("pid:");
     shell.types("yes\n");
     assert_eq!(shell.value("got:"), "yes");
@@ -276,6 +278,55 @@ fn a_script_has_the_terminal_after_a_command_that_it_runs() {
     shell.types("\u{3}");
     assert_eq!(shell.code(), "130");
     assert!(!shell.terminal.seen.contains("outer:"));
+    shell.ends();
+}
+
+#[test]
+fn a_script_has_the_terminal_beside_a_command_that_reads_nothing() {
+    let mut shell = Shell::new();
+    shell.has("wait", WAIT);
+    shell.has(
+        "outer",
+        "$LEASEHOLD $RUN sh wait </dev/tty & until [ -e started ]; do sleep 0.05; done
+        echo asks:; read more; echo outer:$more; echo >go; wait $!",
+    );
+    shell.types("sh outer\n");
+    shell.value("asks:");
+    shell.types("more\n");
+    assert_eq!(shell.value("outer:"), "more");
+    assert_eq!(shell.code(), "0");
+    shell.ends();
+}
+
+/// A shell gives the terminal to each of its jobs. If it is killed, it does not take it back.
+#[test]
+fn a_script_has_the_terminal_after_a_shell_that_was_killed() {
+    let mut shell = Shell::new();
+    shell.has("ask", ASK);
+    shell.has(
+        "outer",
+        "$LEASEHOLD $RUN bash --norc --noediting -i; read more; echo outer:$more",
+    );
+    shell.types("sh outer\n");
+    shell.types("echo inner:$$\n");
+    let inner = shell.value("inner:");
+    for answer in ["yes", "never"] {
+        shell.terminal.seen.clear();
+        shell.types("sh ask\n");
+        let pid = shell.value("pid:");
+        has_terminal(&pid);
+        if answer == "yes" {
+            shell.types("yes\n");
+            assert_eq!(shell.value("got:"), "yes");
+        } else {
+            let script = field(&with_lease(&inner), 2);
+            let inner = Pid::from_raw(inner.parse().unwrap()).unwrap();
+            kill_process(inner, Signal::KILL).unwrap();
+            has_terminal(&script);
+        }
+    }
+    shell.types("more\n");
+    assert_eq!(shell.value("outer:"), "more");
     shell.ends();
 }
 
