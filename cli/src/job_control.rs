@@ -141,9 +141,10 @@ impl JobControl {
     }
 
     /// Takes the terminal back after the end of the command. `key` is the signal that a key has sent to the command and
-    /// that has ended it: then the job gets it too, because a script would go on otherwise.
+    /// that has ended it. Then the rest of the job gets it too, because a script would go on otherwise.
     pub fn end(&mut self, key: Option<Signal>) {
         if self.terminal.take_back(Some(self.command))
+            && !self.is_used_alone
             && let Some(signal) = key
         {
             let _ = kill_process_group(self.terminal.job(), signal);

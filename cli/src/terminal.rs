@@ -4,15 +4,11 @@
 use std::{
     fs::File,
     io::{self, IsTerminal},
-    os::{
-        fd::AsFd,
-        unix::fs::{FileTypeExt, OpenOptionsExt},
-    },
+    os::{fd::AsFd, unix::fs::FileTypeExt},
 };
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::{
-    fs::OFlags,
     io::Errno,
     process::{Pid, getpgrp, getpid, test_kill_process_group},
     termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp},
@@ -45,9 +41,7 @@ impl Terminal {
     /// The terminal of this session, if it has one.
     pub fn of(job: Pid) -> Option<Self> {
         let mut options = File::options();
-        let no_control = OFlags::NOCTTY.bits().cast_signed();
-        options.read(true).write(true).custom_flags(no_control);
-        let file = options.open("/dev/tty").ok()?;
+        let file = options.read(true).write(true).open("/dev/tty").ok()?;
         Some(Self {
             modes_of_job: tcgetattr(&file).ok(),
             file,

@@ -407,6 +407,23 @@ fn a_script_has_the_terminal_after_the_supervisor_was_killed() {
     shell.ends();
 }
 
+/// The kernel tells the group that has the terminal, which is not that of the process with the lease.
+#[test]
+fn a_command_ends_with_its_session() {
+    for stops in [false, true] {
+        let mut shell = Shell::new();
+        shell.has("ask", ASK);
+        let pid = shell.runs("$RUN sh ask");
+        if stops {
+            shell.stops(&pid);
+        }
+        shell.terminal.child.kill().unwrap();
+        until(|| (!is_there(&pid)).then_some(()));
+        let lock = || shell.place.json(["inspect", "job", "--json"]);
+        until(|| (lock()["held"] == false).then_some(()));
+    }
+}
+
 /// As in a container, or below `ssh -t`: no shell could continue the job, so that the key that stops it does nothing.
 #[test]
 fn a_command_without_a_shell_is_never_left_stopped() {
