@@ -6,8 +6,8 @@ use std::{
 };
 
 use leasehold::{
-    Leases, LockState, Store,
-    store::{ReleaseAnswer, ReleaseRequest},
+    Error, Key, Leases, LockState, Store,
+    store::{LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 
 use super::{
@@ -31,11 +31,9 @@ pub async fn evict(evict: Evict, leases: &Leases, store: &dyn Store) -> Result<C
         out::line("nobody was evicted")?;
         return Ok(Code::No);
     }
-    // A release names its lease, so a process that was granted the key meanwhile keeps it.
     let mut owners = Vec::new();
     for holder in &lock.holders {
-        let request = ReleaseRequest::new(lock.key.clone(), holder.lease);
-        if store.release(&request).await? == ReleaseAnswer::Released {
+        if evict_lease(&lock.key, holder.lease, store).await? {
             owners.push(text::visible(&holder.owner));
         }
     }
@@ -47,6 +45,13 @@ pub async fn evict(evict: Evict, leases: &Leases, store: &dyn Store) -> Result<C
         Some(_) if owners.is_empty() => nobody(&evict.key, "has another holder by now"),
         Some(_) => out::line(&format!("{owners} lost {key}, which others hold")),
     }
+}
+
+/// Takes the key from this lease, and returns whether the lease had it. A release names its lease, so a process that was
+/// granted the key meanwhile keeps it.
+pub async fn evict_lease(key: &Key, lease: LeaseId, store: &dyn Store) -> Result<bool, Error> {
+    let request = ReleaseRequest::new(key.clone(), lease);
+    Ok(store.release(&request).await? == ReleaseAnswer::Released)
 }
 
 /// Evicts all present holders of the key.

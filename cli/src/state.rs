@@ -15,7 +15,7 @@ const SOON: std::time::Duration = std::time::Duration::from_secs(3);
 const NARROW: u16 = 60;
 
 /// The columns of a table.
-const HEADER: [&str; 7] = [
+pub const HEADER: [&str; 7] = [
     "KEY",
     "MODE",
     "HOLDER",
@@ -26,15 +26,16 @@ const HEADER: [&str; 7] = [
 ];
 /// To which width each column may be cut. The mode of a process that waits begins with its number, of up to 100. A fence
 /// that is cut is of no use.
-const LEAST: [usize; 7] = [8, 13, 8, usize::MAX, usize::MAX, usize::MAX, 8];
+pub const LEAST: [usize; 7] = [8, 13, 8, usize::MAX, usize::MAX, usize::MAX, 8];
 
 /// A row of a table, by its cells.
-struct Row {
-    cells: [String; 7],
-    look: Look,
+pub struct Row {
+    pub cells: [String; 7],
+    pub look: Look,
 }
 
-enum Look {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
     Plain,
     /// The lease needs attention.
     Warned,
@@ -50,12 +51,7 @@ pub fn table(locks: &[LockState]) -> String {
     // `out::line` removes the colours if standard output does not show them.
     table.enforce_styling();
     let rows: Vec<Row> = locks.iter().flat_map(rows).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.cells.get(column));
-        let header = HEADER.get(column).map_or(0, |name| name.width());
-        cells.fold(header, |widest, cell| widest.max(cell.width()))
-    };
-    let natural: [usize; 7] = std::array::from_fn(width);
+    let natural = widths(&rows);
     let (mut widths, mut padding) = (natural, PADDING);
     // If the width is unknown or small, the terminal breaks the lines better than the table does.
     if let Some(columns) = table.width().filter(|columns| *columns >= NARROW) {
@@ -85,10 +81,21 @@ pub fn table(locks: &[LockState]) -> String {
     table.trim_fmt()
 }
 
+/// How wide the columns of these rows have to be.
+pub fn widths<'a>(rows: impl IntoIterator<Item = &'a Row>) -> [usize; 7] {
+    let header = HEADER.map(|name| name.width());
+    rows.into_iter().fold(header, |mut widest, row| {
+        for (widest, cell) in widest.iter_mut().zip(&row.cells) {
+            *widest = (*widest).max(cell.width());
+        }
+        widest
+    })
+}
+
 /// The space after each cell. A program can split a line where there are two spaces.
-const PADDING: u16 = 2;
+pub const PADDING: u16 = 2;
 /// The same in a table that is cut.
-const NARROW_PADDING: u16 = 1;
+pub const NARROW_PADDING: u16 = 1;
 
 /// The rows of a lock: its holders, its newest done tick, and the processes that wait.
 fn rows(lock: &LockState) -> Vec<Row> {
@@ -104,7 +111,8 @@ fn rows(lock: &LockState) -> Vec<Row> {
     rows
 }
 
-fn row(lock: &LockState, holder: &Holder) -> Row {
+/// The row for a holder.
+pub fn row(lock: &LockState, holder: &Holder) -> Row {
     let left = between(lock.now, holder.expires_at);
     let is_from_ahead = holder.is_from_a_clock_ahead(lock.now);
     let expires_in = match text::short(left) {
@@ -179,7 +187,7 @@ pub fn done_line(done: &Done) -> String {
 }
 
 /// The row for the process that is at this number among those that wait for the key.
-fn waiting_row(lock: &LockState, place: &Place, number: usize) -> Row {
+pub fn waiting_row(lock: &LockState, place: &Place, number: usize) -> Row {
     let (all, mode) = (lock.waiters.len(), mode(place.mode, place.permits));
     let mode = format!("{number} of {all} waiting: {mode}");
     grey(lock, mode, [&place.owner, &ago(place.since, lock.now), ""])
