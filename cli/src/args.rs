@@ -86,8 +86,9 @@ pub enum Task {
     Evict(Evict),
     /// Show the locks as they come and go
     ///
-    /// On a terminal this is a table, which is drawn anew. Otherwise, and with --json, it is a line for each holder
-    /// that comes or goes.
+    /// At a terminal this is a screen like that of top, with keys: arrows, j, k, PgUp, PgDn, Home and End select a row,
+    /// s changes the order, e evicts the selected lease after a question, and q ends it. Otherwise, and with --json, it
+    /// is a line for each holder that comes or goes. What comes and goes between two looks is not seen.
     Watch(Watch),
     /// Remove the locks that have been free for long, and the limiters that no longer count
     Purge {

@@ -25,8 +25,8 @@ pub const CODES: &str = "Exit codes:
     77        the store refused the credentials
     78        the store is not prepared, or has a document that this version cannot use
     126, 127  the command cannot be run, or does not exist
-    128+N     signal N ended the command, or the wait for the key; with a tick also if it asked the
-              command to end, and the command ended with 0
+    128+N     signal N ended the command, the wait for the key, or `watch`; with a tick also if it
+              asked the command to end, and the command ended with 0
 Any other code is that of the command that `run`, `lead` or `limit` ran. `lead` exits only after a signal or an error of its own.
 
 Environment:

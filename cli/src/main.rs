@@ -134,7 +134,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         Task::Renew(args) => ticket::renew(args, &leases).await,
         Task::Release(args) => ticket::release(args, &leases).await,
         Task::Evict(evict) => evict::evict(evict, &leases, &*opened.store).await,
-        Task::Watch(watch) => watch::watch(watch, &leases).await,
+        Task::Watch(watch) => watch::watch(watch, args.verbose, &leases, &opened).await,
         Task::Purge { older_than } => {
             let leases = Leases::builder(opened.store.clone()).call_timeout(DAY);
             evict::purge(older_than, &leases.build()).await

@@ -1,87 +1,54 @@
-//! `watch`: a table that is drawn anew, or a line for each change.
+//! `watch`: a screen like that of `top`, or a line for each change.
+
+mod draw;
+mod lines;
+mod rows;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod view;
 
 use std::{
-    collections::BTreeMap,
+    env,
     io::{self, IsTerminal},
 };
 
-use chrono::Utc;
-use futures::TryStreamExt;
-use leasehold::{Holder, Leases, LockState, store::LeaseId};
-use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use leasehold::{Leases, address::Opened};
+use ratatui::crossterm::terminal::size;
 
 use super::{
     args::Watch,
     exit::{Code, Failure},
-    out, state, text,
 };
 
-/// The holders that the last look found, by key and lease.
-type Seen = BTreeMap<(String, LeaseId), Holder>;
-
-/// Shows the locks until a signal ends the process. An error that a retry can fix is printed, and the next look may
-/// succeed.
-pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
+/// Shows the locks until somebody or a signal ends it.
+pub async fn watch(
+    watch: Watch,
+    is_verbose: bool,
+    leases: &Leases,
+    opened: &Opened,
+) -> Result<Code, Failure> {
     if watch.interval.is_zero() {
         return Err(Failure::Usage(
             "an interval is longer than nothing".to_owned(),
         ));
     }
-    let live = io::stdout().is_terminal() && !watch.json;
-    let mut seen = None;
-    let mut looks = interval(watch.interval);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        looks.tick().await;
-        let filter = watch.which.filter().live();
-        let locks: Result<Vec<LockState>, _> = leases.list(filter).try_collect().await;
-        match locks {
-            Ok(locks) if live => show(&locks)?,
-            Ok(locks) => seen = Some(tell(&locks, seen, watch.json)?),
-            Err(error) if error.is_retryable() => {
-                out::say(&Failure::from(error).to_string());
-            }
-            Err(error) => return Err(error.into()),
-        }
+    if !watch.json && has_screen(is_verbose) {
+        terminal::show(&watch, leases, opened).await
+    } else {
+        lines::print(&watch, leases).await
     }
 }
 
-fn show(locks: &[LockState]) -> Result<(), Failure> {
-    // The escape sequences move the cursor home and clear the screen from there on.
-    let head = format!("\u{1b}[H\u{1b}[J{}\n\n", Utc::now().format("%F %T UTC"));
-    let rows = match locks {
-        [] => "nobody holds anything here".to_owned(),
-        locks => state::table(locks),
-    };
-    out::raw(head.as_bytes())?;
-    out::line(&rows).map(drop)
-}
-
-/// Prints what has changed since the last look. At the first look, prints all holders.
-fn tell(locks: &[LockState], seen: Option<Seen>, json: bool) -> Result<Seen, Failure> {
-    let before = seen.unwrap_or_default();
-    let holders = locks.iter().flat_map(|lock| {
-        let key = lock.key.to_string();
-        let of = move |holder: &Holder| ((key.clone(), holder.lease), holder.clone());
-        lock.holders.iter().map(of)
-    });
-    let now: Seen = holders.collect();
-    let gone = before.iter().filter(|(name, _)| !now.contains_key(name));
-    let come = now.iter().filter(|(name, _)| !before.contains_key(name));
-    let gone = gone.map(|change| ("gone", change));
-    for (what, ((key, lease), holder)) in gone.chain(come.map(|change| ("held", change))) {
-        if json {
-            out::endless_json_line(&json!({
-                "at": Utc::now().to_rfc3339(), "event": what, "key": key,
-                "lease": lease.to_string(), "owner": &*holder.owner,
-                "mode": holder.mode.as_str(), "fence": holder.fence.get(),
-            }))?
-        } else {
-            let (key, owner) = (text::visible(key), text::visible(&holder.owner));
-            let (mode, fence) = (holder.mode.as_str(), holder.fence);
-            out::endless_line(&format!("{what} {key} {mode} {owner} fence {fence}"))?
-        };
-    }
-    Ok(now)
+/// Whether a screen can be drawn, and nothing else writes to it.
+fn has_screen(is_verbose: bool) -> bool {
+    let is_logged_to = is_verbose && io::stderr().is_terminal();
+    let is_dumb = env::var_os("TERM").is_none_or(|name| name == "dumb");
+    // A serial line has no size unless somebody has set it.
+    let has_size = || matches!(size(), Ok((1.., 1..)));
+    io::stdin().is_terminal()
+        && io::stdout().is_terminal()
+        && !is_logged_to
+        && !is_dumb
+        && has_size()
 }
