@@ -44,7 +44,7 @@ impl Shell {
             .env("PS1", PROMPT)
             .env_remove("LEASEHOLD_OWNER")
             .env_remove("HISTFILE");
-        let mut terminal = Terminal::start(command, None);
+        let mut terminal = Terminal::run(command, None);
         terminal.sees(PROMPT);
         Self {
             terminal,
@@ -435,7 +435,7 @@ fn a_command_without_a_shell_is_never_left_stopped() {
         .args(["10m", "--", "sh", "-c", ASK])
         .env("LEASEHOLD_STORE", &place.0)
         .env_remove("LEASEHOLD_OWNER");
-    let mut terminal = Terminal::start(command, None);
+    let mut terminal = Terminal::run(command, None);
     terminal.sees("pid:");
     until(|| {
         let leader = terminal.child.id().to_string();

@@ -19,6 +19,7 @@ mod tickets;
 mod ticks;
 mod trouble;
 mod waiters;
+mod watch;
 
 use std::{
     ffi::OsStr,

@@ -16,10 +16,10 @@ use leasehold::Key;
 use super::{Place, waiters};
 
 /// A terminal with a command in it.
-pub struct Terminal {
-    screen: File,
-    pub child: Child,
-    pub seen: String,
+pub(super) struct Terminal {
+    pub(super) screen: File,
+    pub(super) child: Child,
+    pub(super) seen: String,
 }
 
 impl Terminal {
@@ -44,22 +44,17 @@ impl Terminal {
     ) -> Self {
         let mut command = place.command(words);
         set(command.env("TERM", "xterm-256color"));
-        Self::start(command, columns)
+        Self::run(command, columns.map(|columns| (columns, 24)))
     }
 
-    /// The same, for any command.
-    pub fn start(mut command: Command, columns: Option<u16>) -> Self {
-        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    /// A terminal with this many columns and rows, or of an unknown size, and this command in it.
+    pub(super) fn run(mut command: Command, size: Option<(u16, u16)>) -> Self {
+        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let screen = File::from(screen);
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
-        if let Some(columns) = columns {
-            let size = Winsize {
-                ws_row: 24,
-                ws_col: columns,
-                ws_xpixel: 0,
-                ws_ypixel: 0,
-            };
-            tcsetwinsize(&screen, size).unwrap();
+        if let Some(size) = size {
+            resize(&screen, size);
         }
         let name = ptsname(&screen, Vec::new()).unwrap().into_string().unwrap();
         let line = || {
@@ -79,7 +74,7 @@ impl Terminal {
         // ends.
         drop(command);
         Self {
-            screen: screen.into(),
+            screen,
             child,
             seen: String::new(),
         }
@@ -110,13 +105,24 @@ impl Terminal {
         self.seen.lines().map(str::to_owned).collect()
     }
 
-    pub fn types(&mut self, text: &str) {
+    pub(super) fn types(&mut self, text: &str) {
         self.screen.write_all(text.as_bytes()).unwrap();
     }
 
     pub fn code(&mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
     }
+}
+
+/// Makes a terminal this many columns and rows large.
+pub(super) fn resize(screen: &File, (columns, rows): (u16, u16)) {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(screen, size).unwrap();
 }
 
 impl Drop for Terminal {
@@ -255,19 +261,6 @@ fn an_eviction_asks_without_colours_if_there_are_to_be_none() {
     let mut terminal = Terminal::with(&place, ["evict", "job"], |it| it.env("NO_COLOR", "1"));
     terminal.sees("Evict them? [y/N]");
     assert!(!terminal.seen.contains('\u{1b}'), "{:?}", terminal.seen);
-}
-
-#[test]
-fn a_view_is_drawn_anew_while_locks_come_and_go() {
-    let place = Place::file();
-    place.leasehold(["prepare"]).with(0);
-    let mut terminal = Terminal::of(&place, ["watch", "--interval", "50ms"]);
-    terminal.sees("nobody holds anything here");
-    let holder = place.hold(["a key of a kind", "--owner", "me"], "cat");
-    terminal.sees("a key of a kind");
-    assert_eq!(holder.finish().0, 0);
-    terminal.seen.clear();
-    terminal.sees("nobody holds anything here");
 }
 
 /// Control characters in a name or a note do nothing to the terminal.
