@@ -49,7 +49,8 @@ impl Terminal {
 
     /// A terminal with this many columns and rows, or of an unknown size, and this command in it.
     pub(super) fn run(mut command: Command, size: Option<(u16, u16)>) -> Self {
-        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let screen =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         let screen = File::from(screen);
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
