@@ -4,6 +4,7 @@
 //!   they share, and the parts of a handle that all of them use.
 //! - `start.rs` waits for the guard of one key (`src/key.rs`), also while renewals are late, and renews a lease that was
 //!   granted late.
+//! - `take_over.rs` looks up the leases that an acquire takes over.
 //! - `with.rs` runs work under a lease.
 
 mod all;
@@ -12,6 +13,7 @@ mod once;
 mod options;
 mod resume;
 mod start;
+mod take_over;
 mod with;
 
 pub(crate) use self::options::{AcquireContext, LeaseOptions};

@@ -75,6 +75,7 @@
 //! | readers and a writer (a read-write lock) | [`.shared()`](Acquire::shared) for the readers |
 //! | a limited number of holders at a time (a semaphore) | [`.permits(n, of)`](Acquire::permits) |
 //! | a lease beside other leases of the same owner | [`.reentrant()`](Acquire::reentrant) |
+//! | a lease in the place of that of the same owner, after a restart | [`.take_over()`](Acquire::take_over) |
 //! | several keys, all or none | [`Leases::acquire_all`] |
 //! | a job that runs once per tick of its schedule | [`Leases::once`] |
 //! | one leader among several processes (leader election) | [`Leases::leader`] |

@@ -231,7 +231,7 @@ pub async fn an_owner_takes_over_its_own_leases(clients: &Clients) -> Outcome {
     waiting.turn = Turn::in_turn(LeaseId::random(), LONG);
     let held = clients.first.acquire(&waiting).await?;
     ensure!(matches!(held, AcquireAnswer::Held(_)), "held: {held:?}");
-    let asked = request(&key, "worker 7", LONG).take_over();
+    let asked = request(&key, "worker 7", LONG).take_over([dead.id()]);
     for store in [&clients.second, &clients.first] {
         let answer = store.acquire(&asked).await?;
         let AcquireAnswer::Granted(grant) = answer else {
@@ -252,6 +252,10 @@ pub async fn an_owner_takes_over_its_own_leases(clients: &Clients) -> Outcome {
         );
     }
     ensure!(dead.renew().await.is_err(), "the old lease was renewed");
+    // A request that names the old lease is carried out late.
+    let late = request(&key, "worker 7", LONG).take_over([dead.id()]);
+    let late = clients.second.acquire(&late).await?;
+    ensure!(matches!(late, AcquireAnswer::Held(_)), "late: {late:?}");
     drop(dead);
     // Of two readers it takes over its own, and it does not become a writer beside the other one.
     let key = fresh_key("take-over")?;

@@ -61,6 +61,7 @@ pub(crate) struct AskedFor {
     pub(crate) owner: Option<Arc<str>>,
     /// The error if more permits are asked for than there are, or none.
     pub(crate) access: Result<Access, Error>,
+    /// The leases to be taken over are looked up when the acquire begins.
     pub(crate) own_leases: OwnLeases,
     pub(crate) note: Option<Arc<str>>,
     /// The tick that is to be done under the lease.
@@ -117,7 +118,7 @@ impl LeaseOptions {
     /// What a task wants of this key that began to ask at `since`.
     pub(super) fn want(&self, key: Key, since: Instant) -> Result<Want, Error> {
         let asked = &self.asked;
-        let takes_over = asked.own_leases == OwnLeases::TakenOver;
+        let takes_over = matches!(asked.own_leases, OwnLeases::TakenOver(_));
         let needs_document =
             asked.tick.is_some() || self.min_hold.is_some() || self.is_plain || takes_over;
         let memory = if needs_document {
@@ -165,7 +166,7 @@ impl LeaseOptions {
         }
         let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
         request.access = access;
-        request.own_leases = self.asked.own_leases;
+        request.own_leases = self.asked.own_leases.clone();
         request.note = self.asked.note.clone();
         request.tick = self.asked.tick;
         request.turn = self.asked.turn;
@@ -267,16 +268,15 @@ macro_rules! lease_options {
 
             /// Takes over the leases that this owner has of the key: the grant ends them. Use it for a worker that was
             /// restarted under its old [`owner`](Self::owner), which need not wait until the lease of its dead process
-            /// expires, and comes before the processes that wait for the key. Leases of other owners are respected. So are
-            /// those of this handle: its tasks wait for each other.
+            /// expires, and comes before the processes that wait for the key. Leases of other owners are respected. So
+            /// are those of this handle: its tasks wait for each other.
             ///
-            /// The lease has a new fence, so writes of the old process are stopped where
-            /// [fences](crate::Lease::fence) are checked. If that process still runs, it learns of it by its next
-            /// renewal, as after an eviction. A process that is sure to be the only one of its owner is safe without
-            /// fences too.
+            /// The lease has a new fence, so writes of the old process are stopped where [fences](crate::Lease::fence)
+            /// are checked. If that process still runs, it learns of it by its next renewal, as after an eviction.
             ///
-            /// A request whose answer was lost may be carried out late, and take over what this owner has acquired in
-            /// the meantime. That lease is then lost.
+            /// The key is read first, and those leases are taken over that are found then, each by its id. So a request
+            /// that is carried out late ends no newer lease. An error of this read, after three tries if a retry could
+            /// help, is the error of the acquire.
             ///
             /// ```
             /// # use std::time::Duration;
@@ -296,7 +296,8 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn take_over(mut self) -> Self {
-                self.options.asked.own_leases = crate::messages::OwnLeases::TakenOver;
+                let none = std::sync::Arc::default();
+                self.options.asked.own_leases = crate::messages::OwnLeases::TakenOver(none);
                 self
             }
 

@@ -10,11 +10,15 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
-use super::options::{AcquireContext, LeaseOptions};
+use super::{
+    options::{AcquireContext, LeaseOptions},
+    take_over,
+};
 use crate::{
     key::{Granted, Want},
     lease::Lease,
     lease_state::timing,
+    messages::OwnLeases,
     model::{Error, Held, Key, LossReason, WaitPolicy},
     retry, rules,
     telemetry::{self, AcquireSpan},
@@ -101,6 +105,11 @@ async fn ask(
     let (context, key, since) = (&options.context, key?, span.since());
     let mut want = options.want(key.clone(), since)?;
     context.keys.begin_use()?;
+    if matches!(want.request.own_leases, OwnLeases::TakenOver(_)) {
+        let found = take_over::leases_of_owner(context, &key, &want.request.owner);
+        let found = found.instrument(span.span()).await?;
+        Arc::make_mut(&mut want.request).own_leases = OwnLeases::TakenOver(found);
+    }
     // A set has waited for late renewals before, once for all of its keys.
     if options.keep_alive && !options.is_of_set {
         let slowing = wait_for_renewals(options, &key, want.request.ttl, since);

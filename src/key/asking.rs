@@ -16,7 +16,7 @@ use super::{
     waiters::{FromMemory, Role, Want},
 };
 use crate::{
-    messages::{OwnLeases, Turn},
+    messages::Turn,
     model::{Access, LeaseId},
     retry,
 };
@@ -201,8 +201,6 @@ impl KeyState {
         // The waiter has asked by now, also if it came after this step had taken its time.
         let waiter = self.waiters.get(of);
         let since = waiter.map_or(now, |it| it.want.since.max(now));
-        // The guards under another lease of this process count on it.
-        let spares_own = self.has_other_lease_than(lease);
         let Some(claim) = self.claim_mut(lease) else {
             return;
         };
@@ -222,18 +220,7 @@ impl KeyState {
             is_inline: by.is_some(),
             is_in_turn: turn.waiter().is_some(),
         });
-        let mut message = claim.request.clone();
-        if spares_own && message.own_leases == OwnLeases::TakenOver {
-            Arc::make_mut(&mut message).own_leases = OwnLeases::Conflict;
-        }
-        out.push(Effect::Send(call, message, by));
-    }
-
-    fn has_other_lease_than(&self, claim: LeaseId) -> bool {
-        let holds = |it: &Claim| matches!(it.phase, Phase::Held(_) | Phase::Releasing { .. });
-        self.claims
-            .iter()
-            .any(|it| it.lease() != claim && holds(it))
+        out.push(Effect::Send(call, claim.request.clone(), by));
     }
 
     /// Lets tasks of their own poll the requests for the line, because another task depends on them.

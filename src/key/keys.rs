@@ -141,6 +141,13 @@ impl Keys {
         let state = map.states.get(key);
         state.is_some_and(|state| !state.waiters.is_empty())
     }
+
+    /// Whether this process has a lease of the key under this id, or asks for one.
+    pub(crate) fn has_lease(&self, key: &Key, lease: LeaseId) -> bool {
+        let map = self.map.lock();
+        let state = map.states.get(key);
+        state.is_some_and(|state| state.claim(lease).is_some())
+    }
 }
 
 #[cfg(test)]

@@ -123,8 +123,8 @@ impl Want {
     /// Whether a lease with these terms is what the task wants of the store.
     pub(super) fn has_terms_of(&self, other: &AcquireRequest) -> bool {
         let mine = &self.request;
-        (&mine.owner, mine.access, mine.own_leases, mine.ttl)
-            == (&other.owner, other.access, other.own_leases, other.ttl)
+        (&mine.owner, mine.access, &mine.own_leases, mine.ttl)
+            == (&other.owner, other.access, &other.own_leases, other.ttl)
             && (&mine.note, mine.tick) == (&other.note, other.tick)
     }
 

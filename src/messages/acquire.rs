@@ -4,7 +4,9 @@ use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Access, Done, Error, Fence, Held, Key, LeaseId, Permits, Tick, between};
+use crate::model::{
+    Access, Done, Error, Fence, Held, Holder, Key, LeaseId, Permits, Tick, between,
+};
 
 /// A request of [`Store::acquire`](crate::Store::acquire).
 ///
@@ -53,15 +55,16 @@ pub struct AcquireRequest {
 }
 
 /// What the live leases of the owner of a request mean for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OwnLeases {
     /// They conflict with it as those of other owners do.
     Conflict,
     /// They do not conflict with it, and it is granted beside them, with the greatest of their fences.
     Beside,
-    /// They do not conflict with it, and its grant ends them. It has a new fence.
-    TakenOver,
+    /// These do not conflict with it, and its grant ends them. It has a new fence. They are named, so that a request that
+    /// is carried out late ends no newer lease.
+    TakenOver(Arc<[LeaseId]>),
 }
 
 /// What became of the earlier requests for the same lease. It does not change what is granted. A store may choose its
@@ -162,10 +165,19 @@ impl AcquireRequest {
         self
     }
 
-    /// The same request, whose grant ends the live leases of the same owner.
-    pub fn take_over(mut self) -> Self {
-        self.own_leases = OwnLeases::TakenOver;
+    /// The same request, whose grant ends these leases of the same owner.
+    pub fn take_over(mut self, leases: impl Into<Arc<[LeaseId]>>) -> Self {
+        self.own_leases = OwnLeases::TakenOver(leases.into());
         self
+    }
+
+    /// Whether this holder is one of those of the owner that do not conflict with the request.
+    pub fn is_own(&self, holder: &Holder) -> bool {
+        match &self.own_leases {
+            OwnLeases::Conflict => false,
+            OwnLeases::Beside => holder.owner == self.owner,
+            OwnLeases::TakenOver(leases) => leases.contains(&holder.lease),
+        }
     }
 
     /// Whether it does not conflict with holders of the same owner, and is granted beside them.

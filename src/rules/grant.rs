@@ -26,7 +26,7 @@ use crate::{
 /// **Ticks.** A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick or a later one is done,
 /// even if the key is free. It then takes no place.
 ///
-/// **Take-over.** A grant to a request that [takes over](crate::store::OwnLeases::TakenOver) the live leases of its owner
+/// **Take-over.** A grant to a request that [takes over](crate::store::OwnLeases::TakenOver) some leases
 /// removes them, so that a later renewal or release does not find them, and has a new fence.
 ///
 /// **Fences.** A grant takes as many fences in a row as the request [asks for](AcquireRequest#structfield.fences), and
@@ -67,11 +67,11 @@ pub fn acquire(
     let Some(next) = next else {
         return Decision::keep(Err(no_next_fence(&request.key)));
     };
-    if request.own_leases == OwnLeases::TakenOver {
-        holders.retain(|holder| !is_own(holder, request));
+    if matches!(request.own_leases, OwnLeases::TakenOver(_)) {
+        holders.retain(|holder| !request.is_own(holder));
     }
     // An owner that enters again keeps its fence: the resources that it protects have seen that one.
-    let own = holders.iter().filter(|holder| is_own(holder, request));
+    let own = holders.iter().filter(|holder| request.is_own(holder));
     let own = own.map(|holder| holder.fence).max();
     let fence = own.unwrap_or(next);
     let mut holder = Holder::exclusive(
@@ -112,7 +112,7 @@ fn refuse(
 /// for permits conflicts with each holder of another mode, and with all holders together if they leave too few permits.
 /// Holders of its own owner do not count if the request enters beside them or takes them over.
 fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
-    let mut others = live.iter().filter(|holder| !is_own(holder, request));
+    let mut others = live.iter().filter(|holder| !request.is_own(holder));
     match request.access {
         Access::Exclusive => others.next().is_some(),
         Access::Shared => others.any(|holder| holder.mode != Mode::Shared),
@@ -131,10 +131,6 @@ fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
 pub fn is_full(held: &Held, request: &AcquireRequest) -> bool {
     let live = held.holders();
     live.len() >= MAX_HOLDERS && !conflicts(live, request)
-}
-
-fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {
-    request.own_leases != OwnLeases::Conflict && holder.owner == request.owner
 }
 
 /// Reads the answer to an acquire from the document, as the operation left it.

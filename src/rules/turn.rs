@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 
 use super::decision::Decision;
 use crate::{
-    messages::{AcquireRequest, InTurn, OwnLeases, Turn},
+    messages::{AcquireRequest, InTurn, Turn},
     model::{
         Access, Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, Place, after, between,
     },
@@ -102,10 +102,11 @@ fn before<'a>(
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Vec<&'a Place> {
-    let counts_own = request.own_leases == OwnLeases::Conflict;
-    let is_own = |owner: &str| !counts_own && *owner == *request.owner;
-    let enters_again = record.live_holders(now).any(|holder| is_own(&holder.owner));
-    if request.turn == Turn::Barging || enters_again {
+    let is_own = |owner: &str| request.is_reentrant() && *owner == *request.owner;
+    let has_own = record
+        .live_holders(now)
+        .any(|holder| request.is_own(holder));
+    if request.turn == Turn::Barging || has_own {
         return Vec::new();
     }
     let others = ahead(record, request, now).filter(|place| !is_own(&place.owner));

@@ -64,7 +64,7 @@ pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
         ("acquire shared", ask().shared()),
         ("acquire permits", ask().permits(2, 4).unwrap()),
         ("acquire reentrant", ask().reentrant()),
-        ("acquire take over", ask().take_over()),
+        ("acquire take over", ask().take_over([other_lease()])),
     ]
 }
 

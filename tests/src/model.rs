@@ -161,7 +161,9 @@ impl Names {
     fn ask(&self, key: usize, lease: usize, claim: Claim, stance: Stance) -> AcquireRequest {
         let (key, owner) = (self.keys[key].clone(), format!("owner {}", lease % 2));
         let request = AcquireRequest::exclusive(key, self.leases[lease], owner.into(), TTL);
-        let mut request = claim.request(request).turn(stance.turn(&self.waiters));
+        let mut request = claim
+            .request(request, &self.leases)
+            .turn(stance.turn(&self.waiters));
         request.fences = [NonZeroU16::MIN, FENCES][lease % 2];
         request
     }

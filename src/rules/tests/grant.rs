@@ -195,16 +195,15 @@ fn an_owner_enters_again_under_its_fence() {
 fn an_owner_takes_over_its_own_leases() {
     let (dead, now) = (LeaseId::random(), LeaseId::random());
     let record = granted(dead, None, 0);
-    let mut others = ask(now).take_over();
-    others.owner = "they".into();
-    assert_eq!(try_put(&record, &others, 1), None);
-    let taken = try_put(&record, &ask(now).take_over(), 5_000).unwrap();
+    let other = ask(now).take_over([LeaseId::random()]);
+    assert_eq!(try_put(&record, &other, 1), None, "it names another lease");
+    let taken = try_put(&record, &ask(now).take_over([dead]), 5_000).unwrap();
     assert_eq!(holders(&taken), [now]);
     assert!(taken.fence > record.fence && taken.holders[0].fence == taken.fence);
     assert_eq!(taken.expires_at, at(15_000));
     // It is the same as a plain grant once the old lease is over.
     let plain = try_put(&record, &ask(now), 10_000).unwrap();
-    let later = try_put(&record, &ask(now).take_over(), 10_000).unwrap();
+    let later = try_put(&record, &ask(now).take_over([dead]), 10_000).unwrap();
     assert_eq!(plain, later);
 }
 

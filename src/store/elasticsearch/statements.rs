@@ -119,11 +119,11 @@ impl Statements {
         params["mode"] = json!(request.access.mode().as_str());
         params["permits"] = json!(request.access.permits());
         params["capacity"] = json!(request.access.capacity());
-        params["own_leases"] = json!(match request.own_leases {
-            OwnLeases::Conflict => "conflict",
-            OwnLeases::Beside => "beside",
-            OwnLeases::TakenOver => "taken_over",
-        });
+        params["reentrant"] = json!(request.is_reentrant());
+        params["taken_over"] = match &request.own_leases {
+            OwnLeases::TakenOver(leases) => leases.iter().map(ToString::to_string).collect(),
+            OwnLeases::Conflict | OwnLeases::Beside => Value::Null,
+        };
         params["max_holders"] = json!(MAX_HOLDERS);
         if let Turn::InTurn(InTurn { counts_for, .. }) = request.turn {
             let counts_for = counts_for.min(MAX_PLACE_TIME);

@@ -53,14 +53,14 @@ impl BrokenStore {
             Some(full) if self.is(Fault::HoldersWithoutBound) => full.holders.pop(),
             _ => None,
         };
-        if request.own_leases == OwnLeases::TakenOver {
+        if matches!(request.own_leases, OwnLeases::TakenOver(_)) {
             match self.fault {
                 Fault::TakeOversEnterAgain => request = request.reentrant(),
                 Fault::TakeOversWait => request.own_leases = OwnLeases::Conflict,
                 Fault::TakeOversOfAnybody => {
-                    for holder in before.iter_mut().flat_map(|before| &mut before.holders) {
-                        holder.owner = request.owner.clone();
-                    }
+                    let holders = before.iter().flat_map(|before| &before.holders);
+                    let all: Vec<_> = holders.map(|holder| holder.lease).collect();
+                    request = request.take_over(all);
                 }
                 _ => {}
             }

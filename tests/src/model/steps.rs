@@ -116,7 +116,9 @@ fn claim() -> impl Strategy<Value = Claim> {
 }
 
 impl Claim {
-    pub(super) fn request(self, request: AcquireRequest) -> AcquireRequest {
+    /// The request. A take-over names two of the leases, whoever has them.
+    pub(super) fn request(self, request: AcquireRequest, leases: &[LeaseId]) -> AcquireRequest {
+        let named = &leases[..2];
         match self {
             Self::Exclusive => request,
             Self::Shared => request.shared(),
@@ -124,9 +126,9 @@ impl Claim {
             Self::ExclusiveAgain => request.reentrant(),
             Self::SharedAgain => request.shared().reentrant(),
             Self::PermitsAgain(count, of) => request.permits(count, of).unwrap().reentrant(),
-            Self::ExclusiveInstead => request.take_over(),
-            Self::SharedInstead => request.shared().take_over(),
-            Self::PermitsInstead(count, of) => request.permits(count, of).unwrap().take_over(),
+            Self::ExclusiveInstead => request.take_over(named),
+            Self::SharedInstead => request.shared().take_over(named),
+            Self::PermitsInstead(count, of) => request.permits(count, of).unwrap().take_over(named),
             Self::Noted => request.note("$note \"of\" {somebody}"),
         }
     }

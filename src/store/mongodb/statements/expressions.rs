@@ -265,6 +265,11 @@ pub(super) fn literal(text: &str) -> Document {
     doc! { "$literal": text }
 }
 
+/// The ids of leases, as a document has them.
+pub(super) fn lease_ids(leases: &[LeaseId]) -> Vec<String> {
+    leases.iter().map(ToString::to_string).collect()
+}
+
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

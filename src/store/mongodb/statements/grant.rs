@@ -13,7 +13,7 @@ use super::{
     done,
     expressions::{
         cleanup_at, clock_has, from_now, is_below_last_fence, is_free, is_live, is_new,
-        last_of_next, literal, lock, make_sense, replace_by_all, replace_if, with,
+        last_of_next, lease_ids, literal, lock, make_sense, replace_by_all, replace_if, with,
     },
     turn,
 };
@@ -192,9 +192,9 @@ fn beside(request: &AcquireRequest, queue: QueueState, retention: Duration) -> V
     let free = doc! { "$and": free };
     let expires_at = from_now(request.ttl);
     // The holders that stay.
-    let (kept, name) = match request.own_leases {
+    let (kept, name) = match &request.own_leases {
         OwnLeases::Conflict | OwnLeases::Beside => (None, "$$live"),
-        OwnLeases::TakenOver => (Some(without_own(request)), "$$kept"),
+        OwnLeases::TakenOver(_) => (Some(without_own(request)), "$$kept"),
     };
     let expiries = format!("{name}.expires_at");
     let latest = doc! { "$max": [{ "$max": expiries }, expires_at.clone()] };
@@ -288,18 +288,24 @@ fn fence(request: &AcquireRequest) -> Document {
     doc! { "$ifNull": [{ "$max": own }, next] }
 }
 
-/// The live holders of other owners.
+/// The live holders that are none of [those of the owner](is_own).
 fn without_own(request: &AcquireRequest) -> Document {
     doc! { "$filter": { "input": "$$live", "cond": { "$not": [is_own(request)] } } }
 }
 
 /// Whether live leases of the same owner conflict with the request.
-pub(super) fn do_own_conflict(request: &AcquireRequest) -> bool {
+fn do_own_conflict(request: &AcquireRequest) -> bool {
     request.own_leases == OwnLeases::Conflict
 }
 
+/// Whether a holder is one of the leases of its owner that do not conflict with the request.
 fn is_own(request: &AcquireRequest) -> Document {
-    doc! { "$eq": ["$$this.owner", literal(&request.owner)] }
+    match &request.own_leases {
+        OwnLeases::TakenOver(leases) => doc! { "$in": ["$$this.lease", lease_ids(leases)] },
+        OwnLeases::Conflict | OwnLeases::Beside => {
+            doc! { "$eq": ["$$this.owner", literal(&request.owner)] }
+        }
+    }
 }
 
 /// The lease as one of several holders.

@@ -5,7 +5,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::expressions::{UUID, any, from_now, is_held, literal, millis, modes, with};
+use super::expressions::{UUID, any, from_now, is_held, lease_ids, literal, millis, modes, with};
 use crate::{
     messages::{AcquireRequest, InTurn, OwnLeases, Turn},
     model::{Access, LeaseId, MAX_PLACE_TIME, MAX_PLACES, Mode},
@@ -98,8 +98,7 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
         }
     };
     let owner = literal(&request.owner);
-    let has_own = request.own_leases != OwnLeases::Conflict;
-    let others = if has_own {
+    let others = if request.is_reentrant() {
         let other = doc! { "$ne": ["$$this.owner", owner.clone()] };
         doc! { "$filter": { "input": ahead, "cond": other } }.into()
     } else {
@@ -125,12 +124,19 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
             with("others", others, conflicting).into()
         }
     };
-    if has_own {
-        let live = doc! { "$ifNull": ["$$live.owner", []] };
-        doc! { "$cond": [{ "$in": [owner, live] }, [], conflicting] }.into()
-    } else {
-        conflicting
-    }
+    let has_own = match &request.own_leases {
+        OwnLeases::Conflict => return conflicting,
+        OwnLeases::Beside => {
+            let live = doc! { "$ifNull": ["$$live.owner", []] };
+            doc! { "$in": [owner, live] }
+        }
+        OwnLeases::TakenOver(leases) => {
+            let live = doc! { "$ifNull": ["$$live.lease", []] };
+            let found = doc! { "$setIntersection": [live, lease_ids(leases)] };
+            doc! { "$ne": [found, []] }
+        }
+    };
+    doc! { "$cond": [has_own, [], conflicting] }.into()
 }
 
 /// Whether the places before the request do not keep the key from it: there are none, or the key has been free for so
