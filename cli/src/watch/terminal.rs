@@ -1,6 +1,6 @@
 //! The screen of `watch` at a terminal: it looks, reads keys, draws, and evicts what was asked for.
 
-use std::{io, pin::pin, time::Duration};
+use std::{io, mem::ManuallyDrop, pin::pin, time::Duration};
 
 use anstream::{AutoStream, ColorChoice};
 use chrono::Utc;
@@ -12,7 +12,11 @@ use futures::{
 use leasehold::{Leases, LockState, Store, address::Opened};
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{Event as Input, EventStream},
+    crossterm::{
+        cursor::Show,
+        event::{Event as Input, EventStream},
+        execute,
+    },
 };
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -32,6 +36,9 @@ use crate::{
 
 /// A look that has taken this long is said to have no answer yet.
 const SLOW: Duration = Duration::from_secs(3);
+/// How often the screen is drawn at least. Only that shows that the terminal is gone, if SIGHUP is ignored: `EventStream`
+/// reads its end for ever.
+const DRAWN: Duration = Duration::from_secs(2);
 /// How long the answers of evictions are waited for at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
@@ -75,6 +82,8 @@ async fn run<'a>(
     let mut keys = EventStream::new();
     let mut looks = interval(watch.interval);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut draws = interval(DRAWN);
+    draws.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut look = pin!(Fuse::terminated());
     let mut slow = None;
     let has_colours = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
@@ -89,6 +98,7 @@ async fn run<'a>(
                 Some(Err(error)) => return Err(error.into()),
                 None => return Ok(Code::Done),
             },
+            _ = draws.tick() => continue,
             _ = looks.tick(), if look.is_terminated() => {
                 look.set(look_at(watch, leases).fuse());
                 slow = Some(Instant::now() + SLOW);
@@ -137,12 +147,16 @@ async fn evict(lease: Lease, store: &dyn Store) -> (Lease, Result<bool, String>)
 
 /// The terminal in raw mode with the alternate screen. It is restored when this is dropped, and by the hook of ratatui
 /// when a thread panics.
-struct Screen(DefaultTerminal);
+///
+/// The terminal of ratatui is not dropped: it would show the cursor, print a failure of that to standard error, and panic
+/// if standard error is the same terminal, which is gone.
+struct Screen(ManuallyDrop<DefaultTerminal>);
 
 impl Screen {
     fn enter() -> io::Result<Self> {
         // It may fail after a part of the change.
-        ratatui::try_init().map(Self).inspect_err(|_| leave())
+        let entered = ratatui::try_init().inspect_err(|_| leave());
+        entered.map(ManuallyDrop::new).map(Self)
     }
 }
 
@@ -155,4 +169,5 @@ impl Drop for Screen {
 /// A failure is ignored: the terminal may be gone.
 fn leave() {
     let _ = ratatui::try_restore();
+    let _ = execute!(io::stdout(), Show);
 }

@@ -1,16 +1,25 @@
 //! Tests of the screen of `leasehold watch`. The terminal is one that a shell has, as that of a user.
 
-use std::{io::Read, num::NonZero, process::Command, time::Instant};
+use std::{
+    fs::{self, File},
+    io::Read,
+    num::NonZero,
+    process::Command,
+    time::Instant,
+};
 
-use leasehold::{Key, Store, store::ReleaseRequest};
+use leasehold::{
+    Key, Store,
+    store::{LeaseId, ReleaseRequest},
+};
 use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use super::{
-    Place, TIMEOUT,
+    Place, TIMEOUT, scratch,
     terminal::{Terminal, resize},
-    waiters,
+    until, waiters,
 };
 
 /// Runs the command, and then says how it has ended, and how it leaves the terminal. The shell survives the signal that
@@ -152,6 +161,34 @@ fn each_way_out_restores_the_terminal() {
     // A terminal in raw mode makes no signal of Ctrl-C.
     assert_eq!(end(|screen| screen.terminal.types("\u{3}")), "130");
     assert_eq!(end(|screen| screen.terminal.types("\u{1b}")), "0");
+    assert_eq!(holder.finish().0, 0);
+}
+
+/// It ends when its terminal is gone, also without the signal that says so.
+#[test]
+fn a_screen_ends_with_its_terminal() {
+    let place = Place::file();
+    let holder = place.hold(["job"], "cat");
+    for (ignore, codes) in [
+        // The signal and the failure of a write come at the same time.
+        ("", &["129", "70"][..]),
+        // The first words of the command would end that the signal is ignored. No look shows that the terminal is gone.
+        (
+            r#"trap "" HUP; shift 2; set -- "$1" watch --interval 1h;"#,
+            &["70"],
+        ),
+    ] {
+        let ended = scratch().join(LeaseId::random().to_string());
+        let ended_at = ended.display();
+        let script = format!(
+            r#"trap : HUP; {ignore} "$@"; echo $? >{ended_at}.new; mv {ended_at}.new {ended_at}"#
+        );
+        let mut screen = Screen::new(&place, &script);
+        screen.shows("job");
+        screen.terminal.screen = File::open("/dev/null").unwrap();
+        let found = until(|| fs::read_to_string(&ended).ok());
+        assert!(codes.contains(&found.trim()), "{ignore} {found}");
+    }
     assert_eq!(holder.finish().0, 0);
 }
 
