@@ -301,6 +301,7 @@ mod tests {
     }
 
     /// The advice must fit an index of the application, which `prepare` does not create.
+    #[cfg(feature = "fencing")]
     #[test]
     fn a_refusal_of_a_document_says_what_its_index_lacks() {
         let classify = |status, kind, reason| {
